@@ -1,0 +1,39 @@
+# make repro, make test: everything from a bare Python to a result. Each target is one or two commands that README.md also gives without make.
+PYTHON ?= python3
+BIN := .venv/bin
+# DVC runs `python` for every stage: it must be this environment's.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup repro test lint ui lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(BIN)/.installed  ## make .venv with the locked requirements
+
+$(BIN)/.installed: requirements.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"error: Tandem needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv .venv
+	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
+	$(BIN)/uv pip sync --require-hashes --compile-bytecode --python $(BIN)/python requirements.txt
+	@touch $@
+
+repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and what came out
+	@python -m flows.repro
+
+test: $(BIN)/.installed  ## lint, types and all tests
+	@ruff check . && mypy && python -m pytest
+
+lint: $(BIN)/.installed  ## ruff and mypy alone
+	@ruff check . && mypy
+
+ui: $(BIN)/.installed  ## Prefect, MLflow and the deployments on this machine, until Ctrl+C
+	@python -m flows.ui
+
+lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --no-emit-index-url --quiet --output-file requirements.txt
+
+clean:  ## remove what was made here (results, caches, state), keep the environment and MLflow's history
+	rm -rf data/prepared data/packed results .tandem dvc.lock .dvc/cache .dvc/tmp

@@ -1,0 +1,32 @@
+"""What DVC says it did with each stage, read from its log lines (DVC 3.67; the wording is in dvc/stage/__init__.py, run.py and cache.py)."""
+
+import re
+from typing import Literal, NamedTuple
+
+Kind = Literal["running", "skipped", "restored", "failed"]
+
+_PATTERNS: dict[Kind, re.Pattern[str]] = {
+    "running": re.compile(r"^Running stage '(?P<stage>[^']+)':"),
+    "skipped": re.compile(r"^(?:Stage )?'(?P<stage>[^']+)' didn't change, skipping"),
+    "restored": re.compile(r"^Stage '(?P<stage>[^']+)' is cached - skipping run, checking out outputs"),
+    "failed": re.compile(r"failed to reproduce(?: stages:)? (?P<stage>'[^']+'(?:(?:, | and )'[^']+')*)"),
+}
+
+
+class Event(NamedTuple):
+    kind: Kind
+    stages: list[str]  # one, except for `failed` under --keep-going
+
+
+def parse(line: str) -> Event | None:
+    """The event a line of DVC's log stands for, None for every other line."""
+    for kind, pattern in _PATTERNS.items():
+        if match := pattern.search(line):
+            found = match["stage"]
+            return Event(kind, re.findall(r"'([^']+)'", found) if kind == "failed" else [found])
+    return None
+
+
+def outcomes(events: list[Event]) -> dict[str, Kind]:
+    """Stage -> how it ended, in DVC's order; `running` that did not fail has run."""
+    return {stage: event.kind for event in events for stage in event.stages}

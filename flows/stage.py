@@ -1,0 +1,181 @@
+"""Run one stage: `python -m flows.stage STAGE [WORKLOAD] [DEVICE]`, the cmd of every entry of dvc.yaml.
+
+Goes in: the stage's name and the item of the matrix it works on. Comes out: whatever `stages/<stage>.py` writes, and the exit status:
+0, 1 (failed; the reason on stderr and in `.tandem/last_error.json`, because DVC turns every failure into exit 255), 130 (Ctrl+C).
+
+Where a Prefect API is configured, or a pipeline run started this one, the stage is a Prefect flow run too (flows/report.py).
+`TANDEM_PREFECT=off` never touches Prefect. `hardware` and `code` run on every `dvc repro`, so this module imports next to nothing.
+"""
+
+import os
+import sys
+
+from flows import prefect_api
+
+# what each stage is called with; these are also the parameters its Prefect flow run shows
+STAGES = {
+    "hardware": ("device",),
+    "code": (),
+    "preprocess": ("workload",),
+    "preload": ("workload", "device"),
+    "train": ("workload", "device"),
+    "evaluate": ("workload", "device"),
+    "compare": (),
+}
+# `dvc exp run --temp` works in a copy of the project; DVC_ROOT names the project itself
+ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
+
+
+def main(argv: list[str]) -> int:
+    try:
+        stage, item = parse(argv)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    name = full_name(stage, item)
+    if "DVC_STAGE" in os.environ:
+        die_with_dvc()
+    if os.environ.get("TANDEM_PREFECT") != "off" and (api := prefect_api.configured()):
+        from flows import report
+
+        status = report.supervise(stage, name, dict(zip(STAGES[stage], item, strict=True)), api)
+        if status is not None:
+            return status
+        # None: this is the forked child, which runs the stage
+    return run(stage, item, name)
+
+
+def parse(argv: list[str]) -> tuple[str, list[str]]:
+    """(stage, item). Raises ValueError naming what is accepted."""
+    stage, item = (argv[0], argv[1:]) if argv else ("", [])
+    if stage not in STAGES:
+        from difflib import get_close_matches
+
+        close = get_close_matches(stage, STAGES, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"unknown stage {stage!r}; the stages are {', '.join(STAGES)}{hint}")
+    if len(item) != len(STAGES[stage]):
+        wanted = " ".join([stage, *(word.upper() for word in STAGES[stage])])
+        raise ValueError(f"stage {stage!r} is called as `python -m flows.stage {wanted}`; received {item}")
+    return stage, item
+
+
+def full_name(stage: str, item: list[str]) -> str:
+    """The name dvc.yaml's matrix gives it: `train@sign-auto`."""
+    return f"{stage}@{'-'.join(item)}" if item else stage
+
+
+def run(stage: str, item: list[str], name: str) -> int:
+    try:
+        __import__(f"stages.{stage}", fromlist=["main"]).main(*item)
+        sys.stdout.flush()
+        return 0
+    except KeyboardInterrupt:
+        return fail(name, "interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more at exit
+        return fail(name, "the reader of its output went away; log to a file and follow that file")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in ("stages", "flows"):
+            return fail_with_traceback(name, error)
+        return fail(name, f"the package {error.name!r} is not installed here; `make repro` installs what Tandem needs")
+    except OSError as error:
+        return fail(name, describe(error))
+    except ValueError as error:
+        return fail(name, str(error))
+    except Exception as error:  # anything else is a mistake in the code, and wants its traceback
+        return fail_with_traceback(name, error)
+
+
+def fail(name: str, message: str, status: int = 1) -> int:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    record_error(name, message)
+    return status
+
+
+def fail_with_traceback(name: str, error: Exception) -> int:
+    import traceback
+
+    traceback.print_exc()
+    record_error(name, f"{type(error).__name__}: {error}")
+    return 1
+
+
+def describe(error: OSError) -> str:
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" while writing {error.filename}" if error.filename else ""
+        return f"no space left on the disk{where}; free some and run the same command again"
+    if error.errno is None or not error.filename:
+        return str(error)
+    return f"{error.filename}: {(error.strerror or str(error)).lower()}"
+
+
+def record_error(name: str, message: str) -> None:
+    """Leave the reason where `flows.repro` and `flows.pipeline` find it. Never raises: the stage has failed already."""
+    import json
+    import time
+
+    entry = {
+        "stage": name,
+        "message": message,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "run": os.environ.get("TANDEM_RUN"),  # the token of the repro or pipeline run above, so that nobody reports an old error
+        "pid": os.getpid(),
+    }
+    try:
+        os.makedirs(os.path.dirname(LAST_ERROR), exist_ok=True)
+        temporary = f"{LAST_ERROR}.{os.getpid()}"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(entry, file)
+        os.replace(temporary, LAST_ERROR)
+    except OSError:
+        pass
+
+
+def die_with_dvc() -> None:
+    """`kill -9` of dvc alone must not leave a trainer running, which the next `dvc repro` would start a second time."""
+    parent = os.getppid()
+    die_with(parent)
+    try:
+        with open(f"/proc/{parent}/cmdline", "rb") as file:
+            shell_stays = b"flows.stage" in file.read()
+    except OSError:
+        return
+    if shell_stays:  # an old /bin/sh that forks instead of exec: dvc is the grandparent
+        watch(parent)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel send SIGTERM when `parent`, which started this process, ends. Linux only, elsewhere nothing happens."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+    import signal
+
+    pr_set_pdeathsig = 1  # <linux/prctl.h>
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before the call
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def watch(shell: int) -> None:
+    import select
+    import signal
+    import threading
+
+    with open(f"/proc/{shell}/stat", encoding="ascii", errors="replace") as file:
+        grandparent = int(file.read().rpartition(")")[2].split()[1])
+    descriptor = os.pidfd_open(grandparent)
+
+    def wait() -> None:
+        select.select([descriptor], [], [])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""Random changes of training sequences that leave their class alone, drawn on the CPU and applied on the device.
+
+`draw` takes all randomness of an epoch from a seeded CPU generator, so a CPU and a GPU run train on the same sequences.
+`apply` is a pure function of one batch and its draws. Nothing here knows what the features mean, except that they come in
+groups of `group`: the first group holds coordinates, the following ones their differences per step (`velocity: true`
+in preprocess: x, y, dx, dy is `group: 2`).
+
+Time warping and random linear maps as data augmentation for time series: Um et al. 2017, arXiv:1706.00527.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Every strength is the standard deviation of a normal distribution; 0 turns it off."""
+
+    group: int  # number of coordinates mixed together; F must be a multiple
+    mix: float  # of each entry added to the identity matrix that maps the coordinates of a group
+    shift: float  # of a constant added to each coordinate, in training standard deviations
+    warp: float  # of the relative change of speed within a sequence
+
+
+NUM_WARPS = 2  # sine waves in a warp: one and two half periods over the sequence
+
+
+def num_draws(config: AugmentConfig) -> int:
+    return config.group * config.group + config.group + NUM_WARPS
+
+
+def draw(generator: Generator, num_sequences: int, config: AugmentConfig) -> Tensor:
+    """Standard normal draws (N, k) on the CPU for the N sequences of one epoch, in the order of the sequences."""
+    return torch.randn(num_sequences, num_draws(config), generator=generator)
+
+
+def apply(values: Tensor, mask: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
+    """values (B, T, F), mask (B, T), draws (B, k) -> (B, T, F); padding stays zero. Raises `ValueError` if `group` does not divide F."""
+    num_sequences, num_steps, num_features = values.shape
+    if num_features % config.group:
+        raise ValueError(f"augment.group must divide the number of features, got {config.group} and {num_features}")
+    matrix, offset, speed = draws.split([config.group**2, config.group, NUM_WARPS], dim=1)
+    if config.warp:
+        values = warp_time(values, mask, config.warp * speed, config.group)
+    if config.mix:
+        maps = torch.eye(config.group, device=values.device) + config.mix * matrix.view(-1, config.group, config.group)
+        grouped = values.reshape(num_sequences, -1, config.group)  # (B, T * F / group, group)
+        values = (grouped @ maps).view(num_sequences, num_steps, num_features)
+    if config.shift:
+        offsets = values.new_zeros(num_sequences, 1, num_features)
+        offsets[:, 0, : config.group] = config.shift * offset
+        values = values + offsets
+    return values.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def warp_time(values: Tensor, mask: Tensor, speed: Tensor, group: int) -> Tensor:
+    """Read each sequence at a speed that varies around 1 and keeps both ends in place; differences are scaled by that speed."""
+    num_steps = values.shape[1]
+    last = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=1)  # (B, 1): index of the last real step
+    phase = math.pi * torch.arange(num_steps, device=values.device) / last  # (B, T): 0 to pi
+    waves = torch.arange(1, NUM_WARPS + 1, device=values.device)
+    angles = phase.unsqueeze(-1) * waves  # (B, T, NUM_WARPS)
+    amplitudes = (speed / waves).unsqueeze(1)
+    time = phase + (amplitudes * angles.sin()).sum(dim=-1)
+    position = (time * last / math.pi).clamp(min=0.0).minimum(last)  # (B, T), in steps
+    before = position.long().clamp(max=num_steps - 1)
+    after = (before + 1).minimum(last)
+    weight = (position - before).unsqueeze(-1)
+    warped = torch.lerp(at(values, before), at(values, after), weight)
+    rate = (1.0 + (speed.unsqueeze(1) * angles.cos()).sum(dim=-1)).clamp(min=0.0).unsqueeze(-1)
+    return torch.cat([warped[..., :group], warped[..., group:] * rate], dim=-1)
+
+
+def at(values: Tensor, steps: Tensor) -> Tensor:
+    """values (B, T, F), steps (B, T) -> (B, T, F): the values at those steps."""
+    return values.gather(1, steps.unsqueeze(-1).expand(-1, -1, values.shape[-1]))

@@ -1,0 +1,158 @@
+"""One table over all workloads and devices, and what may be said of them side by side.
+
+In: results/runs/. Out: results/compare.json, compare.md, compare.png. A speed-up is stated only between runs of the same data and
+parameters, as an interval; where they differ, the difference is stated instead.
+"""
+
+import random
+import statistics
+from pathlib import Path
+from typing import Any
+
+from stages.params import load_params
+from stages.runtime import store
+from stages.runtime.store import read_json, run_dir
+
+NUM_RESAMPLES = 2000
+# Fields of a row that must agree before two rows' times are compared.
+SAME = ("data_sha256", "parameters_sha256", "torch")
+
+
+def main() -> None:
+    params = load_params()
+    rows = [
+        read_row(workload, device)
+        for workload in params.workloads
+        for device in params.devices
+        if (run_dir(workload, device) / "metrics.json").exists()
+    ]
+    if not rows:
+        raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
+    verdicts = [
+        verdict([row for row in rows if row["workload"] == workload])
+        for workload in dict.fromkeys(row["workload"] for row in rows)
+    ]
+    folder = store.results_dir()
+    store.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
+    store.write_text(folder / "compare.md", markdown(rows, verdicts))
+    draw(rows, folder / "compare.png")
+    print(markdown(rows, verdicts), end="")
+
+
+def read_row(workload: str, device: str) -> dict[str, Any]:
+    folder = run_dir(workload, device)
+    timings, tracking = read_json(folder / "timings.json"), read_json(folder / "tracking.json")
+    keep = (
+        "device",
+        "device_name",
+        "torch",
+        "epoch_seconds",
+        "epoch_seconds_quartile_low",
+        "epoch_seconds_quartile_high",
+        "samples_per_second",
+        "num_epochs_measured",
+        "train_seconds",
+        "peak_allocated_mib",
+        "peak_reserved_mib",
+        "process_mib",
+        "peak_rss_mib",
+        "absent",
+        "parameters_sha256",
+        "data_sha256",
+        "measured_at",
+        "measured_on",
+    )
+    return {
+        "workload": workload,
+        "requested": device,
+        **{name: timings[name] for name in keep},
+        "metrics": read_json(folder / "metrics.json"),
+        "epochs": measured_epochs(folder / "timings.csv"),
+        "mlflow_run_id": tracking.get("run_id"),
+    }
+
+
+def measured_epochs(path: Path) -> list[float]:
+    """Seconds of every epoch after warm-up."""
+    import csv
+
+    with path.open(encoding="utf-8") as file:
+        return [float(row["epoch_seconds"]) for row in csv.DictReader(file) if row["is_warmup"] == "0"]
+
+
+def verdict(rows: list[dict[str, Any]]) -> str:
+    """What may be said of one workload's runs, in a sentence."""
+    workload = rows[0]["workload"]
+    by_kind = {row["device"]: row for row in rows}
+    if len(by_kind) < 2:
+        return f"{workload}: measured on one kind of device ({rows[0]['device']}); nothing to compare it with."
+    cpu, gpu = by_kind["cpu"], by_kind["cuda"]
+    differing = [name for name in SAME if cpu[name] != gpu[name]]
+    if differing:
+        said = ", ".join(
+            f"{name.removesuffix('_sha256')} ({str(cpu[name])[:12]} on the CPU, {str(gpu[name])[:12]} on the GPU)"
+            for name in differing
+        )
+        return f"{workload}: no speed-up is stated, because the runs differ in {said}."
+    low, ratio, high = speed_up(cpu["epochs"], gpu["epochs"])
+    names = list(cpu["metrics"])
+    score = f"{names[0]} {cpu['metrics'][names[0]]:.4f} on the CPU, {gpu['metrics'][names[0]]:.4f} on the GPU"
+    if low <= 1 <= high:
+        return f"{workload}: no difference in speed can be told ({ratio:.2f} times, 95% interval {low:.2f} to {high:.2f}); {score}."
+    faster = "GPU" if ratio > 1 else "CPU"
+    low, ratio, high = (low, ratio, high) if ratio > 1 else (1 / high, 1 / ratio, 1 / low)
+    return f"{workload}: an epoch on the {faster} is {ratio:.2f} times as fast (95% interval {low:.2f} to {high:.2f}); {score}."
+
+
+def speed_up(slower: list[float], faster: list[float]) -> tuple[float, float, float]:
+    """Ratio of the median epoch times and its 95% percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13), seeded."""
+    draw = random.Random(0)
+    ratios = sorted(
+        statistics.median(draw.choices(slower, k=len(slower))) / statistics.median(draw.choices(faster, k=len(faster)))
+        for _ in range(NUM_RESAMPLES)
+    )
+    return (
+        ratios[int(0.025 * NUM_RESAMPLES)],
+        statistics.median(slower) / statistics.median(faster),
+        ratios[int(0.975 * NUM_RESAMPLES)],
+    )
+
+
+def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
+    lines = [
+        "| workload | device | accuracy | macro F1 | epoch, median [quartiles] (s) | samples/s | training (s) | VRAM peak (MiB) | measured |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
+        spread = f" [{low:.3f}, {high:.3f}]" if low is not None else ""
+        vram = f"{row['peak_allocated_mib']:,.0f}" if row["peak_allocated_mib"] is not None else "none (CPU)"
+        lines.append(
+            f"| {row['workload']} | {row['device']}: {row['device_name']} | {row['metrics']['accuracy']:.4f} | {row['metrics']['macro_f1']:.4f} "
+            f"| {row['epoch_seconds']:.3f}{spread} | {row['samples_per_second']:,.0f} | {row['train_seconds']:.1f} | {vram} "
+            f"| {row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']} |"
+        )
+    return "\n".join([*lines, "", *(f"- {sentence}" for sentence in verdicts)]) + "\n"
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 1.6 + 0.5 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    labels = [f"{row['workload']}, {row['device']}" for row in rows]
+    colours = ["tab:green" if row["device"] == "cuda" else "tab:blue" for row in rows]
+    bars = left.barh(labels, [row["metrics"]["accuracy"] for row in rows], color=colours)
+    left.bar_label(bars, fmt="%.3f", padding=3)
+    left.set(xlabel="test accuracy", xlim=(0, 1.15))
+    bars = right.barh(labels, [row["epoch_seconds"] for row in rows], color=colours)
+    right.bar_label(bars, fmt="%.3f s", padding=3)
+    right.set(
+        xlabel="seconds per epoch (median after warm-up)", xlim=(0, 1.2 * max(row["epoch_seconds"] for row in rows))
+    )
+    left.invert_yaxis()
+    figure.suptitle("; ".join(dict.fromkeys(row["device_name"] for row in rows)))
+    with store.replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)

@@ -1,0 +1,166 @@
+"""Pack each split once into a file the device can take as it is, decide where the data lives while training, measure how fast it gets there.
+
+In: data/prepared/<workload>/. Out: data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json (deterministic: training
+depends on them) and results/runs/<workload>/<device>/preload.json (measurements: nothing depends on them). torch is imported only
+where there is a GPU to copy to.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from safetensors.numpy import save
+
+from stages.params import load_workload
+from stages.runtime.store import (
+    hardware_file,
+    packed_dir,
+    prepared_dir,
+    read_json,
+    replacing,
+    run_dir,
+    sha256_file,
+    verified,
+    write_json,
+)
+
+SPLITS = ("train", "val", "test")
+ALIGNMENT_BYTES = 64  # a cache line, and what AVX-512 loads at once
+# Weights, optimizer, activations and the allocator want room beside the data.
+SHARE_OF_FREE_MEMORY = 0.6
+CHUNK_BYTES = 64 * 2**20  # what is read or copied at once while measuring
+
+
+def main(workload: str, device: str) -> None:
+    wanted = load_workload(workload).preload.residency
+    identity = read_json(hardware_file(device))
+    source, target = prepared_dir(workload), packed_dir(workload, device)
+    summary = read_json(source / "summary.json")
+
+    sizes = {split: pack(read_arrays(source, split, summary), target / f"{split}.safetensors") for split in SPLITS}
+    measurements = measure_load([target / f"{split}.safetensors" for split in SPLITS], identity["kind"])
+    residency = choose_residency(wanted, sum(sizes.values()), measurements["free_mib"] * 2**20, identity["name"])
+
+    write_json(
+        target / "plan.json",
+        {
+            "residency": residency,
+            "bytes": sizes,
+            "sha256": {split: sha256_file(target / f"{split}.safetensors") for split in SPLITS},
+        },
+    )
+    write_json(run_dir(workload, device) / "preload.json", measurements)
+    rates = ", ".join(
+        f"{name.removesuffix('_mib_per_second')} {rate:,.0f} MiB/s"
+        for name, rate in measurements.items()
+        if name.endswith("_per_second")
+    )
+    print(f"{workload} on {identity['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, {residency}-resident; {rates}")
+
+
+def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The split's arrays as the tensors a batch is cut from: values (N, T, F), mask (N, T), targets (N,).
+
+    Raises ValueError where a file is not the one that preprocess wrote.
+    """
+    arrays = {}
+    for name in ("values", "lengths", "targets"):
+        recorded = summary["sha256"][f"{split}/{name}.npy"]
+        path = verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}")
+        arrays[name] = np.load(path)
+    steps = np.arange(arrays["values"].shape[1])
+    return {
+        "values": np.ascontiguousarray(arrays["values"], dtype=np.float32),
+        "mask": steps[None, :] < arrays["lengths"][:, None],
+        "targets": arrays["targets"],
+    }
+
+
+def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
+    """Write `tensors` to `path` as safetensors whose data starts on a cache line; return the bytes of data.
+
+    The format allows spaces after its JSON header (https://github.com/huggingface/safetensors, "Format"): they make the alignment.
+    """
+    packed = save(tensors)
+    header_bytes = int.from_bytes(packed[:8], "little")
+    padding = -(8 + header_bytes) % ALIGNMENT_BYTES
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.write((header_bytes + padding).to_bytes(8, "little"))
+        file.write(packed[8 : 8 + header_bytes] + b" " * padding)
+        file.write(memoryview(packed)[8 + header_bytes :])
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
+    """`device` or `host`. Decided before anything is copied; raises ValueError where `device` was asked for and does not fit."""
+    room = SHARE_OF_FREE_MEMORY * free_bytes
+    if wanted == "device" and needed_bytes > room:
+        raise ValueError(
+            f"preload.residency is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB and {device_name} has room for {room / 2**20:,.0f} MiB "
+            f"({SHARE_OF_FREE_MEMORY:.0%} of what is free); use auto or host"
+        )
+    return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
+
+
+def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
+    """Rates of reading the packed files (from the page cache: they were just written) and of copying them to the device.
+
+    What there is nothing to measure is absent; `absent` says why.
+    """
+    buffer, num_bytes = bytearray(CHUNK_BYTES), 0
+    start = time.perf_counter()
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                num_bytes += count
+    seconds = time.perf_counter() - start
+    result: dict[str, Any] = {
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "file_mib": num_bytes / 2**20,
+        "load_mib_per_second": num_bytes / 2**20 / seconds,
+        "free_mib": psutil.virtual_memory().available / 2**20,
+    }
+    if kind == "cpu":
+        return {**result, "absent": "no host-to-device copy: the device is the CPU"}
+    return {**result, **measure_copy(paths)}
+
+
+def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
+    """Host-to-device rates to cuda:0, from pageable and from pinned memory (medians over one chunk); checks all that arrives.
+
+    Raises RuntimeError where the device holds something else than what was sent.
+    """
+    import torch
+
+    chunks = [
+        torch.from_numpy(np.array(data[start : start + CHUNK_BYTES]))
+        for data in (np.memmap(path, dtype=np.uint8, mode="r") for path in paths)
+        for start in range(0, len(data), CHUNK_BYTES)
+    ]
+    free_bytes, largest = torch.cuda.mem_get_info()[0], max(chunks, key=len)
+    rates = {}
+    for name, host in {"pageable": largest, "pinned": largest.pin_memory()}.items():
+        seconds = []
+        for _ in range(repeats + 1):  # the first one also starts CUDA and is not counted
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            host.to("cuda", non_blocking=True)
+            torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - start)
+        rates[f"{name}_mib_per_second"] = len(largest) / 2**20 / float(np.median(seconds[1:]))
+    for chunk in chunks:
+        if checksum(chunk.to("cuda")) != checksum(chunk):
+            raise RuntimeError(
+                f"{len(chunk)} bytes arrived altered on {torch.cuda.get_device_name()}; suspect the hardware"
+            )
+    return {**rates, "free_mib": free_bytes / 2**20, "num_chunks_verified": len(chunks)}
+
+
+def checksum(data: Any) -> int:
+    """A sum over bytes weighted by position, modulo 2**64: the same on every device, and it notices bytes that changed places."""
+    import torch
+
+    weights = torch.arange(1, data.numel() + 1, device=data.device, dtype=torch.int64)
+    return int((data.to(torch.int64) * weights).sum())

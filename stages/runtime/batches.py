@@ -1,0 +1,62 @@
+"""A split's tensors and the batches cut from them: the whole data path, in one place.
+
+Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). Data that fits lies on the device and a batch is
+one `index_select` per tensor, with no copy from the host and no loader process; data that does not stays in a memory-mapped file and is
+copied batch by batch. Both give the same batches in the same order, because the order is drawn on the CPU and handed in.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+TENSORS = ("values", "mask", "targets")
+
+
+@dataclass(frozen=True)
+class Batch:
+    values: torch.Tensor  # (B, T, F)
+    mask: torch.Tensor  # (B, T)
+    targets: torch.Tensor  # (B, ...)
+    rows: torch.Tensor  # (B,) which sequences of the split these are
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split: where its tensors lie and where its batches are wanted."""
+
+    tensors: dict[str, torch.Tensor]
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.tensors["targets"])
+
+    def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
+        """Batches of `order` ((N,) int64 on the CPU); the last one may be smaller."""
+        where = self.tensors["values"].device
+        resident = where == self.device
+        for rows in order.to(where).split(batch_size):
+            parts = [self.tensors[name].index_select(0, rows) for name in TENSORS]
+            if not resident:
+                parts, rows = [part.to(self.device) for part in parts], rows.to(self.device)
+            yield Batch(*parts, rows)
+
+
+def load_split(path: Path, device: torch.device, residency: str) -> Split:
+    """The packed split at `path`; `residency` is `device` (copied there once) or `host` (left in the memory-mapped file)."""
+    tensors = load_file(path)  # memory-mapped: pages are read when touched
+    if residency == "device":
+        # A clone also for the CPU: a training never waits for the disk, and the file may be replaced under it.
+        tensors = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
+    return Split(tensors, device)
+
+
+def in_order(split: Split) -> torch.Tensor:
+    return torch.arange(len(split))
+
+
+def shuffled(split: Split, generator: torch.Generator) -> torch.Tensor:
+    """The next epoch's order. Drawn on the CPU, so that every device and residency sees identical batches."""
+    return torch.randperm(len(split), generator=generator)

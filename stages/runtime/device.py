@@ -1,0 +1,81 @@
+"""The device a run computes on: opened as the hardware file says, made deterministic, described for the record."""
+
+import os
+import platform
+from typing import Any
+
+import torch
+
+
+def open_device(identity: dict[str, Any], threads: int, deterministic: bool) -> torch.device:
+    """The torch device of `identity` (results/hardware/<device>.json), with threads and numerics set for this process.
+
+    fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and GPU compute
+    the same thing. Raises ValueError where torch cannot use the GPU that the driver showed.
+    """
+    # cuBLAS reads this when CUDA starts; without it cuDNN's RNNs are not deterministic.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode("error" if deterministic else "default")
+    torch.backends.cudnn.benchmark = not deterministic
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    if identity["kind"] == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"the driver shows {identity['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use it "
+            f"with driver {identity['driver']}; update the driver, or use cpu in params.yaml's devices"
+        )
+    return torch.device("cuda", 0)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that was asked of it; nothing to wait for on the CPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
+    """What a reader of the record wants to know about where a run happened, as flat text (MLflow tags)."""
+    about = {
+        "device": device.type,
+        "device.name": identity["name"],
+        "cpu.name": identity["cpu"]["name"],
+        "cpu.cores": f"{identity['cpu']['cores']:g}",
+        "cpu.memory_mib": str(identity["cpu"]["memory_mib"]),
+        "cpu.threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "os": platform.platform(),
+        "host": platform.node(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        about |= {
+            "gpu.name": properties.name,
+            "gpu.uuid": f"GPU-{properties.uuid}",
+            "gpu.capability": f"{properties.major}.{properties.minor}",
+            "gpu.memory_mib": str(properties.total_memory // 2**20),
+            "gpu.count": str(torch.cuda.device_count()),
+            "gpu.driver": str(identity["driver"]),
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+            "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES", "(not set)"),
+        }
+    elif "why_not_cuda" in identity:
+        about["why_not_cuda"] = identity["why_not_cuda"]
+    return about
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that can still be allocated on `device` right now."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return free_memory_bytes()
+
+
+def free_memory_bytes() -> int:
+    import psutil
+
+    return psutil.virtual_memory().available

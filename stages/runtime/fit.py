@@ -1,0 +1,146 @@
+"""One training as a state that moves epoch by epoch: all that must be saved to go on bit for bit lies in here."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from stages import augment
+from stages.params import Train
+from stages.runtime import loop
+from stages.runtime.batches import Batch, Split, in_order, shuffled
+from stages.runtime.measure import Measurement, measure
+
+NumCorrect = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch came to. The losses and the score are deterministic, the measurements are not."""
+
+    number: int  # from 1
+    learning_rate: float  # of the epoch's last step
+    train_loss: float
+    val_loss: float
+    val_score: float
+    training: Measurement
+    validation: Measurement
+    is_best: bool
+
+
+class Fit:
+    """Model, optimizer, schedule and the generator of batch order: `epoch()` moves them on, `state()` and `restore()` save and load them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Split,
+        val: Split,
+        params: Train,
+        loss: Callable[..., torch.Tensor],
+        num_correct: NumCorrect,
+    ):
+        self.model, self.train_split, self.val_split, self.params = model, train, val, params
+        self.loss, self.num_correct, self.device = loss, num_correct, train.device
+        fused = self.device.type in ("cuda", "cpu")
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, fused=fused
+        )
+        steps_per_epoch = -(-len(train) // params.batch_size)
+        self.schedule = make_schedule(self.optimizer, params, steps_per_epoch * params.epochs)
+        # On the CPU, so that a GPU run sees the same batches and the same augmentation.
+        self.generator = torch.Generator().manual_seed(params.seed)
+        self.epochs_done = 0
+        self.best_loss = float("inf")
+        self.best_weights = snapshot(model)
+        self.absent: dict[str, str] = {}  # what could not be measured in the last epoch, and why
+
+    def epoch(self) -> Epoch:
+        params = self.params
+        batches = self.training_batches()
+        with measure(self.device) as training:
+            train_loss = loop.train_epoch(
+                self.model,
+                batches,
+                lambda outputs, targets: self.loss(outputs, targets, params.label_smoothing),
+                self.optimizer,
+                self.schedule,
+                params.clip_norm,
+            )
+        with measure(self.device) as validation:
+            found = loop.validate(
+                self.model,
+                self.val_split.batches(in_order(self.val_split), params.batch_size),
+                lambda outputs, targets: self.loss(outputs, targets, 0.0),
+                self.num_correct,
+            )
+        self.absent = training.absent
+        self.epochs_done += 1
+        val_loss = found.loss.item()
+        is_best = val_loss < self.best_loss
+        if is_best:
+            self.best_loss, self.best_weights = val_loss, snapshot(self.model)
+        return Epoch(
+            self.epochs_done,
+            float(self.schedule.get_last_lr()[0]),
+            train_loss.item(),
+            val_loss,
+            found.share_correct.item(),
+            training,
+            validation,
+            is_best,
+        )
+
+    def training_batches(self) -> Iterator[Batch]:
+        """The next epoch's batches. All that is random is drawn here, before the clock starts; what is done with it is timed."""
+        order, config = shuffled(self.train_split, self.generator), self.params.augment
+        if not (config.mix or config.shift or config.warp):
+            return self.train_split.batches(order, self.params.batch_size)
+        draws = augment.draw(self.generator, len(self.train_split), config).to(self.device)
+        return (
+            replace(batch, values=augment.apply(batch.values, batch.mask, draws.index_select(0, batch.rows), config))
+            for batch in self.train_split.batches(order, self.params.batch_size)
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "best_weights": self.best_weights,
+            "best_loss": self.best_loss,
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "generator": self.generator.get_state(),
+            "torch_rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            "epochs_done": self.epochs_done,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.best_weights, self.best_loss = state["best_weights"], state["best_loss"]
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.generator.set_state(state["generator"].cpu())
+        torch.set_rng_state(state["torch_rng"].cpu())
+        if state["cuda_rng"] is not None:
+            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
+        self.epochs_done = state["epochs_done"]
+
+
+def make_schedule(
+    optimizer: torch.optim.Optimizer, params: Train, num_steps: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """Learning rate by step. cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; one-cycle: Smith and Topin 2019, arXiv:1708.07120."""
+    if params.schedule == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=num_steps)
+    # One step more than is taken: the scheduler is stepped after the last step too.
+    return torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=params.learning_rate, total_steps=num_steps + 1, cycle_momentum=False
+    )
+
+
+def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of the weights on the CPU."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in model.state_dict().items()}

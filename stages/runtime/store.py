@@ -1,0 +1,115 @@
+"""Where things lie, and how they are written: the one place that knows the project's paths.
+
+DVC's `exp run --temp` and `--queue` run in a copy of the project. What DVC tracks belongs to that copy (`ROOT`); what must outlive it
+(checkpoints, MLflow's store, journals) belongs to the real project, which DVC names in DVC_ROOT (`HOME`).
+"""
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
+STATE = HOME / ".tandem"
+MLRUNS = HOME / "mlruns"
+
+
+def raw_dir(workload: str) -> Path:
+    return ROOT / "data" / "raw" / workload
+
+
+def prepared_dir(workload: str) -> Path:
+    return ROOT / "data" / "prepared" / workload
+
+
+def packed_dir(workload: str, device: str) -> Path:
+    return ROOT / "data" / "packed" / workload / device
+
+
+def run_dir(workload: str, device: str) -> Path:
+    """Everything that one training of `workload` on `device` leaves behind."""
+    return ROOT / "results" / "runs" / workload / device
+
+
+def hardware_file(device: str) -> Path:
+    return ROOT / "results" / "hardware" / f"{device}.json"
+
+
+def code_file(workload: str) -> Path:
+    return ROOT / "results" / "code" / f"{workload}.json"
+
+
+def results_dir() -> Path:
+    return ROOT / "results"
+
+
+def relative(path: Path) -> str:
+    """`path` as a person at the project's root would type it."""
+    return os.path.relpath(path, ROOT) if path.is_relative_to(ROOT) else str(path)
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verified(path: Path, sha256: str, stage: str) -> Path:
+    """`path`, if its bytes are still those that `stage` (a name in dvc.yaml) wrote; else ValueError."""
+    if not path.exists() or sha256_file(path) != sha256:
+        state = "is altered (its sha256 is not the recorded one)" if path.exists() else "is missing"
+        raise ValueError(f"{relative(path)} {state}; make it again with `dvc repro --force {stage}`")
+    return path
+
+
+def packed_file(workload: str, device: str, split: str, plan: dict[str, Any]) -> Path:
+    """The packed file of a split, as `plan` (plan.json) records it."""
+    path = packed_dir(workload, device) / f"{split}.safetensors"
+    return verified(path, plan["sha256"][split], f"preload@{workload}-{device}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it is synced and renamed over `path`, on failure `path` is untouched.
+
+    A full disk or a kill therefore leaves either the old file or the new one, never half of one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` the same way every time, so that equal contents have equal hashes. NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Raises `FileNotFoundError` that says which stage makes the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{relative(path)} is not there; run `dvc repro` to make it") from None
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write equal-keyed `rows` as CSV. An absent value (None) is an empty cell; floats keep every digit."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

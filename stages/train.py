@@ -1,0 +1,379 @@
+"""Train one workload's model on one device.
+
+In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/: what is deterministic
+(`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`) apart from what was measured (`timings.csv`, `timings.json`,
+`tracking.json`). A killed training goes on from its checkpoint; Ctrl+C once finishes the epoch and saves, twice stops at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stages.params import Workload, flatten, load_params, load_workload
+from stages.runtime import store, tracking
+from stages.runtime.store import code_file, hardware_file, packed_dir, prepared_dir, read_json, run_dir, sha256_file
+from stages.runtime.terminal import Interruption, Progress
+
+if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has started
+    from stages.runtime.checkpoint import Checkpoint
+    from stages.runtime.fit import Epoch, Fit
+
+# What training runs through besides the workload's own model and task (results/code/): dvc.yaml names the same files.
+CODE = (
+    "stages/train.py",
+    "stages/augment.py",
+    "stages/runtime/batches.py",
+    "stages/runtime/device.py",
+    "stages/runtime/fit.py",
+    "stages/runtime/loop.py",
+    "stages/runtime/measure.py",
+)
+# Checkpoints take at most this share of the time; otherwise one is never older than these seconds, or an epoch.
+CHECKPOINT_SHARE = 0.01
+CHECKPOINT_SECONDS = 10.0
+# What timings.json holds for the whole run, under MLflow's names.
+RUN_METRICS = {
+    "time/epoch_seconds_median": "epoch_seconds",
+    "time/train_seconds": "train_seconds",
+    "throughput/samples_per_second_median": "samples_per_second",
+    "vram/peak_allocated_mib_max": "peak_allocated_mib",
+    "vram/peak_reserved_mib_max": "peak_reserved_mib",
+    "vram/peak_process_mib_max": "process_mib",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training as the files describe it."""
+
+    workload: str
+    device: str
+    params: Workload
+    identity: dict[str, Any]
+    plan: dict[str, Any]
+    summary: dict[str, Any]
+    inputs: dict[str, Any]
+
+
+@dataclass
+class Record:
+    """What the epochs so far came to; saved with every checkpoint. `token` names the MLflow run across interruptions."""
+
+    token: str
+    history: list[dict[str, Any]] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+
+
+def main(workload: str, device: str) -> None:
+    job = Job(
+        workload,
+        device,
+        load_workload(workload),
+        read_json(hardware_file(device)),
+        read_json(packed_dir(workload, device) / "plan.json"),
+        read_json(prepared_dir(workload) / "summary.json"),
+        read_inputs(workload, device),
+    )
+    journal = tracking.start()
+    status = "FAILED"
+    try:
+        from stages.runtime.checkpoint import Checkpoint
+
+        checkpoint = Checkpoint.of(workload, device, job.inputs)
+        with checkpoint.held(), Interruption() as interruption:
+            fit = make_fit(job)
+            record = resume(job, fit, checkpoint)
+            open_run(job, fit, record, journal)
+            run_epochs(job, fit, record, checkpoint, journal, interruption)
+            refuse_changed_inputs(job, fit, record, checkpoint)
+            result = write_results(job, fit, record, journal)
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        known = journal.end(status)
+    store.write_json(
+        run_dir(workload, device) / "tracking.json", {"token": record.token, "experiment": workload, **known}
+    )
+    checkpoint.path.unlink(missing_ok=True)
+    print(
+        f"{workload} on {job.identity['name']}: epoch {result['epoch_seconds']:.3f} s "
+        f"(median of {result['num_epochs_measured']}), {result['samples_per_second']:,.0f} samples/s, {result['train_seconds']:.1f} s in all"
+    )
+
+
+def make_fit(job: Job) -> Fit:
+    """The device, the data on it, the model and its training, all from the seed."""
+    import torch
+
+    from stages import models
+    from stages.runtime.batches import load_split
+    from stages.runtime.device import open_device
+    from stages.runtime.fit import Fit
+    from stages.tasks import task_module
+
+    settings, task = job.params.train, task_module(job.params.task)
+    device = open_device(job.identity, settings.threads, settings.deterministic)
+    train, val = (
+        load_split(store.packed_file(job.workload, job.device, split, job.plan), device, job.plan["residency"])
+        for split in ("train", "val")
+    )
+    torch.manual_seed(settings.seed)
+    model = models.build(settings.model, **shape_of(job)).to(device)
+    return Fit(model, train, val, settings, task.loss, task.num_correct)
+
+
+def resume(job: Job, fit: Fit, checkpoint: Checkpoint) -> Record:
+    """Put `fit` where an interrupted training stopped, if there is one; return the record to go on with."""
+    saved, found = checkpoint.load(fit.device)
+    if found:
+        print(
+            found + (f", epoch {saved['fit']['epochs_done']} of {job.params.train.epochs}" if saved else ""), flush=True
+        )
+    if saved is None:
+        return Record(tracking.new_token())
+    fit.restore(saved["fit"])
+    return Record(**saved["record"])
+
+
+def run_epochs(
+    job: Job, fit: Fit, record: Record, checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
+) -> None:
+    from stages.tasks import task_module
+
+    settings, score, num_samples = job.params.train, task_module(job.params.task).SCORE, len(fit.train_split)
+    progress = Progress(f"{job.workload} on {job.identity['name']}", settings.epochs, fit.epochs_done)
+    saved_at, save_seconds = time.monotonic(), 0.0
+    while fit.epochs_done < settings.epochs:
+        epoch = fit.epoch()
+        check_finite(epoch, checkpoint)
+        record.history.append(history_row(epoch, score))
+        record.timings.append(timing_row(epoch, num_samples, settings.warmup_epochs))
+        journal.metrics(epoch_metrics(epoch, num_samples, score), step=epoch.number)
+        progress.show(epoch, score, num_samples)
+
+        since = time.monotonic() - saved_at
+        due = epoch.number == 1 or since > max(CHECKPOINT_SECONDS, save_seconds / CHECKPOINT_SHARE)
+        if (due or interruption.asked) and fit.epochs_done < settings.epochs:
+            start = time.monotonic()
+            save(fit, record, checkpoint)
+            saved_at, save_seconds = time.monotonic(), time.monotonic() - start
+            if interruption.asked:
+                where = store.relative(checkpoint.path)
+                print(
+                    f"interrupted after epoch {fit.epochs_done}, saved in {where}; run again to go on", file=sys.stderr
+                )
+                raise KeyboardInterrupt
+    progress.close()
+
+
+def save(fit: Fit, record: Record, checkpoint: Checkpoint) -> None:
+    checkpoint.save({"fit": fit.state(), "record": vars(record)})
+
+
+def refuse_changed_inputs(job: Job, fit: Fit, record: Record, checkpoint: Checkpoint) -> None:
+    """DVC would record a result of old inputs under the new ones (treeverse/dvc#11058)."""
+    now = read_inputs(job.workload, job.device)
+    changed = [name for name in now if now[name] != job.inputs[name]]
+    if changed:
+        save(fit, record, checkpoint)
+        raise ValueError(
+            f"{' and '.join(changed)} of {job.workload} changed while it trained, so the result belongs to neither; "
+            "the checkpoint is kept: put back what was changed to use it, or run `dvc repro` again to train on what is there now"
+        )
+
+
+def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> dict[str, Any]:
+    """Write all but tracking.json, hand copies to MLflow, return what timings.json holds."""
+    from safetensors.torch import save_file
+
+    from stages.runtime.fit import snapshot
+
+    out = run_dir(job.workload, job.device)
+    for name, weights in {"best": fit.best_weights, "last": snapshot(fit.model)}.items():
+        with store.replacing(out / f"{name}.safetensors") as temporary:
+            save_file(weights, temporary)
+    about = {
+        "model": flatten(job.params.train.model),
+        **shape_of(job),
+        "task": job.params.task,
+        "workload": job.workload,
+    }
+    store.write_json(out / "model.json", {**about, "preprocessing": preprocessing_of(job)})
+    store.write_table(out / "history.csv", record.history)
+    store.write_table(out / "timings.csv", record.timings)
+    result = {**summarize(record.timings, fit.absent, job.identity), **digests(job.inputs)}
+    store.write_json(out / "timings.json", result)
+
+    journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
+    for name in ("history.csv", "timings.csv"):
+        journal.artifact(out / name)
+    for name in ("best.safetensors", "last.safetensors", "model.json"):
+        journal.artifact(out / name, "model")
+    return result
+
+
+def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> None:
+    """Tell MLflow what is about to be trained, where, on what, from which code."""
+    from stages.runtime.device import describe
+
+    num_parameters = sum(parameter.numel() for parameter in fit.model.parameters())
+    journal.run(
+        record.token,
+        experiment=job.workload,
+        name=f"{job.workload}-{fit.device.type}-{time.strftime('%m%d-%H%M%S')}",
+        params={**flatten(job.params), "num_parameters": num_parameters, "residency": job.plan["residency"]},
+        tags={
+            **describe(fit.device, job.identity),
+            "workload": job.workload,
+            "requested_device": job.device,
+            "data.sha256": job.summary["table_sha256"],
+            **tracking.git_tags(),
+            **tracking.caller_tags(),
+        },
+        dataset=dataset_of(job),
+    )
+
+
+def read_inputs(workload: str, device: str) -> dict[str, Any]:
+    """All that decides the outcome: what a checkpoint belongs to, and what must not change while training."""
+    load_params.cache_clear()
+    return {
+        "parameters": flatten(load_workload(workload).train),
+        "data": read_json(packed_dir(workload, device) / "plan.json")["sha256"],
+        "code": {**read_json(code_file(workload)), **{name: sha256_file(store.ROOT / name) for name in CODE}},
+        "hardware": read_json(hardware_file(device)),
+    }
+
+
+def shape_of(job: Job) -> dict[str, int]:
+    """What the data say of the network's size."""
+    summary = job.summary
+    return {
+        "num_features": len(summary["features"]),
+        "num_outputs": len(summary["classes"]),
+        "max_steps": summary["max_steps"],
+    }
+
+
+def digests(inputs: dict[str, Any]) -> dict[str, str]:
+    """What a comparison of two runs' times must find equal."""
+    return {
+        f"{name}_sha256": hashlib.sha256(json.dumps(inputs[name], sort_keys=True).encode()).hexdigest()
+        for name in ("parameters", "data")
+    }
+
+
+def preprocessing_of(job: Job) -> dict[str, Any]:
+    """What must be done to a new table before the model sees it."""
+    params = job.params.preprocess
+    learned = {name: job.summary[name] for name in ("features", "classes", "mean", "std")}
+    return {"columns": flatten(params.columns), "velocity": params.velocity, **learned}
+
+
+def dataset_of(job: Job) -> dict[str, Any]:
+    """The fields of mlflow.entities.Dataset."""
+    summary = job.summary
+    source = store.raw_dir(job.workload) / job.params.preprocess.table
+    profile = {
+        "num_sequences": summary["num_sequences"],
+        "num_classes": len(summary["classes"]),
+        "features": summary["features"],
+    }
+    return {
+        "name": job.workload,
+        "digest": summary["table_sha256"][:16],
+        "source_type": "local",
+        "source": json.dumps({"uri": store.relative(source)}),
+        "schema": None,
+        "profile": json.dumps(profile),
+    }
+
+
+def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
+    if epoch.train_loss - epoch.train_loss != 0:  # NaN or infinite
+        kept = (
+            f"; the last good checkpoint is kept in {store.relative(checkpoint.path)}"
+            if checkpoint.path.exists()
+            else ""
+        )
+        raise ValueError(
+            f"the training loss is {epoch.train_loss} in epoch {epoch.number}{kept}; "
+            "try a smaller train.learning_rate, or train.clip_norm 1.0"
+        )
+
+
+def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
+    return {
+        "epoch": epoch.number,
+        "learning_rate": epoch.learning_rate,
+        "train_loss": epoch.train_loss,
+        "val_loss": epoch.val_loss,
+        f"val_{score}": epoch.val_score,
+    }
+
+
+def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, Any]:
+    measured = epoch.training
+    return {
+        "epoch": epoch.number,
+        "is_warmup": int(epoch.number <= warmup_epochs),
+        "epoch_seconds": measured.seconds,
+        "samples_per_second": num_samples / measured.seconds,
+        "validation_seconds": epoch.validation.seconds,
+        "peak_allocated_mib": measured.peak_allocated_mib,
+        "peak_reserved_mib": measured.peak_reserved_mib,
+        "process_mib": measured.process_mib,
+        "peak_rss_mib": measured.peak_rss_mib,
+    }
+
+
+def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float | None]:
+    measured = epoch.training
+    return {
+        "train/loss": epoch.train_loss,
+        "train/learning_rate": epoch.learning_rate,
+        "val/loss": epoch.val_loss,
+        f"val/{score}": epoch.val_score,
+        "time/epoch_seconds": measured.seconds,
+        "time/validation_seconds": epoch.validation.seconds,
+        "throughput/samples_per_second": num_samples / measured.seconds,
+        "vram/peak_allocated_mib": measured.peak_allocated_mib,
+        "vram/peak_reserved_mib": measured.peak_reserved_mib,
+        "vram/peak_process_mib": measured.process_mib,
+        "memory/peak_rss_mib": measured.peak_rss_mib,
+    }
+
+
+def summarize(timings: list[dict[str, Any]], absent: dict[str, str], identity: dict[str, Any]) -> dict[str, Any]:
+    """The run's measurements: medians and quartiles over the epochs after warm-up, peaks over all of them.
+
+    What could not be measured is None, and `absent` says why.
+    """
+    measured = [row for row in timings if not row["is_warmup"]]
+    seconds = [row["epoch_seconds"] for row in measured]
+    low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
+    peaks = ("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib")
+    return {
+        "epoch_seconds": statistics.median(seconds),
+        "epoch_seconds_quartile_low": low,
+        "epoch_seconds_quartile_high": high,
+        "samples_per_second": statistics.median(row["samples_per_second"] for row in measured),
+        "num_epochs_measured": len(measured),
+        "num_epochs_warmup": len(timings) - len(measured),
+        "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
+        **{name: max((row[name] for row in timings if row[name] is not None), default=None) for name in peaks},
+        "absent": absent,
+        "torch": identity["torch"],
+        "device": identity["kind"],
+        "device_name": identity["name"],
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "measured_on": platform.node(),
+    }
