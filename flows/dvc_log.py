@@ -1,4 +1,7 @@
-"""What DVC says it did with each stage, read from its log lines (DVC 3.67; the wording is in dvc/stage/__init__.py, run.py and cache.py)."""
+"""What DVC says it did with each stage, read from its log lines.
+
+The wording is DVC 3.67's, in its stage/__init__.py, stage/run.py, stage/cache.py and repo/reproduce.py.
+"""
 
 import re
 from typing import Literal, NamedTuple

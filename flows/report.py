@@ -1,10 +1,12 @@
 """Run a stage as a Prefect flow run without importing Prefect.
 
-The process forks before anything heavy is imported: the child runs the stage, the parent passes its output on unchanged and reports to Prefect's REST API
-(parameters, logs about every second, duration, final state). That costs about 0.1 s a stage, where a flow run made with Prefect itself costs 2 s.
-The stage's result never depends on the server: once the stage runs, a lost server costs a warning and at most `PATIENCE` seconds.
+The process forks before anything heavy is imported: the child runs the stage, the parent passes its output on unchanged
+and reports to Prefect's REST API (parameters, logs about every second, duration, final state). That costs about 0.1 s a
+stage, where a flow run made with Prefect itself costs 2 s. The stage's result never depends on the server: once it runs,
+a lost server costs a warning and at most `PATIENCE` seconds.
 """
 
+import io
 import json
 import os
 import re
@@ -25,7 +27,7 @@ SESSION = os.path.join(stages.ROOT, ".tandem", "prefect.json")  # whether this r
 
 
 def supervise(stage: str, name: str, parameters: dict[str, str], settings: dict[str, str]) -> int | None:
-    """Fork. In the child: None, at once. In the parent: the exit status of the stage, once it has ended and was reported."""
+    """Fork. In the child: None, at once. In the parent: the stage's exit status, once it has ended and was reported."""
     try:
         flow_run = FlowRun(stage, name, parameters, settings)
     except ApiError as error:
@@ -55,7 +57,8 @@ def supervise(stage: str, name: str, parameters: dict[str, str], settings: dict[
         os.dup2(errors_end, 2)
         for descriptor in (output, output_end, errors, errors_end):
             os.close(descriptor)
-        sys.stdout.reconfigure(line_buffering=True)  # live, as on a terminal
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)  # live, as on a terminal
         stages.die_with(supervisor)
         return None
     interrupts.child = child
@@ -98,7 +101,7 @@ class FlowRun:
         self.logger = f"stages.{stage}"
         self.lines: list[dict[str, object]] = []
         self.ended = threading.Event()
-        self.final: dict[str, str] | None = None
+        self.final: dict[str, str] = {}
         self.error: ApiError | None = None
         self.sent = False
         self.thread = threading.Thread(target=self._send, daemon=True)
@@ -173,7 +176,9 @@ def pass_on(streams: dict[int, int], stream: int, chunk: bytes) -> None:
             streams[stream] = -streams[stream]
 
 
-def outcome(name: str, child: int, status: int, interrupts: Interrupts, out_of_memory: bool) -> tuple[int, dict[str, str]]:
+def outcome(
+    name: str, child: int, status: int, interrupts: Interrupts, out_of_memory: bool
+) -> tuple[int, dict[str, str]]:
     """(exit status, final Prefect state) of a stage that ended with this wait status."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
@@ -201,7 +206,7 @@ def last_error(pid: int) -> str | None:
 
 
 def out_of_memory_kills() -> int:
-    """How often the kernel has killed for memory, in this container where it says so (cgroup v2), else on the machine."""
+    """How often the kernel has killed for memory: in this container where it says so (cgroup v2), or on the machine."""
     for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
         try:
             with open(path, encoding="ascii") as file:
@@ -217,6 +222,8 @@ def run_token() -> str:
     token = os.environ.get("TANDEM_RUN")
     if token:
         return token
+    if "DVC_STAGE" not in os.environ:
+        return f"by hand {os.getpid()}"
     try:
         with open(f"/proc/{os.getppid()}/stat", encoding="ascii", errors="replace") as file:
             return f"{os.getppid()}-{file.read().rpartition(')')[2].split()[19]}"
@@ -252,5 +259,8 @@ def say_lost(url: str, error: ApiError | None) -> None:
     if known.get("run") == run_token() and known.get("lost"):
         return
     reason = error or ApiTimeout(f"no answer within {PATIENCE:.0f} s")
-    print(f"warning: lost the Prefect API at {url} ({reason}); the run goes on, its state there may be out of date", file=sys.stderr)
+    print(
+        f"warning: lost the Prefect API at {url} ({reason}); the run goes on, its state there may be out of date",
+        file=sys.stderr,
+    )
     remember(lost=True)

@@ -1,10 +1,12 @@
 """Run one stage: `python -m flows.stage STAGE [WORKLOAD] [DEVICE]`, the cmd of every entry of dvc.yaml.
 
-Goes in: the stage's name and the item of the matrix it works on. Comes out: whatever `stages/<stage>.py` writes, and the exit status:
-0, 1 (failed; the reason on stderr and in `.tandem/last_error.json`, because DVC turns every failure into exit 255), 130 (Ctrl+C).
+Goes in: the stage's name and the item of the matrix it works on. Comes out: what `stages/<stage>.py` writes, and the
+exit status: 0, 1 (failed; the reason on stderr and in `.tandem/last_error.json`, because DVC turns every failure into
+exit 255) or 130 (Ctrl+C).
 
-Where a Prefect API is configured, or a pipeline run started this one, the stage is a Prefect flow run too (flows/report.py).
-`TANDEM_PREFECT=off` never touches Prefect. `hardware` and `code` run on every `dvc repro`, so this module imports next to nothing.
+Where a Prefect API is configured, or a pipeline run started this one, the stage is a Prefect flow run too
+(flows/report.py); `TANDEM_PREFECT=off` never touches Prefect. `hardware` and `code` run on every `dvc repro`, so this
+module imports next to nothing.
 """
 
 import os
@@ -122,7 +124,7 @@ def record_error(name: str, message: str) -> None:
         "stage": name,
         "message": message,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "run": os.environ.get("TANDEM_RUN"),  # the token of the repro or pipeline run above, so that nobody reports an old error
+        "run": os.environ.get("TANDEM_RUN"),  # which repro or pipeline run it belongs to: nobody reports an old error
         "pid": os.getpid(),
     }
     try:
@@ -149,7 +151,7 @@ def die_with_dvc() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel send SIGTERM when `parent`, which started this process, ends. Linux only, elsewhere nothing happens."""
+    """Have the kernel send SIGTERM when `parent`, which started this process, ends. Does nothing outside Linux."""
     if sys.platform != "linux":
         return
     import ctypes

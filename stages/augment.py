@@ -9,35 +9,25 @@ Time warping and random linear maps as data augmentation for time series: Um et 
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
-
-@dataclass(frozen=True)
-class AugmentConfig:
-    """Every strength is the standard deviation of a normal distribution; 0 turns it off."""
-
-    group: int  # number of coordinates mixed together; F must be a multiple
-    mix: float  # of each entry added to the identity matrix that maps the coordinates of a group
-    shift: float  # of a constant added to each coordinate, in training standard deviations
-    warp: float  # of the relative change of speed within a sequence
-
+from stages.params import Augment
 
 NUM_WARPS = 2  # sine waves in a warp: one and two half periods over the sequence
 
 
-def num_draws(config: AugmentConfig) -> int:
+def num_draws(config: Augment) -> int:
     return config.group * config.group + config.group + NUM_WARPS
 
 
-def draw(generator: Generator, num_sequences: int, config: AugmentConfig) -> Tensor:
+def draw(generator: Generator, num_sequences: int, config: Augment) -> Tensor:
     """Standard normal draws (N, k) on the CPU for the N sequences of one epoch, in the order of the sequences."""
     return torch.randn(num_sequences, num_draws(config), generator=generator)
 
 
-def apply(values: Tensor, mask: Tensor, draws: Tensor, config: AugmentConfig) -> Tensor:
+def apply(values: Tensor, mask: Tensor, draws: Tensor, config: Augment) -> Tensor:
     """values (B, T, F), mask (B, T), draws (B, k) -> (B, T, F); padding stays zero. Raises `ValueError` if `group` does not divide F."""
     num_sequences, num_steps, num_features = values.shape
     if num_features % config.group:

@@ -120,7 +120,8 @@ def speed_up(slower: list[float], faster: list[float]) -> tuple[float, float, fl
 
 def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
     lines = [
-        "| workload | device | accuracy | macro F1 | epoch, median [quartiles] (s) | samples/s | training (s) | VRAM peak (MiB) | measured |",
+        "| workload | device | accuracy | macro F1 | epoch, median [quartiles] (s) | samples/s "
+        "| training (s) | VRAM peak (MiB) | measured |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -128,7 +129,8 @@ def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
         spread = f" [{low:.3f}, {high:.3f}]" if low is not None else ""
         vram = f"{row['peak_allocated_mib']:,.0f}" if row["peak_allocated_mib"] is not None else "none (CPU)"
         lines.append(
-            f"| {row['workload']} | {row['device']}: {row['device_name']} | {row['metrics']['accuracy']:.4f} | {row['metrics']['macro_f1']:.4f} "
+            f"| {row['workload']} | {row['device']}: {row['device_name']} "
+            f"| {row['metrics']['accuracy']:.4f} | {row['metrics']['macro_f1']:.4f} "
             f"| {row['epoch_seconds']:.3f}{spread} | {row['samples_per_second']:,.0f} | {row['train_seconds']:.1f} | {vram} "
             f"| {row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']} |"
         )

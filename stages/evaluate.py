@@ -14,6 +14,12 @@ from stages.params import load_workload
 from stages.runtime import store, tracking
 from stages.runtime.store import hardware_file, packed_dir, prepared_dir, read_json, run_dir, write_json
 
+# Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
+MLMODEL = """flavors:
+  python_function:
+    loader_module: stages.predictor
+    python_version: {python}
+"""
 BATCH_SIZE = 1024  # no gradients are kept: what fits in training fits here
 
 
@@ -34,6 +40,9 @@ def main(workload: str, device: str) -> None:
         )
         for name in ("metrics.json", "per_class.csv", "confusion.csv", "confusion.png", "predictions.csv"):
             journal.artifact(out / name, "evaluation")
+        journal.artifact(out / f"{params.evaluate.weights}.safetensors", "model", "model.safetensors")
+        journal.artifact(out / "model.json", "model")
+        journal.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
     finally:
         known = journal.end(None)
     found = known.get("run_id", "kept in .tandem/journals until the server is back")
@@ -132,7 +141,7 @@ def draw_confusion(cells: list[list[int]], classes: list[str], title: str, path:
                     axes.text(
                         column,
                         row,
-                        count,
+                        str(count),
                         ha="center",
                         va="center",
                         fontsize=8,

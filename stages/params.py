@@ -52,10 +52,10 @@ class Preload:
 @dataclass(frozen=True)
 class GRU:
     name: Literal["gru"]
-    hidden_size: int
+    hidden_size: int  # per direction
     num_layers: int
     bidirectional: bool
-    dropout: float
+    dropout: float  # between layers and before the last one
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Transformer:
     hidden_size: int
     num_layers: int
     num_heads: int
-    feedforward_size: int
-    dropout: float
+    feedforward_size: int  # width of the hidden layer inside each block
+    dropout: float  # on the output of each sublayer
 
 
 # A model's name is its file in stages/models/; a task's name is its file in stages/tasks/.
@@ -75,12 +75,12 @@ TASKS = ("classify",)
 
 @dataclass(frozen=True)
 class Augment:
-    """Standard deviations of random changes to training sequences; 0 turns one off. stages/augment.py says what each does."""
+    """Random changes to training sequences (stages/augment.py). Strengths are standard deviations; 0 turns one off."""
 
-    group: int
-    mix: float
-    shift: float
-    warp: float
+    group: int  # number of coordinates mixed together; the number of features must be a multiple
+    mix: float  # of each entry added to the identity matrix that maps the coordinates of a group
+    shift: float  # of a constant added to each coordinate, in training standard deviations
+    warp: float  # of the relative change of speed within a sequence
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind` (a dataclass, a union of them told apart by `name`, Literal, tuple, or a plain type), or a ValueError naming `where`."""
+    """`value` as `kind`: a dataclass, a union of them told apart by `name`, Literal, tuple, or a plain type. Else ValueError."""
     origin = typing.get_origin(kind)
     if isinstance(kind, types.UnionType):
         if not isinstance(value, dict) or "name" not in value:

@@ -1,4 +1,4 @@
-"""Pack each split once into a file the device can take as it is, decide where the data lives while training, measure how fast it gets there.
+"""Pack each split once into a file the device can take as it is; decide where the data lives while training.
 
 In: data/prepared/<workload>/. Out: data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json (deterministic: training
 depends on them) and results/runs/<workload>/<device>/preload.json (measurements: nothing depends on them). torch is imported only
@@ -70,11 +70,16 @@ def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, 
         recorded = summary["sha256"][f"{split}/{name}.npy"]
         path = verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}")
         arrays[name] = np.load(path)
-    steps = np.arange(arrays["values"].shape[1])
+    return as_tensors(**arrays)
+
+
+def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+    """values (N, T, F), lengths (N,), targets (N,) -> the tensors a batch is cut from, mask (N, T) in place of lengths."""
+    steps = np.arange(values.shape[1])
     return {
-        "values": np.ascontiguousarray(arrays["values"], dtype=np.float32),
-        "mask": steps[None, :] < arrays["lengths"][:, None],
-        "targets": arrays["targets"],
+        "values": np.ascontiguousarray(values, dtype=np.float32),
+        "mask": steps[None, :] < lengths[:, None],
+        "targets": targets,
     }
 
 
@@ -98,7 +103,8 @@ def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_n
     room = SHARE_OF_FREE_MEMORY * free_bytes
     if wanted == "device" and needed_bytes > room:
         raise ValueError(
-            f"preload.residency is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB and {device_name} has room for {room / 2**20:,.0f} MiB "
+            f"preload.residency is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB "
+            f"and {device_name} has room for {room / 2**20:,.0f} MiB "
             f"({SHARE_OF_FREE_MEMORY:.0%} of what is free); use auto or host"
         )
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.params import Columns, Split, load_workload, nearest
+from stages.params import Columns, Preprocess, Split, load_workload, nearest
 from stages.runtime.store import prepared_dir, raw_dir, relative, replacing, sha256_file, write_json
 
 SPLITS = ("train", "val", "test")
@@ -35,26 +35,31 @@ class Sequences:
     features: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What one table and one block of params come to: everything that is written, before it is written."""
+
+    sequences: Sequences  # standardized, with velocity where asked for
+    groups: np.ndarray  # (N,) equal for equal sequences
+    parts: dict[str, np.ndarray]  # split -> sorted sequence numbers
+    mean: np.ndarray  # (F,) of the training split
+    std: np.ndarray  # (F,)
+
+
 def main(workload: str) -> None:
     start = time.monotonic()
     params = load_workload(workload).preprocess
     path = find_table(raw_dir(workload), params.table)
-    sequences = to_sequences(read_table(path), params.columns, relative(path))
-    groups = duplicate_groups(sequences.values)
-    parts = split(sequences, groups, params.split, params.seed)
-    if params.velocity:
-        sequences = add_velocity(sequences)
-    mean, std = statistics_of(sequences, parts["train"])
-    standardize(sequences, mean, std)
-    digests = write_arrays(prepared_dir(workload), sequences, parts)
+    prepared = prepare(path, params)
+    digests = write_arrays(prepared_dir(workload), prepared)
 
-    summary = summarize(sequences, groups, parts, mean, std)
+    summary = summarize(prepared)
     write_json(
         prepared_dir(workload) / "summary.json", {**summary, "table_sha256": sha256_file(path), "sha256": digests}
     )
-    counts = ", ".join(f"{name} {len(rows):,}" for name, rows in parts.items())
+    counts = ", ".join(f"{name} {len(rows):,}" for name, rows in prepared.parts.items())
     print(
-        f"{workload}: {len(sequences.ids):,} sequences of up to {summary['max_steps']} steps, {len(sequences.classes)} classes; "
+        f"{workload}: {summary['num_sequences']:,} sequences of up to {summary['max_steps']} steps, {len(summary['classes'])} classes; "
         f"{counts}; {time.monotonic() - start:.1f} s"
     )
     crossing = summary["num_duplicates_across_splits"]
@@ -62,6 +67,18 @@ def main(workload: str) -> None:
         print(
             f"warning: {crossing} sequences of val and test also stand in another split, because the table's own split column says so"
         )
+
+
+def prepare(path: Path, params: Preprocess) -> Prepared:
+    """The table at `path` as arrays, split and standardized; nothing is written."""
+    sequences = to_sequences(read_table(path), params.columns, relative(path))
+    groups = duplicate_groups(sequences.values)
+    parts = split(sequences, groups, params.split, params.seed)
+    if params.velocity:
+        sequences = add_velocity(sequences)
+    mean, std = statistics_of(sequences, parts["train"])
+    standardize(sequences, mean, std)
+    return Prepared(sequences, groups, parts, mean, std)
 
 
 def find_table(folder: Path, name: str) -> Path:
@@ -111,7 +128,9 @@ def to_sequences(table: pd.DataFrame, columns: Columns, name: str) -> Sequences:
     lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
     if lengths.min() < 2:
         short = int(lengths.argmin())
-        raise ValueError(f"{name}: sequence {ids[short]!r} has {lengths[short]} step; every sequence needs at least 2")
+        raise ValueError(
+            f"{name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
+        )
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     in_place = bool(np.all((np.diff(codes) > 0) | ((np.diff(codes) == 0) & (np.diff(step) > 0))))
     order = np.arange(len(table)) if in_place else np.lexsort((step, codes))
@@ -201,7 +220,8 @@ def split(sequences: Sequences, groups: np.ndarray, shares: Split, seed: int) ->
     for name in ("train", "test"):
         if len(parts[name]) == 0:
             raise ValueError(
-                f"the table's split column has no {name} rows; train and test are needed (val is taken from train where it lacks)"
+                f"the table's split column has no {name} rows; train and test are needed "
+                "(val is taken from train where it lacks)"
             )
     if len(parts["val"]) == 0 and sizes["val"]:
         wanted = max(1, round(len(parts["train"]) * sizes["val"] / (sizes["train"] + sizes["val"])))
@@ -212,7 +232,8 @@ def split(sequences: Sequences, groups: np.ndarray, shares: Split, seed: int) ->
         unseen = np.setdiff1d(sequences.labels[parts[name]], known)
         if len(unseen):
             raise ValueError(
-                f"label {sequences.classes[unseen[0]]!r} occurs in {name} but not in train; a model cannot learn it: move some of its sequences to train"
+                f"label {sequences.classes[unseen[0]]!r} occurs in {name} but not in train, so no model can learn it; "
+                "move some of its sequences to train"
             )
     return parts
 
@@ -334,10 +355,10 @@ def standardize(sequences: Sequences, mean: np.ndarray, std: np.ndarray) -> None
         chunk[after[low : low + CHUNK]] = 0.0
 
 
-def write_arrays(folder: Path, sequences: Sequences, parts: dict[str, np.ndarray]) -> dict[str, str]:
+def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:
     """Write the four arrays of every split; return their sha256 by path relative to `folder`."""
-    digests = {}
-    for name, rows in parts.items():
+    sequences, digests = prepared.sequences, {}
+    for name, rows in prepared.parts.items():
         arrays = {
             "values": sequences.values[rows],
             "lengths": sequences.lengths[rows],
@@ -352,9 +373,8 @@ def write_arrays(folder: Path, sequences: Sequences, parts: dict[str, np.ndarray
     return digests
 
 
-def summarize(
-    sequences: Sequences, groups: np.ndarray, parts: dict[str, np.ndarray], mean: np.ndarray, std: np.ndarray
-) -> dict[str, Any]:
+def summarize(prepared: Prepared) -> dict[str, Any]:
+    sequences, groups, parts = prepared.sequences, prepared.groups, prepared.parts
     counts = {
         name: np.bincount(sequences.labels[rows], minlength=len(sequences.classes)) for name, rows in parts.items()
     }
@@ -374,8 +394,8 @@ def summarize(
         "num_duplicates_across_splits": int((side != side[first][group]).sum()),
         "classes": list(sequences.classes),
         "features": list(sequences.features),
-        "mean": mean.tolist(),
-        "std": std.tolist(),
+        "mean": prepared.mean.tolist(),
+        "std": prepared.std.tolist(),
         "min_steps": int(sequences.lengths.min()),
         "max_steps": int(sequences.lengths.max()),
     }

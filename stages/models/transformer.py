@@ -4,20 +4,11 @@ Encoder: Vaswani et al. 2017, arXiv:1706.03762; normalization before each sublay
 `blocks` is a plain list of `Block(x, mask) -> x`, so each call can be checkpointed as it is.
 """
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class TransformerConfig:
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    feedforward_size: int  # width of the hidden layer inside each block
-    dropout: float  # on the output of each sublayer
+from stages.params import Transformer
 
 
 class Block(nn.Module):
@@ -63,10 +54,6 @@ class TransformerClassifier(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        if num_heads < 1 or hidden_size % num_heads:
-            raise ValueError(f"hidden_size must be a multiple of num_heads, got {hidden_size} and {num_heads}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
         self.embedding = nn.Linear(num_features, hidden_size)
         self.positions = nn.Parameter(torch.randn(max_steps, hidden_size) * 0.02)
         self.blocks = nn.ModuleList(Block(hidden_size, num_heads, feedforward_size, dropout) for _ in range(num_layers))
@@ -82,7 +69,7 @@ class TransformerClassifier(nn.Module):
         return self.head(mean)
 
 
-def build(config: TransformerConfig, num_features: int, num_outputs: int, max_steps: int) -> TransformerClassifier:
+def build(config: Transformer, num_features: int, num_outputs: int, max_steps: int) -> TransformerClassifier:
     return TransformerClassifier(
         num_features=num_features,
         num_outputs=num_outputs,

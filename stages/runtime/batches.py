@@ -22,6 +22,9 @@ class Batch:
     targets: torch.Tensor  # (B, ...)
     rows: torch.Tensor  # (B,) which sequences of the split these are
 
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(self.values.to(device), self.mask.to(device), self.targets.to(device), self.rows.to(device))
+
 
 @dataclass(frozen=True)
 class Split:
@@ -38,10 +41,9 @@ class Split:
         where = self.tensors["values"].device
         resident = where == self.device
         for rows in order.to(where).split(batch_size):
-            parts = [self.tensors[name].index_select(0, rows) for name in TENSORS]
-            if not resident:
-                parts, rows = [part.to(self.device) for part in parts], rows.to(self.device)
-            yield Batch(*parts, rows)
+            values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
+            batch = Batch(values, mask, targets, rows)
+            yield batch if resident else batch.to(self.device)
 
 
 def load_split(path: Path, device: torch.device, residency: str) -> Split:

@@ -31,7 +31,7 @@ class Epoch:
 
 
 class Fit:
-    """Model, optimizer, schedule and the generator of batch order: `epoch()` moves them on, `state()` and `restore()` save and load them."""
+    """Model, optimizer, schedule and generator: `epoch()` moves them on, `state()` and `restore()` save and load them."""
 
     def __init__(
         self,

@@ -79,14 +79,16 @@ class Journal:
         """Absent values are left out: MLflow would store NaN as 0."""
         self.write("metrics", step=step, metrics={name: value for name, value in metrics.items() if value is not None})
 
-    def artifact(self, path: Path, folder: str = "") -> None:
+    def artifact(self, path: Path, folder: str = "", name: str = "") -> None:
         """Keep a copy of `path` for MLflow: the original belongs to DVC and may change before it is sent."""
         target = self.folder / "artifacts" / folder
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target / path.name)
+        shutil.copyfile(path, target / (name or path.name))
 
-    def tags(self, tags: dict[str, str]) -> None:
-        self.write("tags", tags=tags)
+    def text(self, text: str, name: str) -> None:
+        target = self.folder / "artifacts" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
 
     def end(self, status: str | None) -> dict[str, Any]:
         """Say how it ended, wait (a bounded time) until all has arrived, and return what is known of the MLflow run.
@@ -235,10 +237,6 @@ class Uploader:
         if entry["dataset"]:
             dataset = Dataset(**entry["dataset"])
             self.client.log_inputs(self.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
-
-    def send_tags(self, entry: dict[str, Any]) -> None:
-        for name, value in entry["tags"].items():
-            self.client.set_tag(self.run_id, name, value)
 
     def send_end(self, entry: dict[str, Any]) -> None:
         if (self.folder / "artifacts").exists():

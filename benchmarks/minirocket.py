@@ -1,0 +1,40 @@
+"""MiniRocket and a ridge classifier on prepared splits (folders as stages/preprocess.py writes them).
+
+Prints accuracies and seconds as JSON.
+Run by benchmarks/accuracy.py in an environment that has aeon.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from aeon.classification.convolution_based import MiniRocketClassifier
+
+
+def main(folders: list[str]) -> None:
+    accuracies, seconds = [], []
+    for seed, folder in enumerate(map(Path, folders)):
+        data = {split: np.load(folder / split / "values.npy").transpose(0, 2, 1) for split in ("train", "val", "test")}
+        labels = {split: np.load(folder / split / "targets.npy") for split in data}
+        values = np.concatenate([data["train"], data["val"]])
+        if values.shape[2] < 9:  # MiniRocket's kernels are 9 long: shorter series are stretched by linear interpolation
+            values, data["test"] = stretch(values, 16), stretch(data["test"], 16)
+        start = time.perf_counter()
+        model = MiniRocketClassifier(random_state=seed, n_jobs=1)
+        model.fit(values, np.concatenate([labels["train"], labels["val"]]))
+        seconds.append(time.perf_counter() - start)
+        accuracies.append(float((model.predict(data["test"]) == labels["test"]).mean()))
+    print(json.dumps([accuracies, seconds]))
+
+
+def stretch(values: np.ndarray, num_steps: int) -> np.ndarray:
+    """(N, F, T) -> (N, F, num_steps)"""
+    position = np.linspace(0, values.shape[2] - 1, num_steps)
+    low = np.minimum(position.astype(int), values.shape[2] - 2)
+    return values[..., low] + (values[..., low + 1] - values[..., low]) * (position - low)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,135 @@
+"""`python -m flows.repro [arguments of dvc repro]`, which is `make repro`: dvc repro, then what it did and what came out.
+
+DVC runs in this process, so a stage's output reaches the terminal as it does under `dvc repro`. The exit status is DVC's.
+"""
+
+import json
+import logging
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from flows.dvc_log import Event, Kind, outcomes, parse
+from stages.runtime import store
+
+LAST_ERROR = store.STATE / "last_error.json"
+UI_STATE = store.STATE / "ui.json"  # written by flows/ui.py while it runs
+
+
+class EventLog(logging.Handler):
+    """Collects what DVC's own log says of each stage."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.events: list[Event] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if event := parse(record.getMessage() or str(error)):
+            self.events.append(event)
+
+
+def main(arguments: list[str]) -> int:
+    os.chdir(store.ROOT)
+    token = prepare_environment()
+    started = time.monotonic()
+
+    from dvc.cli import main as dvc  # sets up its loggers
+
+    log = EventLog()
+    logging.getLogger("dvc").addHandler(log)
+    status: int = dvc(["repro", *arguments])
+    sys.stdout.flush()
+    asked_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
+    if not asked_for_less:
+        for line in summary(outcomes(log.events), token, status, time.monotonic() - started):
+            print(line)
+    return status
+
+
+def prepare_environment() -> str:
+    """What every stage under this process inherits. Returns the token that marks this run's errors."""
+    token = os.urandom(6).hex()
+    binaries = str(Path(sys.executable).parent)  # dvc.yaml says `python`, and means this one
+    os.environ["PATH"] = os.pathsep.join([binaries, os.environ.get("PATH", os.defpath)])
+    os.environ["TANDEM_RUN"] = token
+    os.environ["DVC_NO_ANALYTICS"] = "true"
+    for name in ("DVC_ROOT", "DVC_STAGE"):  # of a stage that calls this
+        os.environ.pop(name, None)
+    return token
+
+
+def summary(stages: dict[str, Kind], token: str, status: int, seconds: float) -> list[str]:
+    lines = ["", f"Tandem: {'finished' if status == 0 else 'failed'} after {seconds:.1f} s"]
+    for title, kind in (("ran", "running"), ("restored", "restored"), ("unchanged", "skipped"), ("failed", "failed")):
+        if names := [name for name, outcome in stages.items() if outcome == kind]:
+            lines.append(f"  {title:<10} {', '.join(names)}")
+    if status != 0:
+        reason = last_error(token)
+        lines.append(f"  {'reason':<10} {reason}" if reason else "  the reason is DVC's last message above")
+        return lines
+    lines += ["", *results_lines(store.results_dir() / "compare.json", stages), "", *next_lines()]
+    return lines
+
+
+def last_error(token: str) -> str | None:
+    """What the stage that failed in the run `token` said: `train@sign-auto: ...`."""
+    try:
+        entry = json.loads(LAST_ERROR.read_text(encoding="utf-8"))
+        return f"{entry['stage']}: {entry['message']}" if entry["run"] == token else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def results_lines(path: Path, stages: dict[str, Kind]) -> list[str]:
+    """Accuracy, epoch time and device of every training, and whether its times were measured in this run."""
+    try:
+        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    except (OSError, ValueError, KeyError):
+        return [f"no {store.relative(path)} to report from"]
+    table = [("workload", "device", "accuracy", "epoch", "timing")]
+    for row in rows:
+        outcome = stages.get(f"train@{row['workload']}-{row['requested']}")
+        age = "measured now" if outcome == "running" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
+        if outcome == "restored":
+            age = f"restored, {age}"
+        if outcome != "running" and row["measured_on"] != socket.gethostname():
+            age += f" on {row['measured_on']}"
+        device = f"{row['device']} ({row['device_name']})"
+        epoch = f"{row['epoch_seconds']:.3f} s"
+        table.append((row["workload"], device, f"{row['metrics'].get('accuracy', float('nan')):.4f}", epoch, age))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+
+
+def next_lines() -> list[str]:
+    """Where to look next."""
+    lines = [
+        "  table and plot    results/compare.md, results/compare.png",
+        "  against before    dvc metrics diff, dvc plots show",
+    ]
+    if servers := running_servers():
+        lines += [
+            f"  every run         MLflow {servers['mlflow']}",
+            f"  runs and logs     Prefect {servers['prefect']}",
+        ]
+    else:
+        lines.append("  run histories     make ui (MLflow and Prefect in the browser)")
+    return lines
+
+
+def running_servers() -> dict[str, str] | None:
+    """The addresses `make ui` serves on, where it runs."""
+    try:
+        state = json.loads(UI_STATE.read_text(encoding="utf-8"))
+        os.kill(state["pid"], 0)
+        return state
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,184 @@
+"""`python -m flows.ui`, which is `make ui`: Prefect's server, MLflow's server and the deployments, until Ctrl+C.
+
+All of it listens on this machine only. State and logs lie in `.tandem/` and `mlruns/`; nothing in the user's home changes.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows import repro
+from stages.runtime import store
+
+HOST = "127.0.0.1"
+LOGS = store.STATE / "logs"
+READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
+STOP_WITHIN = 28.0  # seconds; a running pipeline saves a checkpoint first (flows/pipeline.py)
+# Runs a module that ends when this process ends, even by kill -9.
+BOUND = """
+import runpy, sys
+from flows.stage import die_with
+die_with(int(sys.argv[1]))
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    name: str
+    process: subprocess.Popen[bytes]
+    ready_url: str
+    log: Path
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flows.ui", description=__doc__)
+    parser.add_argument("--prefect-port", type=int, default=4200)
+    parser.add_argument("--mlflow-port", type=int, default=5000)
+    options = parser.parse_args(arguments)
+    if running := repro.running_servers():
+        print(f"error: it runs already: {running['prefect']} and {running['mlflow']}", file=sys.stderr)
+        return 1
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    servers: list[Server] = []
+    try:
+        start_all(servers, options.prefect_port, options.mlflow_port)
+        while all(server.process.poll() is None for server in servers):
+            time.sleep(0.5)
+        dead = next(server for server in servers if server.process.poll() is not None)
+        raise RuntimeError(f"{dead.name} ended with exit status {dead.process.returncode}; see {dead.log}")
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopping", flush=True)
+        return 0
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        repro.UI_STATE.unlink(missing_ok=True)
+        stop_all(servers)
+
+
+def interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> None:
+    """Start one after the other, each added to `servers` as soon as it has a process. Raises RuntimeError."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
+    prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
+    environment = os.environ | {
+        "PREFECT_HOME": str(store.STATE / "prefect"),
+        "PREFECT_API_URL": f"{prefect}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_CLI_COLORS": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes of 245 MB each, for features not used here
+        "DO_NOT_TRACK": "true",
+        "DVC_NO_ANALYTICS": "true",
+    }
+    environment.pop("PREFECT_PROFILES_PATH", None)
+    print("starting Prefect, MLflow and the deployments ...", flush=True)
+    command = ["prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)]
+    servers.append(start("Prefect's server", command, environment, f"{prefect}/api/health"))
+    # the schema is made under tracking's lock: a training that starts now would collide with the server's own attempt
+    making = subprocess.run(
+        [sys.executable, "-c", "from stages.runtime.tracking import open_client; open_client()"],
+        cwd=store.ROOT,
+        env={name: value for name, value in environment.items() if name != "MLFLOW_TRACKING_URI"},
+        capture_output=True,
+        text=True,
+    )
+    if making.returncode != 0:
+        raise RuntimeError(f"MLflow's store cannot be opened: {making.stderr.strip().splitlines()[-1]}")
+    database = ["--backend-store-uri", f"sqlite:///{store.MLRUNS}/mlflow.db"]
+    artifacts = ["--default-artifact-root", f"{store.MLRUNS.as_uri()}/artifacts"]
+    command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
+    servers.append(start("MLflow's server", command, environment, f"{mlflow}/health"))
+    wait_until_ready(servers[0])
+    deployment = f"{prefect}/api/deployments/name/pipeline/nightly"
+    servers.append(start("the deployments (flows.serve)", ["flows.serve"], environment, deployment))
+    for server in servers[1:]:
+        wait_until_ready(server)
+    repro.UI_STATE.write_text(json.dumps({"pid": os.getpid(), "prefect": prefect, "mlflow": mlflow}), encoding="utf-8")
+    print(f"  runs and logs     {prefect}")
+    print(f"  every training    {mlflow}")
+    print(f"  start or schedule {prefect}/deployments")
+    print("Ctrl+C stops all three. Logs: " + store.relative(LOGS), flush=True)
+
+
+def start(name: str, command: list[str], environment: dict[str, str], ready_url: str) -> Server:
+    log = LOGS / f"{name.split()[-1].strip('()') if 'flows' in name else name.split(chr(39))[0].lower()}.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", BOUND, str(os.getpid()), *command],
+            cwd=store.ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+    return Server(name, process, ready_url, log)
+
+
+def free_port(name: str, port: int) -> int:
+    """`port`, or the next free one, which is said."""
+    for candidate in range(port, min(port + 100, 65536)):
+        with socket.socket() as attempt:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                attempt.bind((HOST, candidate))
+            except OSError:
+                continue
+        if candidate != port:
+            print(f"port {port} is in use; {name} takes {candidate}", flush=True)
+        return candidate
+    raise RuntimeError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
+
+
+def wait_until_ready(server: Server) -> None:
+    deadline = time.monotonic() + READY_WITHIN
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            raise RuntimeError(
+                f"{server.name} ended at once with exit status {server.process.returncode}; see {server.log}"
+            )
+        try:
+            with urllib.request.urlopen(server.ready_url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise RuntimeError(f"{server.name} was not ready within {READY_WITHIN:.0f} s; see {server.log}")
+
+
+def stop_all(servers: list[Server]) -> None:
+    """The deployments first: a running pipeline reports how it ended to the servers that still stand."""
+    for server in reversed(servers):
+        for number, patience in ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)):
+            try:
+                os.killpg(server.process.pid, number)
+                deadline = time.monotonic() + patience
+                while time.monotonic() < deadline:
+                    server.process.poll()
+                    os.killpg(server.process.pid, 0)
+                    time.sleep(0.05)
+            except ProcessLookupError:  # nothing is left of it
+                break
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

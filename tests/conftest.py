@@ -1,0 +1,145 @@
+"""What the tests share: small tables, and copies of this project with tiny trainings, as real git and DVC repositories."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TINY = """
+workloads: [tiny]
+devices: [cpu]
+tiny:
+  task: classify
+  preprocess:
+    table: table.csv
+    columns: {sequence: sequence, step: step, features: [x, y], label: label}
+    split: {train: 0.6, val: 0.2, test: 0.2}
+    seed: 0
+    velocity: true
+  preload: {residency: auto}
+  train:
+    model: {name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}
+    augment: {group: 2, mix: 0.1, shift: 0.0, warp: 0.1}
+    seed: 0
+    epochs: 3
+    warmup_epochs: 1
+    batch_size: 16
+    learning_rate: 1e-2
+    weight_decay: 0.01
+    schedule: one-cycle
+    clip_norm: 1.0
+    label_smoothing: 0.1
+    threads: 1
+    deterministic: true
+  evaluate: {weights: last}
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
+    if not gpu_tests:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in gpu_tests:
+            item.add_marker(pytest.mark.skip(reason="no CUDA GPU that this torch can use on this machine"))
+
+
+def make_table(num_sequences: int = 60, num_steps: int = 12, num_classes: int = 3, seed: int = 0) -> pd.DataFrame:
+    """Circles run through at class-dependent speeds, with noise: classes that a tiny model tells apart in a few epochs."""
+    draw = np.random.default_rng(seed)
+    sequence = np.repeat(np.arange(num_sequences), num_steps)
+    step = np.tile(np.arange(num_steps), num_sequences)
+    label = sequence % num_classes
+    angle = (label + 1) * step * 0.4 + draw.normal(size=num_sequences)[sequence]
+    noise = draw.normal(scale=0.05, size=(2, len(step)))
+    names = np.array([f"class {number}" for number in range(num_classes)])
+    return pd.DataFrame(
+        {
+            "sequence": sequence,
+            "step": step,
+            "x": np.cos(angle) + noise[0],
+            "y": np.sin(angle) + noise[1],
+            "label": names[label],
+        }
+    )
+
+
+def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = None) -> Path:
+    """This project's code in a repository of its own, with one workload `tiny`."""
+    folder.mkdir(parents=True)
+    for name in ("stages", "flows"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("dvc.yaml", ".gitignore", ".dvcignore", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / ".dvc").mkdir()
+    for name in ("config", ".gitignore"):
+        shutil.copy(ROOT / ".dvc" / name, folder / ".dvc" / name)
+    (folder / "mlruns").mkdir()
+    (folder / "params.yaml").write_text(params)
+    (folder / "data" / "raw" / "tiny").mkdir(parents=True)
+    (make_table() if table is None else table).to_csv(folder / "data" / "raw" / "tiny" / "table.csv", index=False)
+    for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "start"]):
+        subprocess.run(
+            ["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *command], cwd=folder, check=True
+        )
+    return folder
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """The caller's environment without what would tie a test to the machine: no Prefect, no MLflow server, no DVC of the caller."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))
+    }
+    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    git = {
+        f"GIT_{who}_{what}": f"test{'@localhost' if what == 'EMAIL' else ''}"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    return {**kept, "TANDEM_PREFECT": "off", **git, **extra}
+
+
+def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run `command` in a project; where it must succeed and does not, the test shows its output."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**extra),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+    )
+    assert not check or done.returncode == 0, done.stdout
+    return done
+
+
+def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    return run(folder, sys.executable, "-m", "flows.stage", *words, check=check, **extra)
+
+
+def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    return run(folder, "dvc", *words, check=check, **extra)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make_project(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project after `dvc repro`. Tests that share it only read it."""
+    folder = make_project(tmp_path_factory.mktemp("trained") / "project")
+    dvc(folder, "repro")
+    return folder

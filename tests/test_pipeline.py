@@ -1,0 +1,354 @@
+"""The pipeline as a DVC user meets it: real repositories, real processes."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT, TINY, dvc, environment, make_project, make_table, run, stage
+
+DETERMINISTIC = [
+    "data/prepared/tiny/summary.json",
+    "data/packed/tiny/cpu/train.safetensors",
+    "data/packed/tiny/cpu/plan.json",
+    *(f"results/runs/tiny/cpu/{name}" for name in (
+        "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "per_class.csv", "predictions.csv",
+        "confusion.png",
+    )),
+]  # fmt: skip
+
+
+def hashes(project: Path) -> dict[str, str]:
+    return {name: hashlib.sha256((project / name).read_bytes()).hexdigest() for name in DETERMINISTIC}
+
+
+def ran(output: str) -> list[str]:
+    return re.findall(r"Running stage '([^']+)'", output)
+
+
+def test_every_path_of_dvc_yaml_is_the_stores():
+    from stages import train
+    from stages.runtime import store
+
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+    text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
+    for path in (
+        store.prepared_dir("w"),
+        store.packed_dir("w", "d"),
+        store.run_dir("w", "d"),
+        store.hardware_file("d"),
+        store.code_file("w"),
+    ):
+        assert store.relative(path) in text
+    assert set(train.CODE) == {path for path in stages["train"]["deps"] if path.endswith(".py")}
+    for name, entry in stages.items():
+        assert f"stages/{name}.py" in entry.get("deps", [f"stages/{name}.py"])
+        for dependency in entry.get("deps", []):
+            if dependency.endswith(".py"):
+                assert (ROOT / dependency).exists(), dependency
+
+
+def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
+    again = make_project(tmp_path / "again")
+    dvc(again, "repro")
+    assert hashes(again) == hashes(trained)
+
+
+def test_a_second_repro_runs_only_what_always_runs(project: Path):
+    assert ran(dvc(project, "repro").stdout) == [
+        "hardware@cpu", "code", "preprocess@tiny", "preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu", "compare",
+    ]  # fmt: skip
+    assert ran(dvc(project, "repro").stdout) == ["hardware@cpu", "code"]
+
+    # The model that no workload uses may change freely; the one in use may not.
+    with (project / "stages/models/transformer.py").open("a") as file:
+        file.write("# a remark\n")
+    assert ran(dvc(project, "repro").stdout) == ["hardware@cpu", "code"]
+    with (project / "stages/models/gru.py").open("a") as file:
+        file.write("# a remark\n")
+    assert ran(dvc(project, "repro").stdout) == [
+        "hardware@cpu",
+        "code",
+        "train@tiny-cpu",
+        "evaluate@tiny-cpu",
+        "compare",
+    ]
+
+    # Back to parameters trained before: restored, and the timings still say when they were measured.
+    measured_at = json.loads((project / "results/runs/tiny/cpu/timings.json").read_text())["measured_at"]
+    params = project / "params.yaml"
+    params.write_text(TINY.replace("epochs: 3", "epochs: 4"))
+    assert "train@tiny-cpu" in ran(dvc(project, "repro").stdout)
+    params.write_text(TINY)
+    output = dvc(project, "repro").stdout
+    assert "'train@tiny-cpu' is cached - skipping run" in output
+    assert json.loads((project / "results/runs/tiny/cpu/timings.json").read_text())["measured_at"] == measured_at
+
+
+def test_another_machine_is_another_training(trained: Path):
+    hardware = json.loads((trained / "results/hardware/cpu.json").read_text())
+    assert {"kind", "name", "torch", "cpu"} <= hardware.keys()
+    lock = yaml.safe_load((trained / "dvc.lock").read_text())["stages"]
+    for name in ("preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu"):
+        assert "results/hardware/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
+
+
+def test_what_dvc_users_do(project: Path):
+    dvc(project, "repro")
+    run(project, "git", "add", "-A")
+    run(project, "git", "commit", "-qm", "trained")
+    assert "train@tiny-cpu" in dvc(project, "dag").stdout
+    assert "accuracy" in dvc(project, "metrics", "show").stdout
+    assert (project / "dvc_plots").exists() is False
+    dvc(project, "plots", "show")
+    assert (project / "dvc_plots/index.html").exists()
+    output = dvc(project, "exp", "run", "-S", "tiny.train.epochs=4", "--name", "longer").stdout
+    assert "train@tiny-cpu" in ran(output)
+    assert "longer" in dvc(project, "exp", "show", "--csv").stdout
+    assert "4" in dvc(project, "params", "diff").stdout
+    assert "epoch_seconds" in dvc(project, "metrics", "diff").stdout
+    dvc(project, "plots", "diff")
+    assert "train@tiny-cpu" in ran(dvc(project, "exp", "run", "--temp", "-S", "tiny.train.epochs=5").stdout)
+    dvc(project, "exp", "run", "--queue", "-S", "tiny.train.seed=1", "--name", "queued")
+    dvc(project, "queue", "start")
+    end = time.monotonic() + 120
+    while "Success" not in (status := dvc(project, "queue", "status").stdout):
+        assert time.monotonic() < end and "Failed" not in status, status
+        time.sleep(1)
+
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
+    entries = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"
+    assert {"longer", "queued"} <= {entry.data.tags.get("dvc.experiment") for entry in entries}
+
+
+def test_a_killed_training_gives_the_uninterrupted_result(tmp_path: Path):
+    params = TINY.replace("epochs: 3", "epochs: 400")
+    whole = make_project(tmp_path / "whole", params)
+    dvc(whole, "repro", "train@tiny-cpu")
+    killed = make_project(tmp_path / "killed", params)
+    dvc(killed, "repro", "preload@tiny-cpu")
+    dvc(killed, "repro", "code")
+    repro = subprocess.Popen(
+        ["dvc", "repro", "train@tiny-cpu"], cwd=killed, env=environment(), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    for line in repro.stdout:
+        if line.startswith("epoch 20/"):
+            break
+    repro.kill()  # dvc alone: its trainer must not go on without it
+    repro.communicate()  # ends when the last process that holds its output has ended
+    assert not (killed / "results/runs/tiny/cpu/last.safetensors").exists()
+    output = dvc(killed, "repro", "train@tiny-cpu").stdout
+    assert "going on from .tandem/checkpoints/tiny/" in output
+    for name in ("last.safetensors", "best.safetensors", "history.csv"):
+        assert (killed / "results/runs/tiny/cpu" / name).read_bytes() == (
+            whole / "results/runs/tiny/cpu" / name
+        ).read_bytes(), name
+
+
+def test_a_change_while_it_trains_is_not_recorded_as_its_result(tmp_path: Path):
+    project = make_project(tmp_path / "project", TINY.replace("epochs: 3", "epochs: 300"))
+    dvc(project, "repro", "preload@tiny-cpu")
+    repro = subprocess.Popen(
+        ["dvc", "repro", "train@tiny-cpu"],
+        cwd=project,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    for line in repro.stdout:
+        if line.startswith("epoch 5/"):
+            (project / "params.yaml").write_text(TINY.replace("epochs: 3", "epochs: 200"))
+            break
+    rest, _ = repro.communicate()
+    assert repro.returncode != 0
+    assert "parameters of tiny changed while it trained" in rest
+    assert "train@tiny-cpu" not in (project / "dvc.lock").read_text()
+
+
+def test_ctrl_c_saves_and_exits_non_zero(tmp_path: Path):
+    project = make_project(tmp_path / "project", TINY.replace("epochs: 3", "epochs: 3000"))
+    dvc(project, "repro", "preload@tiny-cpu")
+    repro = subprocess.Popen(
+        ["dvc", "repro", "train@tiny-cpu"], cwd=project, env=environment(), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    for line in repro.stdout:
+        if line.startswith("epoch 10/"):
+            os.killpg(repro.pid, signal.SIGINT)
+            break
+    rest, _ = repro.communicate()
+    assert repro.returncode != 0
+    assert "stopping after this epoch" in rest and "run again to go on" in rest and "Traceback" not in rest
+    assert "going on from" not in rest
+    assert not (project / ".dvc/tmp/rwlock").exists() or (project / ".dvc/tmp/rwlock").read_text() in ("", "{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda p: (p / "data/raw/tiny/table.csv").unlink(), ["data/raw/tiny/table.csv is not there", "data/raw/README.md"]),
+        (lambda p: edit(p, "table.csv", 5, "x", "nan"), ["table.csv, line 6", "column 'x'", "finite numbers"]),
+        (lambda p: edit(p, "table.csv", 7, "y", "left"), ["table.csv, line 8", "column 'y'", "found left"]),
+        (lambda p: params(p, "epochs: 3", "epohcs: 3"), ["tiny.train.epohcs", "did you mean 'epochs'"]),
+        (lambda p: rare(p), ["class 'rare' has 2 sequences", "3 splits"]),
+        (lambda p: short(p), ["sequence '0' has 1 step", "at least 2"]),
+    ],
+    ids=["missing file", "nan", "text", "unknown key", "small class", "short sequence"],
+)  # fmt: skip
+def test_bad_input_gets_one_sentence_and_a_failure(project: Path, change, words: list[str]):
+    change(project)
+    done = stage(project, "preprocess", "tiny", check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stdout
+    assert done.stdout.count("error:") == 1 and len(done.stdout.strip().splitlines()) == 1
+    for word in words:
+        assert word in done.stdout
+
+
+def edit(project: Path, name: str, row: int, column: str, value: str) -> None:
+    path = project / "data/raw/tiny" / name
+    lines = path.read_text().splitlines()
+    cells = lines[row].split(",")
+    cells[lines[0].split(",").index(column)] = value
+    lines[row] = ",".join(cells)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def params(project: Path, old: str, new: str) -> None:
+    (project / "params.yaml").write_text(TINY.replace(old, new))
+
+
+def rare(project: Path) -> None:
+    table = make_table()
+    table.loc[table["sequence"] < 2, "label"] = "rare"
+    table.to_csv(project / "data/raw/tiny/table.csv", index=False)
+
+
+def short(project: Path) -> None:
+    table = make_table()
+    table[(table["sequence"] != 0) | (table["step"] == 0)].to_csv(project / "data/raw/tiny/table.csv", index=False)
+
+
+def test_cuda_without_a_gpu_is_an_error(project: Path):
+    done = stage(project, "hardware", "cuda", check=False, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    assert "device 'cuda' was asked for, but" in done.stdout and "use auto or cpu" in done.stdout
+    assert not (project / "results/hardware/cuda.json").exists()
+
+
+def test_an_altered_file_is_found(project: Path):
+    for words in (("hardware", "cpu"), ("code",), ("preprocess", "tiny"), ("preload", "tiny", "cpu")):
+        stage(project, *words)
+    path = project / "data/packed/tiny/cpu/train.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    done = stage(project, "train", "tiny", "cpu", check=False)
+    assert (
+        done.returncode == 1
+        and "train.safetensors is altered" in done.stdout
+        and "dvc repro --force preload@tiny-cpu" in done.stdout
+    )
+    path = project / "data/prepared/tiny/val/values.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+    done = stage(project, "preload", "tiny", "cpu", check=False)
+    assert (
+        done.returncode == 1
+        and "val/values.npy is altered" in done.stdout
+        and "dvc repro --force preprocess@tiny" in done.stdout
+    )
+
+
+def test_a_new_workload_is_one_block_and_one_folder(project: Path):
+    """No code: another table, with unequal lengths, one feature, a Parquet file and the split it brings itself."""
+    table = make_table(num_sequences=40, num_classes=2).drop(columns="y")
+    table = table[table["step"] < 6 + table["sequence"] % 5]
+    table["split"] = table["sequence"].map(
+        lambda number: "test" if number % 4 == 0 else "val" if number % 4 == 1 and number > 30 else "train"
+    )
+    folder = project / "data/raw/mine"
+    folder.mkdir()
+    table.rename(columns={"sequence": "id", "step": "t", "label": "kind"}).to_parquet(folder / "mine.parquet")
+    block = TINY[TINY.index("tiny:") :].replace("tiny:", "mine:").replace("table.csv", "mine.parquet")
+    block = block.replace(
+        "{sequence: sequence, step: step, features: [x, y], label: label}",
+        "{sequence: id, step: t, features: [x], label: kind}",
+    )
+    block = block.replace(
+        "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+        "{name: transformer, hidden_size: 8, num_layers: 1, num_heads: 2, feedforward_size: 16, dropout: 0.0}",
+    )
+    (project / "params.yaml").write_text(
+        TINY.replace("workloads: [tiny]", "workloads: [tiny, mine]").replace("group: 2", "group: 1") + block
+    )
+    dvc(project, "repro")
+    compared = json.loads((project / "results/compare.json").read_text())
+    assert [row["workload"] for row in compared["rows"]] == ["tiny", "mine"]
+    assert json.loads((project / "data/prepared/mine/summary.json").read_text())["num_per_split"] == {
+        "train": 28,
+        "val": 2,
+        "test": 10,
+    }
+    assert (project / "results/compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_stages_import_only_what_they_use(project: Path):
+    stage(project, "hardware", "cpu")
+    for words, unwanted in (
+        (["hardware", "cpu"], ["torch", "pandas", "numpy", "prefect", "mlflow"]),
+        (["code"], ["torch", "pandas", "numpy", "prefect", "mlflow"]),
+        (["preprocess", "tiny"], ["torch", "prefect", "mlflow"]),
+        (["preload", "tiny", "cpu"], ["torch", "pandas", "prefect", "mlflow"]),
+    ):
+        code = f"import sys; from flows import stage; assert stage.main({words!r}) == 0; "
+        code += f"print(sorted({set(unwanted)!r} & set(sys.modules)))"
+        assert run(project, sys.executable, "-c", code).stdout.strip().splitlines()[-1] == "[]", words
+
+
+def test_the_arrows_go_one_way():
+    for path in (ROOT / "stages").rglob("*.py"):
+        text = path.read_text()
+        assert "prefect" not in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE), path
+        if path.name != "tracking.py":
+            assert "mlflow" not in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE), path
+    for path in (ROOT / "flows").rglob("*.py"):
+        assert "torch" not in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE), path
+    for folder in ("tasks", "models"):
+        for path in (ROOT / "stages" / folder).glob("*.py"):
+            assert not re.search(r"^\s*(?:import|from) (os|pathlib|stages\.runtime)", path.read_text(), re.MULTILINE), (
+                path
+            )
+
+
+def test_speed_ups_are_intervals_and_differences_are_said():
+    from stages.compare import verdict
+
+    shared = {"workload": "w", "data_sha256": "d", "parameters_sha256": "p", "torch": "2", "metrics": {"accuracy": 0.9}}
+    cpu = {**shared, "device": "cpu", "epochs": [2.0, 2.1, 1.9, 2.0]}
+    gpu = {**shared, "device": "cuda", "epochs": [1.0, 1.0, 1.1, 0.9]}
+    assert re.search(
+        r"an epoch on the GPU is 2\.00 times as fast \(95% interval 1\.\d+ to 2\.\d+\)", verdict([cpu, gpu])
+    )
+    assert "no difference in speed can be told" in verdict([cpu, {**gpu, "epochs": [1.0, 2.0, 3.0]}])
+    assert "no speed-up is stated, because the runs differ in data" in verdict([cpu, {**gpu, "data_sha256": "e"}])
+    assert "nothing to compare it with" in verdict([cpu])
+
+
+def test_a_fresh_folder_is_left_clean(trained: Path):
+    status = run(trained, "git", "status", "--porcelain").stdout
+    assert status.split() == ["??", "dvc.lock"]
+    assert shutil.which("dvc", path=environment()["PATH"])

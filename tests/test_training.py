@@ -1,0 +1,219 @@
+"""The loop's promises: identical runs, identical batches wherever the data lies, exact resumption; checkpoints that survive."""
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stages import models
+from stages.params import GRU, Augment, Train
+from stages.preload import ALIGNMENT_BYTES, choose_residency, pack
+from stages.runtime.batches import Split, in_order, load_split, shuffled
+from stages.runtime.checkpoint import Checkpoint
+from stages.runtime.device import open_device
+from stages.runtime.fit import Fit
+from stages.runtime.measure import measure
+from stages.tasks import classify
+
+SETTINGS = Train(
+    model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
+    augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
+    seed=0, epochs=4, warmup_epochs=1, batch_size=16, learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
+    label_smoothing=0.1, threads=1, deterministic=True,
+)  # fmt: skip
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def tensors(num_sequences: int = 50) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(3)
+    return {
+        "values": torch.randn(num_sequences, 9, 4, generator=draw),
+        "mask": torch.arange(9)[None, :] < torch.randint(3, 10, (num_sequences, 1), generator=draw),
+        "targets": torch.randint(0, 3, (num_sequences,), generator=draw),
+    }
+
+
+def identity(device: str) -> dict:
+    return {"kind": device, "name": device, "driver": None}
+
+
+def fit_on(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> Fit:
+    where = open_device(identity(device), threads=1, deterministic=True)
+    path = folder / "split.safetensors"
+    if not path.exists():
+        save_file(tensors(), path)
+    split = load_split(path, where, residency)
+    torch.manual_seed(settings.seed)
+    model = models.build(settings.model, num_features=4, num_outputs=3, max_steps=9).to(where)
+    return Fit(model, split, split, settings, classify.loss, classify.num_correct)
+
+
+def finish(fit: Fit) -> tuple[dict[str, torch.Tensor], list[float]]:
+    losses = []
+    while fit.epochs_done < fit.params.epochs:
+        losses.append(fit.epoch().train_loss)
+    return {name: tensor.cpu() for name, tensor in fit.model.state_dict().items()}, losses
+
+
+def assert_identical(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+def test_batches_cover_every_row_once_and_the_last_may_be_smaller():
+    split = Split(tensors(10), torch.device("cpu"))
+    batches = list(split.batches(shuffled(split, torch.Generator().manual_seed(0)), 4))
+    assert [len(batch.targets) for batch in batches] == [4, 4, 2]
+    rows = torch.cat([batch.rows for batch in batches])
+    assert sorted(rows.tolist()) == list(range(10))
+    assert torch.equal(torch.cat([batch.values for batch in batches]), split.tensors["values"][rows])
+
+
+def test_evaluation_keeps_the_order():
+    split = Split(tensors(10), torch.device("cpu"))
+    assert torch.equal(
+        torch.cat([batch.targets for batch in split.batches(in_order(split), 3)]), split.tensors["targets"]
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_two_runs_are_bitwise_identical(device: str, tmp_path: Path):
+    one, losses = finish(fit_on(device, "device", tmp_path))
+    other, same_losses = finish(fit_on(device, "device", tmp_path))
+    assert losses == same_losses and losses[-1] < losses[0]
+    assert_identical(one, other)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_resident_equals_streamed(device: str, tmp_path: Path):
+    assert_identical(finish(fit_on(device, "device", tmp_path))[0], finish(fit_on(device, "host", tmp_path))[0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
+def test_resumed_equals_uninterrupted(device: str, schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    settings = replace(SETTINGS, schedule=schedule)
+    expected, losses = finish(fit_on(device, "device", tmp_path, settings))
+    interrupted = fit_on(device, "device", tmp_path, settings)
+    interrupted.epoch(), interrupted.epoch()
+    checkpoint = Checkpoint(tmp_path / "checkpoint.pt", {})
+    checkpoint.save(interrupted.state())
+    resumed = fit_on(device, "device", tmp_path, settings)
+    torch.rand(7)  # whatever happened in between
+    state, _ = checkpoint.load(resumed.device)
+    resumed.restore(state)
+    weights, last_losses = finish(resumed)
+    assert last_losses == losses[2:]
+    assert_identical(weights, expected)
+
+
+@pytest.mark.gpu
+def test_cpu_and_gpu_see_the_same_batches_and_nearly_the_same_losses(tmp_path: Path):
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0))
+    on_cpu = finish(fit_on("cpu", "device", tmp_path, settings))[1]
+    on_gpu = finish(fit_on("cuda", "device", tmp_path, settings))[1]
+    assert on_gpu == pytest.approx(on_cpu, rel=1e-3)
+
+
+@pytest.mark.gpu
+def test_vram_peaks_are_measured():
+    device = torch.device("cuda")
+    with measure(device) as measured:
+        torch.ones(2**20, device=device) * 2
+    assert measured.peak_allocated_mib >= 8
+    assert measured.peak_reserved_mib >= measured.peak_allocated_mib
+    assert measured.process_mib is None or measured.process_mib > measured.peak_reserved_mib
+    assert (measured.process_mib is None) == ("process_mib" in measured.absent)
+
+
+def test_what_a_cpu_cannot_have_is_absent_with_its_reason():
+    with measure(torch.device("cpu")) as measured:
+        pass
+    assert measured.peak_allocated_mib is None and "no VRAM" in measured.absent["peak_allocated_mib"]
+    assert measured.peak_rss_mib > 10
+
+
+def test_packed_data_starts_on_a_cache_line(tmp_path: Path):
+    arrays = {name: tensor.numpy() for name, tensor in tensors().items()}
+    num_bytes = pack(arrays, tmp_path / "packed.safetensors")
+    raw = (tmp_path / "packed.safetensors").read_bytes()
+    assert (8 + int.from_bytes(raw[:8], "little")) % ALIGNMENT_BYTES == 0
+    assert num_bytes == sum(array.nbytes for array in arrays.values())
+    loaded = load_split(tmp_path / "packed.safetensors", torch.device("cpu"), "host").tensors
+    assert_identical(loaded, tensors())
+
+
+def test_residency_is_decided_by_the_bytes():
+    assert choose_residency("auto", 50, 100, "GPU") == "device"
+    assert choose_residency("auto", 70, 100, "GPU") == "host"
+    assert choose_residency("host", 1, 100, "GPU") == "host"
+    with pytest.raises(ValueError, match="needs 3,000 MiB and GPU has room for 600 MiB"):
+        choose_residency("device", 3000 * 2**20, 1000 * 2**20, "GPU")
+
+
+def test_a_damaged_or_foreign_checkpoint_is_not_loaded(tmp_path: Path):
+    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {"parameters": 1, "data": 1})
+    checkpoint.save({"weight": torch.ones(3)})
+    other = Checkpoint(tmp_path / "cpu-2.pt", {"parameters": 2, "data": 1})
+    state, said = other.load(torch.device("cpu"))
+    assert state is None and said.endswith("it was made with other parameters")
+    raw = bytearray(checkpoint.path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    checkpoint.path.write_bytes(raw)
+    state, said = checkpoint.load(torch.device("cpu"))
+    assert state is None and "is damaged" in said
+
+
+def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path):
+    import hashlib
+
+    class Attack:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "attacked"),)
+
+    payload = io.BytesIO()
+    torch.save({"belongs_to": "{}", "state": Attack()}, payload)
+    path = tmp_path / "cpu-1.pt"
+    path.write_bytes(hashlib.sha256(payload.getvalue()).digest() + payload.getvalue())
+    with pytest.raises(pickle.UnpicklingError):
+        Checkpoint(path, {}).load(torch.device("cpu"))
+    assert not (tmp_path / "attacked").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
+    try:
+        checkpoint = Checkpoint(disk / "cpu-1.pt", {})
+        checkpoint.save({"weight": torch.ones(1000)})
+        with pytest.raises(OSError, match=r"No space left.*needs 3\.8 MiB; the one before it is untouched"):
+            checkpoint.save({"weight": torch.ones(1000_000)})
+        state, _ = checkpoint.load(torch.device("cpu"))
+        assert torch.equal(state["weight"], torch.ones(1000))
+        assert [path.name for path in disk.iterdir()] == ["cpu-1.pt"]
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path):
+    checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
+    again = "from pathlib import Path; from stages.runtime.checkpoint import Checkpoint\n"
+    again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).held(): pass"
+    with checkpoint.held():
+        second = subprocess.run(
+            [sys.executable, "-c", again], capture_output=True, text=True, cwd=Path(__file__).parents[1]
+        )
+    assert second.returncode != 0
+    assert f"already running (process {os.getpid()})" in second.stderr
+    third = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert third.returncode == 0, third.stderr
