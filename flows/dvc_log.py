@@ -4,6 +4,7 @@ The wording is DVC 3.67's, in its stage/__init__.py, stage/run.py, stage/cache.p
 """
 
 import re
+import signal
 from typing import Literal, NamedTuple
 
 Kind = Literal["running", "skipped", "restored", "failed"]
@@ -28,6 +29,12 @@ def parse(line: str) -> Event | None:
             found = match["stage"]
             return Event(kind, re.findall(r"'([^']+)'", found) if kind == "failed" else [found])
     return None
+
+
+def killer(error: str) -> str | None:
+    """`killed by SIGKILL`, where that is how the stage in DVC's error ended and nobody was left to say so."""
+    match = re.search(r"exited with -(\d+)", error)
+    return f"killed by {signal.Signals(int(match[1])).name}" if match else None
 
 
 def outcomes(events: list[Event]) -> dict[str, Kind]:

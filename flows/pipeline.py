@@ -247,7 +247,7 @@ class Display:
         self.flow_run = flow_run
         self.token = os.urandom(6).hex()
         self.events: list[dvc_log.Event] = []
-        self.dvc_error = ""
+        self.dvc_error = self.failed = ""
         self.logger = get_run_logger()
         self.settings = api_settings()
         self.api: PrefectApi | None = PrefectApi(self.settings)
@@ -280,13 +280,15 @@ class Display:
         self.logger.log(level, "%s", line)
         if event := dvc_log.parse(line):
             self.events.append(event)
+            self.failed = ", ".join(event.stages) if event.kind == "failed" else ""
             for name in event.stages if event.kind in SHOWN else ():
                 key = name.partition("@")[0]
                 self.send(PrefectApi.create_task_run, self.flow_run, key, name, SHOWN[event.kind])
 
     def reason(self, otherwise: str) -> str:
         """Why DVC failed: in the stage's own words, or else in DVC's."""
-        return repro.last_error(self.token) or self.dvc_error or otherwise
+        killed = dvc_log.killer(self.dvc_error)
+        return repro.last_error(self.token) or (killed and f"{self.failed}: {killed}") or self.dvc_error or otherwise
 
     def artifacts(self, results: dict[str, Any]) -> None:
         rows = results.get("rows", [])

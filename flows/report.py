@@ -188,7 +188,7 @@ def outcome(
     if code > 0:
         return code, state("FAILED", last_error(child) or f"{name} ended with exit status {code}")
     killer = signal.Signals(-code).name
-    message = f"{name} was killed by {killer}"
+    message = f"killed by {killer}"
     if out_of_memory and killer == "SIGKILL":
         message += " while the machine or its container ran out of memory"
     stages.fail(name, message)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows.dvc_log import Event, Kind, outcomes, parse
+from flows.dvc_log import Event, Kind, killer, outcomes, parse
 from stages.runtime import store
 
 LAST_ERROR = store.STATE / "last_error.json"
@@ -25,11 +25,17 @@ class EventLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.events: list[Event] = []
+        self.error = ""
 
     def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
-        if event := parse(record.getMessage() or str(error)):
+        while error:
+            text, error = f"{text}: {error}", error.__cause__
+        if event := parse(text):
             self.events.append(event)
+        if record.levelno >= logging.ERROR:
+            self.error = text.strip(": ")
 
 
 def main(arguments: list[str]) -> int:
@@ -45,7 +51,7 @@ def main(arguments: list[str]) -> int:
     sys.stdout.flush()
     asked_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
     if not asked_for_less:
-        for line in summary(outcomes(log.events), token, status, time.monotonic() - started):
+        for line in summary(log, token, status, time.monotonic() - started):
             print(line)
     return status
 
@@ -62,15 +68,14 @@ def prepare_environment() -> str:
     return token
 
 
-def summary(stages: dict[str, Kind], token: str, status: int, seconds: float) -> list[str]:
+def summary(log: EventLog, token: str, status: int, seconds: float) -> list[str]:
+    stages = outcomes(log.events)
     lines = ["", f"Tandem: {'finished' if status == 0 else 'failed'} after {seconds:.1f} s"]
     for title, kind in (("ran", "running"), ("restored", "restored"), ("unchanged", "skipped"), ("failed", "failed")):
         if names := [name for name, outcome in stages.items() if outcome == kind]:
             lines.append(f"  {title:<10} {', '.join(names)}")
     if status != 0:
-        reason = last_error(token)
-        lines.append(f"  {'reason':<10} {reason}" if reason else "  the reason is DVC's last message above")
-        return lines
+        return [*lines, f"  {'reason':<10} {last_error(token) or killer(log.error) or log.error}"]
     lines += ["", *results_lines(store.results_dir() / "compare.json", stages), "", *next_lines()]
     return lines
 

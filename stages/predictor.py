@@ -1,6 +1,6 @@
 """The trained model, loaded again without pickle: its weights, and model.json, which says how to rebuild the network.
 
-predictor = Predictor(Path("results/runs/sign/auto"))       or  mlflow.pyfunc.load_model("runs:/<run id>/model")
+predictor = Predictor(Path("results/runs/sign/auto"), "last")       or  mlflow.pyfunc.load_model("runs:/<run id>/model")
 predictor.predict(table)                                    a raw table as data/raw/README.md describes it, labels not needed
 """
 
@@ -24,7 +24,7 @@ BATCH_SIZE = 1024
 
 
 def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
-    """The network with the `best` or `last` weights found in `folder`, ready to evaluate on the CPU, and model.json."""
+    """The network with the weights `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json."""
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     config = params.parse(params.Model, about["model"], "model")
     network = models.build(config, about["num_features"], about["num_outputs"], about["max_steps"])
@@ -35,9 +35,8 @@ def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]
 class Predictor:
     """From a raw table to predictions, with the preprocessing that the model was trained with. Runs on the CPU."""
 
-    def __init__(self, folder: Path):
-        about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        self.network, self.about = load_network(folder, about["weights"])
+    def __init__(self, folder: Path, weights: str):
+        self.network, self.about = load_network(folder, weights)
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """One row per sequence: sequence, predicted, confidence (the softmax of the predicted class).
@@ -75,4 +74,4 @@ class Predictor:
 
 def _load_pyfunc(path: str) -> Predictor:
     """What MLflow calls (mlflow.pyfunc, "Loader module")."""
-    return Predictor(Path(path))
+    return Predictor(Path(path), "model")

@@ -7,6 +7,7 @@ Shapes: R rows of the table, N sequences, T steps of the longest one, F features
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from stages.params import Columns, Preprocess, Split, load_workload, nearest
 from stages.runtime.store import prepared_dir, raw_dir, relative, replacing, sha256_file, write_json
 
 SPLITS = ("train", "val", "test")
-READERS = {".csv": pd.read_csv, ".csv.gz": pd.read_csv, ".parquet": pd.read_parquet}
+READERS: dict[str, Callable[[Path], pd.DataFrame]] = {".csv": pd.read_csv, ".csv.gz": pd.read_csv, ".parquet": pd.read_parquet}
 CHUNK = 1 << 16  # sequences worked on at once where a whole-array temporary would cost memory
 
 

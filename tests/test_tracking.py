@@ -93,7 +93,7 @@ def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Pa
     [entry] = runs_of(client)
     folder = client.download_artifacts(entry.info.run_id, "model")
     names = {path.name for path in Path(folder).iterdir()}
-    assert {"last.safetensors", "model.json", "MLmodel"} <= names
+    assert {"model.safetensors", "model.json", "MLmodel"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pth", ".pt"))]
     code = f"""
 import mlflow, pandas as pd, warnings

@@ -1,0 +1,543 @@
+"""Prefect on the real thing: a real server (the one `make ui` starts), a real DVC repository, real kills.
+
+The repository is small and its stages do nothing but print, sleep, fail or write a line, as `behave.json` tells them.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flows import dvc_log
+
+SOURCE = Path(__file__).parents[1]
+STAGE = """
+import json, os, sys, time
+from pathlib import Path
+root = Path(__file__).parents[1]
+
+def main(*item):
+    name = "-".join([Path(__file__).stem, *item])
+    behave = json.loads((root / "behave.json").read_text()).get(Path(__file__).stem, {}) \\
+        if (root / "behave.json").exists() else {}
+    print(f"{name} says hello", flush=True)
+    for _ in range(int(10 * behave.get("sleep", 0))):
+        time.sleep(0.1)
+    if "fail" in behave:
+        raise ValueError(behave["fail"])
+    if "bug" in behave:
+        raise KeyError(behave["bug"])
+    for path in OUTS:
+        path = root / path.format(*item)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else "the comparison of all runs")
+"""
+ROW = {
+    "workload": "sign", "requested": "auto", "device": "cpu", "device_name": "Some CPU", "epoch_seconds": 0.5,
+    "samples_per_second": 100.0, "metrics": {"accuracy": 0.875}, "measured_at": "2026-01-02T03:04:05+0000",
+    "measured_on": "somewhere", "mlflow_run_id": "abc",
+}  # fmt: skip
+STAGES: dict[str, tuple[list[str], Any]] = {
+    "hardware": (["results/hardware/{0}.json"], {}),
+    "code": (["results/code.json"], {}),
+    "train": (["results/runs/{0}/{1}/tracking.json"], {"run_id": "abc", "experiment_id": "1"}),
+    "compare": (["results/compare.json", "results/compare.md"], {"rows": [ROW], "verdicts": []}),
+}
+GRAPH = """
+stages:
+  hardware:
+    matrix: {device: "${devices}"}
+    cmd: python -m flows.stage hardware ${item.device}
+    always_changed: true
+    outs: ["results/hardware/${item.device}.json"]
+  train:
+    matrix: {workload: "${workloads}", device: "${devices}"}
+    cmd: python -m flows.stage train ${item.workload} ${item.device}
+    deps: ["results/hardware/${item.device}.json"]
+    params: ["${item.workload}.train"]
+    outs: ["results/runs/${item.workload}/${item.device}/tracking.json"]
+  compare:
+    cmd: python -m flows.stage compare
+    deps: [results/runs]
+    outs: [results/compare.json, results/compare.md]
+"""
+
+
+def make_project(root: Path) -> Path:
+    for folder in ("flows", "stages"):
+        shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, (outs, content) in STAGES.items():
+        (root / "stages" / f"{name}.py").write_text(
+            f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + textwrap.dedent(STAGE)
+        )
+    params = (SOURCE / "params.yaml").read_text().splitlines()
+    params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
+    (root / "params.yaml").write_text("\n".join(params) + "\n")
+    (root / "dvc.yaml").write_text(GRAPH)
+    (root / ".gitignore").write_text("/.tandem/\n/results/\n/behave.json\n/mlruns/\n__pycache__/\n/home/\n")
+    git = ["git", "-c", "user.name=tester", "-c", "user.email=tester@example.org"]
+    environment = clean_environment(root)
+    for command in (
+        ["git", "init", "-q"],
+        ["dvc", "init", "-q"],
+        ["git", "add", "-A"],
+        [*git, "commit", "-qm", "start"],
+    ):
+        subprocess.run(command, cwd=root, env=environment, check=True)
+    return root
+
+
+def clean_environment(root: Path, **more: str) -> dict[str, str]:
+    """No Prefect, MLflow or DVC setting of the caller; a home folder of its own, which must stay empty."""
+    home = root / "home"
+    home.mkdir(exist_ok=True)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))}
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
+    return kept | {"PATH": path, "HOME": str(home), "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"} | more
+
+
+def call(url: str, method: str, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{url}/api{path}", data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read() or b"null")
+
+
+def wait_for(condition: Any, seconds: float, what: str) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not come about within {seconds} s")
+
+
+def processes(root: Path, *words: str) -> list[psutil.Process]:
+    """Living processes that work in `root` and have one of `words` in their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd().startswith(str(root)) and any(word in " ".join(process.cmdline()) for word in words):
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+class Project:
+    def __init__(self, root: Path, prefect: str, mlflow: str, ui: "subprocess.Popen[str]"):
+        self.root, self.prefect, self.mlflow, self.ui = root, prefect, mlflow, ui
+
+    def behave(self, **stages: dict[str, Any]) -> None:
+        (self.root / "behave.json").write_text(json.dumps(stages))
+
+    def run(self, *command: str, timeout: float = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=self.root,
+            env=clean_environment(self.root, **environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=self.root,
+            env=clean_environment(self.root, **environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        return call(self.prefect, method, path, body)
+
+    def latest(self, flow: str) -> dict[str, Any]:
+        """The flow's newest run that has started. The listing itself is what later fastapi releases break."""
+        body = {"flows": {"name": {"any_": [flow]}}, "sort": "START_TIME_DESC", "limit": 50}
+        return next(run for run in self.api("POST", "/flow_runs/filter", body) if run["start_time"])
+
+    def children(self, run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        found = self.api("POST", "/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}})
+        return {child["name"]: child for child in found}
+
+    def task_states(self, run: dict[str, Any]) -> dict[str, str]:
+        found = self.api("POST", "/task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run["id"]]}}})
+        return {task["name"]: task["state"]["name"] for task in found}
+
+    def logs(self, run: dict[str, Any]) -> str:
+        found = self.api("POST", "/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})
+        return "\n".join(entry["message"] for entry in found)
+
+    def left_running(self) -> list[psutil.Process]:
+        return processes(self.root, "flows.stage", "dvc.cli")
+
+    def stage_process(self, seconds: float = 30) -> psutil.Process:
+        """The process that runs the stage train itself, below the one that reports it."""
+        return wait_for(self.inner_stage, seconds, "a running train stage")
+
+    def inner_stage(self) -> psutil.Process | None:
+        time.sleep(0.3)  # a stage that has just been found may still be about to fork
+        found = processes(self.root, "flows.stage train")
+        return max(found, key=lambda process: process.create_time()) if found else None
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A repository with `make ui` running in it, the ports it asks for being in use."""
+    root = make_project(tmp_path_factory.mktemp("project"))
+    with socket.socket() as one, socket.socket() as two:
+        taken = []
+        for occupied in (one, two):
+            occupied.bind(("127.0.0.1", 0))
+            occupied.listen()
+            taken.append(str(occupied.getsockname()[1]))
+        command = [sys.executable, "-m", "flows.ui", "--prefect-port", taken[0], "--mlflow-port", taken[1]]
+        ui = subprocess.Popen(
+            command, cwd=root, env=clean_environment(root), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert ui.stdout
+        said = []
+        for line in ui.stdout:
+            said.append(line)
+            if line.startswith("Ctrl+C"):
+                break
+        text = "".join(said)
+        assert f"port {taken[0]} is in use; Prefect takes " in text, text
+        assert f"port {taken[1]} is in use; MLflow takes " in text, text
+        servers = json.loads((root / ".tandem" / "ui.json").read_text())
+        yield Project(root, servers["prefect"], servers["mlflow"], ui)
+    if ui.poll() is None:
+        ui.send_signal(signal.SIGINT)
+        ui.wait(60)
+    ui.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def normal_stages(request: pytest.FixtureRequest) -> None:
+    if "project" in request.fixturenames:
+        (request.getfixturevalue("project").root / "behave.json").unlink(missing_ok=True)
+
+
+class Door(threading.Thread):
+    """A door to the server that can be shut (connections refused and cut) or left without an answer."""
+
+    def __init__(self, target: str):
+        super().__init__(daemon=True)
+        self.target = ("127.0.0.1", int(target.rpartition(":")[2]))
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.pairs: list[socket.socket] = []
+        self.hangs = False
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            self.pairs.append(client)
+            if self.hangs:
+                continue
+            server = socket.create_connection(self.target)
+            self.pairs.append(server)
+            for source, sink in ((client, server), (server, client)):
+                threading.Thread(target=self.pump, args=(source, sink), daemon=True).start()
+
+    def pump(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while chunk := source.recv(65536):
+                if not self.hangs:
+                    sink.sendall(chunk)
+        except OSError:
+            pass
+        if not self.hangs:
+            for end in (source, sink):
+                end.close()
+
+    def shut(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for end in self.pairs:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            end.close()
+
+
+@pytest.fixture
+def door(project: Project) -> Iterator[Door]:
+    door = Door(project.prefect)
+    yield door
+    door.hangs = False
+    try:
+        door.shut()
+    except OSError:
+        pass
+
+
+def test_dvc_log_lines() -> None:
+    assert dvc_log.parse("Running stage 'train@sign-auto':") == ("running", ["train@sign-auto"])
+    assert dvc_log.parse("Stage 'compare' didn't change, skipping") == ("skipped", ["compare"])
+    assert dvc_log.parse("ERROR: failed to reproduce 'a': failed to run: x, exited with 1") == ("failed", ["a"])
+    assert dvc_log.parse("ERROR: failed to reproduce stages: 'a', 'b' and 'c'") == ("failed", ["a", "b", "c"])
+    assert dvc_log.parse("> python -m flows.stage train sign auto") is None
+
+
+def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
+    root = make_project(tmp_path)
+    (root / "stages" / "code.py").write_text("def main(): pass\n")
+    command = [sys.executable, "-X", "importtime", "-m", "flows.stage", "code"]
+    result = subprocess.run(command, cwd=root, env=clean_environment(root), capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    heavy = {"prefect", "httpx", "json", "argparse", "tomllib", "ctypes", "http.client", "typing", "logging", "torch"}
+    assert not imported & heavy
+
+
+def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
+    result = project.run("-m", "flows.stage", "trian", "sign", "auto")
+    assert result.returncode == 1 and "did you mean 'train'?" in result.stderr
+    project.behave(train={"fail": "params.yaml: sign.train.epochs is 0; it must be at least 1"})
+    result = project.run("-m", "flows.stage", "train", "sign", "auto", TANDEM_PREFECT="off", TANDEM_RUN="t")
+    assert result.returncode == 1
+    assert result.stderr == "error: params.yaml: sign.train.epochs is 0; it must be at least 1\n"
+    kept = json.loads((project.root / ".tandem" / "last_error.json").read_text())
+    assert (kept["stage"], kept["run"]) == ("train@sign-auto", "t") and "epochs is 0" in kept["message"]
+    project.behave(train={"bug": "x"})
+    result = project.run("-m", "flows.stage", "train", "sign", "auto", TANDEM_PREFECT="off")
+    assert result.returncode == 1 and "Traceback" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["refused", "black hole"])
+def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if kind == "black hole":
+            silent.listen()
+        url = f"http://user:secret@127.0.0.1:{silent.getsockname()[1]}/api"
+        started = time.monotonic()
+        result = project.run("-m", "flows.stage", "train", "sign", "auto", PREFECT_API_URL=url)
+        assert time.monotonic() - started < 4
+        assert result.returncode == 1 and result.stderr.count("\n") == 1
+        for word in (url.partition("@")[2], "make ui", "TANDEM_PREFECT=off"):
+            assert word in result.stderr
+        assert "secret" not in result.stderr
+        result = project.run("-m", "flows.stage", "code", PREFECT_API_URL=url, TANDEM_PREFECT="off")
+        assert result.returncode == 0, result.stderr
+        started = time.monotonic()
+        result = project.run("-m", "flows.pipeline", PREFECT_API_URL=url)
+        assert result.returncode == 1 and "make ui" in result.stderr and "secret" not in result.stderr
+        assert "Traceback" not in result.stderr and time.monotonic() - started < 12
+
+
+def test_a_profile_and_a_toml_file_configure_the_api(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "profiles.toml").write_text(
+        f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{project.prefect}/api"\n'
+    )
+    result = project.run("-m", "flows.stage", "code", PREFECT_HOME=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    first = project.latest("code")
+    (project.root / "prefect.toml").write_text(f'[api]\nurl = "{project.prefect}/api"\n')
+    try:
+        assert project.run("-m", "flows.stage", "code").returncode == 0
+    finally:
+        (project.root / "prefect.toml").unlink()
+    assert project.latest("code")["id"] != first["id"]
+
+
+def test_repro_makes_flow_runs_and_a_summary(project: Project) -> None:
+    result = project.run("-m", "flows.repro", PREFECT_API_URL=f"{project.prefect}/api")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "  ran        hardware@auto, train@sign-auto, compare" in result.stdout
+    assert "0.8750" in result.stdout and "Some CPU" in result.stdout and project.mlflow in result.stdout
+    run = project.latest("train")
+    assert run["name"] == "train@sign-auto" and run["parameters"] == {"workload": "sign", "device": "auto"}
+    assert run["state"]["type"] == "COMPLETED" and run["total_run_time"] > 0 and not run["parent_task_run_id"]
+    assert "train-sign-auto says hello" in project.logs(run)
+    project.behave(hardware={"fail": "no such device"})
+    result = project.run("-m", "flows.repro")
+    assert result.returncode == 255
+    assert "  failed     hardware@auto\n  reason     hardware@auto: no such device" in result.stdout
+
+
+def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project) -> None:
+    result = project.run("-m", "flows.pipeline", "--force")
+    assert result.returncode == 0, result.stdout + result.stderr
+    run = project.latest("pipeline")
+    assert run["state"]["message"] == "sign 0.8750 on cpu; 3 ran"
+    assert run["parameters"]["force"] is True and "train-sign-auto says hello" in project.logs(run)
+    children = project.children(run)
+    assert set(children) == {"hardware@auto", "train@sign-auto", "compare"}
+    assert {child["state"]["type"] for child in children.values()} == {"COMPLETED"}
+    body = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
+    artifacts = {one["key"]: one for one in project.api("POST", "/artifacts/filter", body)}
+    assert set(artifacts) == {"metrics", "comparison", "mlflow-sign-auto"}
+    assert json.loads(artifacts["metrics"]["data"])[0]["accuracy"] == 0.875
+    assert artifacts["comparison"]["data"] == "the comparison of all runs"
+    assert f"{project.mlflow}/#/experiments/1/runs/abc" in artifacts["mlflow-sign-auto"]["data"]
+
+    assert project.run("-m", "flows.pipeline").returncode == 0
+    states = project.task_states(project.latest("pipeline"))
+    assert states == {"hardware@auto": "Completed", "train@sign-auto": "Skipped", "compare": "Skipped"}
+
+    (project.root / "results" / "runs" / "sign" / "auto" / "tracking.json").unlink()
+    lock = project.root / "dvc.lock"
+    lock.write_text(lock.read_text().partition("  train@sign-auto:")[0])  # DVC's run-cache still knows it
+    assert project.run("-m", "flows.pipeline").returncode == 0
+    assert project.task_states(project.latest("pipeline"))["train@sign-auto"] == "Cached"
+
+
+def test_pipeline_fails_with_the_stages_own_message(project: Project) -> None:
+    project.behave(train={"fail": "sign: the loss is not a number"})
+    result = project.run("-m", "flows.pipeline", "--force")
+    assert result.returncode == 1 and "Traceback" not in result.stdout + result.stderr
+    run = project.latest("pipeline")
+    assert (run["state"]["type"], run["state"]["message"]) == (
+        "FAILED",
+        "train@sign-auto: sign: the loss is not a number",
+    )
+    child = project.children(run)["train@sign-auto"]
+    assert (child["state"]["type"], child["state"]["message"]) == ("FAILED", "sign: the loss is not a number")
+
+
+def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
+    result = project.run("-m", "flows.pipeline", "-S", "sign.train.epoch=3")
+    assert result.returncode == 1 and "did you mean 'sign.train.epochs'?" in result.stderr
+    assert not project.children(project.latest("pipeline"))
+    from flows.pipeline import make_plan
+
+    nothing: dict[str, Any] = {"workloads": None, "devices": None, "overrides": {}, "force": False, "name": "calm-fox"}
+    for given, expected in (
+        ({"workloads": ["sgin"]}, "did you mean 'sign'?"),
+        ({"devices": ["tpu"]}, "accepted: auto, cpu, cuda"),
+        ({"overrides": {"sign.train.epochs": "three"}}, "sign.train.epochs is 'three'"),
+        ({"overrides": {"devices": ["cpu"]}, "devices": ["cpu"]}, "leave one of the two out"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            make_plan(**nothing | given)
+    assert make_plan(**nothing).commands == [["repro"]]
+    some = make_plan(**nothing | {"workloads": ["sign"], "force": True}).commands
+    assert some == [["repro", "--force", "evaluate@sign-auto"], ["repro", "--single-item", "compare"]]
+    plan = make_plan(**nothing | {"devices": ["cpu"], "overrides": {"sign.train.schedule": "cosine"}})
+    sets = ["--set-param", 'sign.train.schedule="cosine"', "--set-param", 'devices=["cpu"]']
+    assert plan.commands == [["exp", "run", "--temp", "--name", "calm-fox", *sets]] and plan.experiment == "calm-fox"
+
+
+def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Project) -> None:
+    before = (project.root / "params.yaml").read_bytes()
+    project.behave(train={"fail": "this is not in git, so the experiment does not see it"})
+    result = project.run("-m", "flows.pipeline", "-S", "sign.train.epochs=7", "--devices", "cpu")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (project.root / "params.yaml").read_bytes() == before
+    run = project.latest("pipeline")
+    assert run["parameters"]["overrides"] == {"sign.train.epochs": 7}
+    assert set(project.children(run)) == {"hardware@cpu", "train@sign-cpu", "compare"}
+    shown = project.run("-m", "dvc", "exp", "show", "--json", "--drop", ".*", "--keep", "sign.train.epochs")
+    assert run["name"] in shown.stdout
+
+
+def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
+    project.behave(train={"sleep": 60})
+    with project.start("-m", "flows.pipeline", "--force") as process:
+        project.stage_process().kill()
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 1, output
+    run = project.latest("pipeline")
+    assert run["state"]["message"] == "train@sign-auto: killed by SIGKILL"
+    child = project.children(run)["train@sign-auto"]["state"]
+    assert (child["type"], child["message"]) == ("CRASHED", "killed by SIGKILL")
+
+    with project.start("-m", "flows.pipeline", "--force") as process:
+        child_process = project.stage_process()
+        child_process.parent().kill()  # the one that would have told  # type: ignore[union-attr]
+        output, _ = process.communicate(timeout=30)
+    run = project.latest("pipeline")
+    assert run["state"]["message"] == "train@sign-auto: killed by SIGKILL"
+    assert project.children(run)["train@sign-auto"]["state"]["type"] == "CRASHED"
+    assert not project.left_running()
+
+
+def test_killing_dvc_ends_its_stage(project: Project) -> None:
+    project.behave(train={"sleep": 60})
+    with project.start("-m", "dvc", "repro", "--force") as process:
+        project.stage_process()
+        process.kill()
+        wait_for(lambda: not project.left_running(), 5, "the end of the stage")
+
+
+def test_cancel_leaves_nothing_behind(project: Project) -> None:
+    """As the UI does it: a run of the deployment, put into state Cancelling."""
+    project.behave(train={"sleep": 60})
+    deployment = project.api("GET", "/deployments/name/pipeline/on-demand")
+    run = project.api("POST", f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"force": True}})
+    project.stage_process()
+    cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    project.api("POST", f"/flow_runs/{run['id']}/set_state", cancelling)
+    read = lambda: project.api("GET", f"/flow_runs/{run['id']}")["state"]["type"]  # noqa: E731
+    wait_for(lambda: read() == "CANCELLED", 30, "the state Cancelled")
+    wait_for(lambda: not project.left_running(), 5, "the end of every process")
+    states = {name: child["state"]["type"] for name, child in project.children(run).items()}
+    assert states == {"hardware@auto": "COMPLETED", "train@sign-auto": "CANCELLED"}
+
+
+def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:
+    project.behave(train={"sleep": 4})
+    with project.start("-m", "flows.pipeline", "--force") as first:
+        project.stage_process()
+        second = project.run("-m", "flows.pipeline")
+        assert first.wait(1) == 0
+        assert second.returncode == 0 and "another pipeline run works in this repository" in second.stdout
+        first.communicate()
+
+
+@pytest.mark.parametrize("kind", ["killed", "black hole"])
+def test_a_server_lost_midway_costs_seconds_and_no_result(project: Project, door: Door, kind: str) -> None:
+    project.behave(train={"sleep": 1.5})
+    with project.start("-m", "flows.pipeline", "--force", PREFECT_API_URL=f"{door.url}/api") as process:
+        project.stage_process()
+        if kind == "killed":
+            door.shut()
+        else:
+            door.hangs = True
+        started = time.monotonic()
+        output, _ = process.communicate(timeout=150)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output, output
+    assert time.monotonic() - started < (30 if kind == "killed" else 75), output
+    assert "Completed: sign 0.8750 on cpu; 3 ran" in output
+
+
+def test_the_schedule_makes_runs(project: Project) -> None:
+    """SQLAlchemy 2.1 breaks Prefect 3.8's scheduler without a word to the user."""
+    body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
+    planned = wait_for(lambda: project.api("POST", "/flow_runs/filter", body), 20, "a scheduled run")
+    nightly = project.api("GET", "/deployments/name/pipeline/nightly")
+    assert {run["deployment_id"] for run in planned} == {nightly["id"]} and not nightly["paused"]
+
+
+def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
+    again = project.run("-m", "flows.ui")
+    assert again.returncode == 1 and project.prefect in again.stderr
+    project.ui.send_signal(signal.SIGINT)
+    assert project.ui.wait(40) == 0
+    assert not processes(project.root, "python")
+    assert not (project.root / ".tandem" / "ui.json").exists()
+    assert not list((project.root / "home").iterdir())
