@@ -10,6 +10,7 @@ import copy
 import difflib
 import fcntl
 import json
+import logging
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from prefect import flow, get_client
 from prefect.context import FlowRunContext
@@ -54,8 +55,6 @@ SHOWN = {  # what the UI shows for a stage that DVC did not run
 }
 UNFINISHED = ["RUNNING", "PENDING", "SCHEDULED", "CANCELLING"]
 
-_result: State | None = None  # of the flow's body; it stands where the server is lost before the state is reported
-
 
 @flow(name="pipeline", log_prints=True, persist_result=False)
 def pipeline(
@@ -73,20 +72,20 @@ def pipeline(
             {"sign.train.epochs": 5}. The run is then a DVC experiment named after this flow run.
         force: run every stage, even where nothing has changed.
     """
-    global _result
     run = FlowRunContext.get()
     assert run and run.flow_run
     try:
         plan = make_plan(workloads, devices, overrides or {}, force, run.flow_run.name)
     except (ValueError, OSError) as error:
-        _result = Failed(message=str(error))
-        return _result
+        return Failed(message=str(error))
     try:
         with one_at_a_time(), Display(str(run.flow_run.id)) as display:
-            _result = execute(plan, display)
+            result = execute(plan, display)
+        if not display.reaches_server():
+            leave(result)
+        return result
     except KeyboardInterrupt:
-        _result = Cancelled(message="stopped by Ctrl+C; run it again to go on from the last checkpoint")
-    return _result
+        return Cancelled(message="stopped by Ctrl+C; run it again to go on from the last checkpoint")
 
 
 def execute(plan: "Plan", display: "Display") -> State:
@@ -98,6 +97,13 @@ def execute(plan: "Plan", display: "Display") -> State:
     results = read_results(plan.experiment)
     display.artifacts(results)
     return Completed(message=headline(results, dvc_log.outcomes(display.events)))
+
+
+def leave(result: State) -> NoReturn:
+    """End without the server: Prefect itself would try for minutes and then fail, whatever the pipeline came to."""
+    print(f"{result.name}: {result.message}", flush=True)
+    sys.stderr.flush()
+    os._exit(0 if result.is_completed() else 1)
 
 
 class Plan:
@@ -249,6 +255,7 @@ class Display:
         self.events: list[dvc_log.Event] = []
         self.dvc_error = self.failed = ""
         self.logger = get_run_logger()
+        logging.raiseExceptions = False  # a lost server is said once, not with every batch of log lines
         self.settings = api_settings()
         self.api: PrefectApi | None = PrefectApi(self.settings)
 
@@ -283,7 +290,7 @@ class Display:
             self.failed = ", ".join(event.stages) if event.kind == "failed" else ""
             for name in event.stages if event.kind in SHOWN else ():
                 key = name.partition("@")[0]
-                self.send(PrefectApi.create_task_run, self.flow_run, key, name, SHOWN[event.kind])
+                self.send(PrefectApi.create_task_run, self.flow_run, key, name, SHOWN[event.kind], 3.0)
 
     def reason(self, otherwise: str) -> str:
         """Why DVC failed: in the stage's own words, or else in DVC's."""
@@ -314,6 +321,10 @@ class Display:
     def artifact(self, key: str, kind: str, data: str, description: str) -> None:
         body = {"key": key, "type": kind, "data": data, "description": description, "flow_run_id": self.flow_run}
         self.send(PrefectApi.call, "POST", "/artifacts/", body, 5.0)
+
+    def reaches_server(self) -> bool:
+        self.send(PrefectApi.check)
+        return self.api is not None
 
     def send(self, request: Callable[..., Any], *arguments: Any) -> Any:
         """The answer, or None once the server is lost, which is said once."""
@@ -407,13 +418,7 @@ def main(arguments: list[str]) -> int:
         print(f"error: {where}: {error}{advice}", file=sys.stderr)
         return 1
     with temporary_settings(PATIENT_ENOUGH | {"api.url": settings["PREFECT_API_URL"]}):
-        try:
-            final = pipeline(options.workloads, options.devices, overrides, options.force, return_state=True)
-        except Exception as error:
-            if _result is None:
-                raise
-            print(f"warning: lost the Prefect API ({error}); its state of this run is out of date", file=sys.stderr)
-            final = _result
+        final = pipeline(options.workloads, options.devices, overrides, options.force, return_state=True)
     print(f"{final.name}: {final.message}", file=sys.stdout if final.is_completed() else sys.stderr)
     return 0 if final.is_completed() else 130 if final.is_cancelled() else 1
 

@@ -166,9 +166,11 @@ class PrefectApi:
         run = {"flow_id": flow_id, "name": name, "parameters": parameters, "tags": tags, "state": state("RUNNING")}
         return self.call("POST", "/flow_runs/", {**run, "parent_task_run_id": parent_task})["id"]
 
-    def create_task_run(self, flow_run: str, key: str, name: str, state: dict[str, str] | None = None) -> str:
+    def create_task_run(
+        self, flow_run: str, key: str, name: str, state: dict[str, str] | None = None, timeout: float = 10.0
+    ) -> str:
         body = {"flow_run_id": flow_run, "task_key": key, "name": name, "dynamic_key": f"{name}-{os.urandom(6).hex()}"}
-        return self.call("POST", "/task_runs/", {**body, "state": state} if state else body)["id"]
+        return self.call("POST", "/task_runs/", {**body, "state": state} if state else body, timeout)["id"]
 
     def set_state(self, flow_run: str, state: dict[str, str], timeout: float = 3.0) -> None:
         self.call("POST", f"/flow_runs/{flow_run}/set_state", {"state": state, "force": True}, timeout)

@@ -5,7 +5,7 @@ exit status: 0, 1 (failed; the reason on stderr and in `.tandem/last_error.json`
 exit 255) or 130 (Ctrl+C).
 
 Where a Prefect API is configured, or a pipeline run started this one, the stage is a Prefect flow run too
-(flows/report.py); `TANDEM_PREFECT=off` never touches Prefect. `hardware` and `code` run on every `dvc repro`, so this
+(flows/report.py); `TANDEM_PREFECT=off` never touches Prefect. `hardware` runs on every `dvc repro`, so this
 module imports next to nothing.
 """
 
@@ -16,8 +16,7 @@ from flows import prefect_api
 
 # what each stage is called with; these are also the parameters its Prefect flow run shows
 STAGES = {
-    "hardware": ("device",),
-    "code": (),
+    "hardware": (),
     "preprocess": ("workload",),
     "preload": ("workload", "device"),
     "train": ("workload", "device"),

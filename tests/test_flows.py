@@ -52,18 +52,16 @@ ROW = {
     "measured_on": "somewhere", "mlflow_run_id": "abc",
 }  # fmt: skip
 STAGES: dict[str, tuple[list[str], Any]] = {
-    "hardware": (["results/hardware/{0}.json"], {}),
-    "code": (["results/code.json"], {}),
+    "hardware": (["results/hardware/auto.json", "results/hardware/cpu.json"], {}),
     "train": (["results/runs/{0}/{1}/tracking.json"], {"run_id": "abc", "experiment_id": "1"}),
     "compare": (["results/compare.json", "results/compare.md"], {"rows": [ROW], "verdicts": []}),
 }
 GRAPH = """
 stages:
   hardware:
-    matrix: {device: "${devices}"}
-    cmd: python -m flows.stage hardware ${item.device}
+    cmd: python -m flows.stage hardware
     always_changed: true
-    outs: ["results/hardware/${item.device}.json"]
+    outs: [results/hardware]
   train:
     matrix: {workload: "${workloads}", device: "${devices}"}
     cmd: python -m flows.stage train ${item.workload} ${item.device}
@@ -305,7 +303,7 @@ def test_dvc_log_lines() -> None:
 def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
     root = make_project(tmp_path)
     (root / "stages" / "code.py").write_text("def main(): pass\n")
-    command = [sys.executable, "-X", "importtime", "-m", "flows.stage", "code"]
+    command = [sys.executable, "-X", "importtime", "-m", "flows.stage", "hardware"]
     result = subprocess.run(command, cwd=root, env=clean_environment(root), capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     heavy = {"prefect", "httpx", "json", "argparse", "tomllib", "ctypes", "http.client", "typing", "logging", "torch"}
@@ -340,7 +338,7 @@ def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str) -> Non
         for word in (url.partition("@")[2], "make ui", "TANDEM_PREFECT=off"):
             assert word in result.stderr
         assert "secret" not in result.stderr
-        result = project.run("-m", "flows.stage", "code", PREFECT_API_URL=url, TANDEM_PREFECT="off")
+        result = project.run("-m", "flows.stage", "hardware", PREFECT_API_URL=url, TANDEM_PREFECT="off")
         assert result.returncode == 0, result.stderr
         started = time.monotonic()
         result = project.run("-m", "flows.pipeline", PREFECT_API_URL=url)
@@ -352,21 +350,21 @@ def test_a_profile_and_a_toml_file_configure_the_api(project: Project, tmp_path:
     (tmp_path / "profiles.toml").write_text(
         f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{project.prefect}/api"\n'
     )
-    result = project.run("-m", "flows.stage", "code", PREFECT_HOME=str(tmp_path))
+    result = project.run("-m", "flows.stage", "hardware", PREFECT_HOME=str(tmp_path))
     assert result.returncode == 0, result.stderr
-    first = project.latest("code")
+    first = project.latest("hardware")
     (project.root / "prefect.toml").write_text(f'[api]\nurl = "{project.prefect}/api"\n')
     try:
-        assert project.run("-m", "flows.stage", "code").returncode == 0
+        assert project.run("-m", "flows.stage", "hardware").returncode == 0
     finally:
         (project.root / "prefect.toml").unlink()
-    assert project.latest("code")["id"] != first["id"]
+    assert project.latest("hardware")["id"] != first["id"]
 
 
 def test_repro_makes_flow_runs_and_a_summary(project: Project) -> None:
     result = project.run("-m", "flows.repro", PREFECT_API_URL=f"{project.prefect}/api")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "  ran        hardware@auto, train@sign-auto, compare" in result.stdout
+    assert "  ran        hardware, train@sign-auto, compare" in result.stdout
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout and project.mlflow in result.stdout
     run = project.latest("train")
     assert run["name"] == "train@sign-auto" and run["parameters"] == {"workload": "sign", "device": "auto"}
@@ -375,7 +373,7 @@ def test_repro_makes_flow_runs_and_a_summary(project: Project) -> None:
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "flows.repro")
     assert result.returncode == 255
-    assert "  failed     hardware@auto\n  reason     hardware@auto: no such device" in result.stdout
+    assert "  failed     hardware\n  reason     hardware: no such device" in result.stdout
 
 
 def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project) -> None:
@@ -385,7 +383,7 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
     assert run["state"]["message"] == "sign 0.8750 on cpu; 3 ran"
     assert run["parameters"]["force"] is True and "train-sign-auto says hello" in project.logs(run)
     children = project.children(run)
-    assert set(children) == {"hardware@auto", "train@sign-auto", "compare"}
+    assert set(children) == {"hardware", "train@sign-auto", "compare"}
     assert {child["state"]["type"] for child in children.values()} == {"COMPLETED"}
     body = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
     artifacts = {one["key"]: one for one in project.api("POST", "/artifacts/filter", body)}
@@ -396,7 +394,7 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
 
     assert project.run("-m", "flows.pipeline").returncode == 0
     states = project.task_states(project.latest("pipeline"))
-    assert states == {"hardware@auto": "Completed", "train@sign-auto": "Skipped", "compare": "Skipped"}
+    assert states == {"hardware": "Completed", "train@sign-auto": "Skipped", "compare": "Skipped"}
 
     (project.root / "results" / "runs" / "sign" / "auto" / "tracking.json").unlink()
     lock = project.root / "dvc.lock"
@@ -449,7 +447,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert (project.root / "params.yaml").read_bytes() == before
     run = project.latest("pipeline")
     assert run["parameters"]["overrides"] == {"sign.train.epochs": 7}
-    assert set(project.children(run)) == {"hardware@cpu", "train@sign-cpu", "compare"}
+    assert set(project.children(run)) == {"hardware", "train@sign-cpu", "compare"}
     shown = project.run("-m", "dvc", "exp", "show", "--json", "--drop", ".*", "--keep", "sign.train.epochs")
     assert run["name"] in shown.stdout
 
@@ -495,7 +493,7 @@ def test_cancel_leaves_nothing_behind(project: Project) -> None:
     wait_for(lambda: read() == "CANCELLED", 30, "the state Cancelled")
     wait_for(lambda: not project.left_running(), 5, "the end of every process")
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
-    assert states == {"hardware@auto": "COMPLETED", "train@sign-auto": "CANCELLED"}
+    assert states == {"hardware": "COMPLETED", "train@sign-auto": "CANCELLED"}
 
 
 def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:

@@ -65,19 +65,18 @@ def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
 
 def test_a_second_repro_runs_only_what_always_runs(project: Path):
     assert ran(dvc(project, "repro").stdout) == [
-        "hardware@cpu", "code", "preprocess@tiny", "preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu", "compare",
+        "hardware", "preprocess@tiny", "preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu", "compare",
     ]  # fmt: skip
-    assert ran(dvc(project, "repro").stdout) == ["hardware@cpu", "code"]
+    assert ran(dvc(project, "repro").stdout) == ["hardware"]
 
     # The model that no workload uses may change freely; the one in use may not.
     with (project / "stages/models/transformer.py").open("a") as file:
         file.write("# a remark\n")
-    assert ran(dvc(project, "repro").stdout) == ["hardware@cpu", "code"]
+    assert ran(dvc(project, "repro").stdout) == ["hardware"]
     with (project / "stages/models/gru.py").open("a") as file:
         file.write("# a remark\n")
     assert ran(dvc(project, "repro").stdout) == [
-        "hardware@cpu",
-        "code",
+        "hardware",
         "train@tiny-cpu",
         "evaluate@tiny-cpu",
         "compare",
@@ -139,7 +138,6 @@ def test_a_killed_training_gives_the_uninterrupted_result(tmp_path: Path):
     dvc(whole, "repro", "train@tiny-cpu")
     killed = make_project(tmp_path / "killed", params)
     dvc(killed, "repro", "preload@tiny-cpu")
-    dvc(killed, "repro", "code")
     repro = subprocess.Popen(
         ["dvc", "repro", "train@tiny-cpu"], cwd=killed, env=environment(), start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -244,14 +242,15 @@ def short(project: Path) -> None:
 
 
 def test_cuda_without_a_gpu_is_an_error(project: Path):
-    done = stage(project, "hardware", "cuda", check=False, CUDA_VISIBLE_DEVICES="")
+    params(project, "devices: [cpu]", "devices: [cpu, cuda]")
+    done = stage(project, "hardware", check=False, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1 and "Traceback" not in done.stdout
     assert "device 'cuda' was asked for, but" in done.stdout and "use auto or cpu" in done.stdout
     assert not (project / "results/hardware/cuda.json").exists()
 
 
 def test_an_altered_file_is_found(project: Path):
-    for words in (("hardware", "cpu"), ("code",), ("preprocess", "tiny"), ("preload", "tiny", "cpu")):
+    for words in (("hardware",), ("preprocess", "tiny"), ("preload", "tiny", "cpu")):
         stage(project, *words)
     path = project / "data/packed/tiny/cpu/train.safetensors"
     raw = bytearray(path.read_bytes())
@@ -307,10 +306,9 @@ def test_a_new_workload_is_one_block_and_one_folder(project: Path):
 
 
 def test_stages_import_only_what_they_use(project: Path):
-    stage(project, "hardware", "cpu")
+    stage(project, "hardware")
     for words, unwanted in (
-        (["hardware", "cpu"], ["torch", "pandas", "numpy", "prefect", "mlflow"]),
-        (["code"], ["torch", "pandas", "numpy", "prefect", "mlflow"]),
+        (["hardware"], ["torch", "pandas", "numpy", "prefect", "mlflow"]),
         (["preprocess", "tiny"], ["torch", "prefect", "mlflow"]),
         (["preload", "tiny", "cpu"], ["torch", "pandas", "prefect", "mlflow"]),
     ):

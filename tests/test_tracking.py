@@ -29,7 +29,7 @@ def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
 
 
 def prepare(project: Path) -> None:
-    for words in (("hardware", "cpu"), ("code",), ("preprocess", "tiny"), ("preload", "tiny", "cpu")):
+    for words in (("hardware",), ("preprocess", "tiny"), ("preload", "tiny", "cpu")):
         stage(project, *words)
 
 
