@@ -138,6 +138,7 @@ def processes(root: Path, *words: str) -> list[psutil.Process]:
 
 class Project:
     def __init__(self, root: Path, prefect: str, mlflow: str, ui: "subprocess.Popen[str]"):
+        self.reported = True
         self.root, self.prefect, self.mlflow, self.ui = root, prefect, mlflow, ui
 
     def behave(self, **stages: dict[str, Any]) -> None:
@@ -184,16 +185,18 @@ class Project:
         return "\n".join(entry["message"] for entry in found)
 
     def left_running(self) -> list[psutil.Process]:
-        return processes(self.root, "flows.stage", "dvc.cli")
+        return processes(self.root, "-m flows.stage ", "dvc.cli import", "-m dvc ")
 
-    def stage_process(self, seconds: float = 30) -> psutil.Process:
+    def stage_process(self, seconds: float = 30, reported: bool = True) -> psutil.Process:
         """The process that runs the stage train itself, below the one that reports it."""
+        self.reported = reported
         return wait_for(self.inner_stage, seconds, "a running train stage")
 
     def inner_stage(self) -> psutil.Process | None:
-        time.sleep(0.3)  # a stage that has just been found may still be about to fork
-        found = processes(self.root, "flows.stage train")
-        return max(found, key=lambda process: process.create_time()) if found else None
+        found = processes(self.root, "-m flows.stage train")
+        above = {process.ppid() for process in found}
+        inner = [process for process in found if process.pid not in above]
+        return inner[0] if inner and len(found) == 1 + self.reported else None
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +305,7 @@ def test_dvc_log_lines() -> None:
 
 def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
     root = make_project(tmp_path)
-    (root / "stages" / "code.py").write_text("def main(): pass\n")
+    (root / "stages" / "hardware.py").write_text("def main(): pass\n")
     command = [sys.executable, "-X", "importtime", "-m", "flows.stage", "hardware"]
     result = subprocess.run(command, cwd=root, env=clean_environment(root), capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
@@ -476,7 +479,7 @@ def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
 def test_killing_dvc_ends_its_stage(project: Project) -> None:
     project.behave(train={"sleep": 60})
     with project.start("-m", "dvc", "repro", "--force") as process:
-        project.stage_process()
+        project.stage_process(reported=False)
         process.kill()
         wait_for(lambda: not project.left_running(), 5, "the end of the stage")
 
@@ -497,12 +500,13 @@ def test_cancel_leaves_nothing_behind(project: Project) -> None:
 
 
 def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:
-    project.behave(train={"sleep": 4})
+    project.behave(train={"sleep": 2.5})
     with project.start("-m", "flows.pipeline", "--force") as first:
         project.stage_process()
         second = project.run("-m", "flows.pipeline")
         assert first.wait(1) == 0
-        assert second.returncode == 0 and "another pipeline run works in this repository" in second.stdout
+        assert second.returncode == 0
+        assert "another pipeline run works in this repository" in second.stdout + second.stderr
         first.communicate()
 
 
@@ -519,7 +523,7 @@ def test_a_server_lost_midway_costs_seconds_and_no_result(project: Project, door
         output, _ = process.communicate(timeout=150)
     assert process.returncode == 0, output
     assert "Traceback" not in output, output
-    assert time.monotonic() - started < (30 if kind == "killed" else 75), output
+    assert time.monotonic() - started < (15 if kind == "killed" else 30), output
     assert "Completed: sign 0.8750 on cpu; 3 ran" in output
 
 
