@@ -2,10 +2,10 @@
 
     python -m benchmarks.preprocess [--sequences 1000 10000 100000 1000000] [--csv-up-to 100000] [--folder DIR]
 
-Every size runs in a fresh process, from the file on disk to the written arrays, as `dvc repro` would. "Table" is what the table takes in memory as
-plain columns (int64 ids, steps and labels, float64 features: 88 bytes a row). Peak is the process's largest resident size less what it held
-after its imports, so that the fixed cost of the libraries does not hide what grows with the data. The 1,000,000 sequences need about 6 GiB
-of memory and 3 GiB of disk.
+Every size runs in a fresh process, from the file on disk to the written arrays, as `dvc repro` would. "Table" is what the table takes
+in memory as plain columns (int64 ids, steps and labels, float64 features: 88 bytes a row). Peak is the process's largest resident size
+less what it held after its imports, so that the fixed cost of the libraries does not hide what grows with the data. The 1,000,000
+sequences need up to 8 GiB of memory and 3 GiB of disk.
 """
 
 import argparse
@@ -29,7 +29,9 @@ FEATURES = tuple(f"f{index}" for index in range(NUM_FEATURES))
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sequences", type=int, nargs="+", default=[1_000, 10_000, 100_000, 1_000_000])
-    parser.add_argument("--csv-up-to", type=int, default=100_000, help="CSV is slow to read; larger tables as Parquet only")
+    parser.add_argument(
+        "--csv-up-to", type=int, default=100_000, help="CSV is slow to read; larger tables as Parquet only"
+    )
     parser.add_argument("--folder", type=Path, help="where the tables go (default: the system's temporary folder)")
     parser.add_argument("--step", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -63,7 +65,9 @@ def main() -> None:
         sizes = [number for number in sorted(found) if number >= 10_000]
         for small, large in zip(sizes, sizes[1:], strict=False):
             ratio = found[large] / found[small]
-            print(f"{ending[1:]}: {large / small:g} times the sequences took {ratio:.1f} times the time ({small:,} to {large:,})")
+            print(
+                f"{ending[1:]}: {large / small:g} times the sequences took {ratio:.1f} times the time ({small:,} to {large:,})"
+            )
 
 
 def in_fresh_process(job: str, table: Path, target: Path) -> dict[str, float]:
@@ -79,7 +83,12 @@ def make(table: Path, number: Path) -> dict[str, float]:
     import pyarrow.parquet
 
     schema = pa.schema(
-        [("sequence", pa.int64()), ("step", pa.int64()), *((name, pa.float64()) for name in FEATURES), ("label", pa.int64())]
+        [
+            ("sequence", pa.int64()),
+            ("step", pa.int64()),
+            *((name, pa.float64()) for name in FEATURES),
+            ("label", pa.int64()),
+        ]
     )
     draw, total, chunk = np.random.default_rng(0), int(str(number)), 100_000
     writer = (pa.parquet.ParquetWriter if table.suffix == ".parquet" else pa.csv.CSVWriter)(table, schema)

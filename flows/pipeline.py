@@ -28,7 +28,7 @@ from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import dvc_log, prefect_api, repro
-from flows.prefect_api import ApiError, PrefectApi, state
+from flows.prefect_api import UNFINISHED, ApiError, ApiLost, PrefectApi, state
 from stages.params import Device, Params, nearest, parse_params, read_yaml
 from stages.runtime import store
 
@@ -53,7 +53,6 @@ SHOWN = {  # what the UI shows for a stage that DVC did not run
     "skipped": state("COMPLETED", "unchanged since the last run; DVC skipped it", "Skipped"),
     "restored": state("COMPLETED", "restored from DVC's run-cache, timings included, without running", "Cached"),
 }
-UNFINISHED = ["RUNNING", "PENDING", "SCHEDULED", "CANCELLING"]
 
 
 @flow(name="pipeline", log_prints=True, persist_result=False)
@@ -332,12 +331,14 @@ class Display:
             return None
         try:
             return request(self.api, *arguments)
-        except ApiError as error:
+        except ApiLost as error:
             self.api = None
             print(
                 f"warning: lost the Prefect API ({error}); the pipeline goes on, its display there may be out of date"
             )
-            return None
+        except ApiError as error:
+            print(f"warning: Prefect refused a part of the display: {error}")
+        return None
 
 
 def api_settings() -> dict[str, str]:

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 LOCAL_PROFILE = "http://127.0.0.1:4200/api"  # what Prefect's built-in profile `local` stands for
 SETTINGS = ("PREFECT_API_URL", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "PREFECT_API_SSL_CERT_FILE")
 
+UNFINISHED = ["PENDING", "RUNNING", "CANCELLING"]  # states of a flow run that has started and not ended
+
 
 class ApiError(Exception):
     """The API refused, did not answer in time, or answered with an error; the message says which."""
 
 
-class ApiTimeout(ApiError):
-    """No answer in time."""
+class ApiLost(ApiError):
+    """Nobody answered, or not in time."""
 
 
 def configured() -> dict[str, str] | None:
@@ -121,36 +123,45 @@ class PrefectApi:
             self.connection = HTTPConnection(parts.hostname, parts.port)
 
     def call(self, method: str, path: str, body: object = None, timeout: float = 10.0) -> Any:
-        """The decoded answer. Raises ApiError."""
+        """The decoded answer. Raises ApiError. A server that says it is busy (sqlite locked) is asked a few times more."""
         import json
-        from http.client import HTTPException
+        import time
 
         data = None if body is None else json.dumps(body).encode()
-        connection = self.connection
-        for attempt in (1, 2):
-            reused = connection.sock is not None
-            try:
-                connection.timeout = timeout
-                if reused:
-                    connection.sock.settimeout(timeout)
-                connection.request(method, self.path + path, data, self.headers)
-                response = connection.getresponse()
-                answer = response.read()
+        status, answer = self._exchange(method, path, data, timeout)
+        for pause in (0.1, 0.3, 0.6, 1.0):
+            if status not in (429, 502, 503):
                 break
-            except TimeoutError as error:
-                connection.close()
-                raise ApiTimeout(f"no answer within {timeout:.0f} s") from error
-            except (OSError, HTTPException) as error:
-                connection.close()
-                if reused and attempt == 1:  # the server closes a connection idle for 5 s
-                    continue
-                raise ApiError(getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
-        if response.status >= 300:
-            raise ApiError(f"{method} {path} answered {response.status}: {answer[:300].decode(errors='replace')}")
+            time.sleep(pause)
+            status, answer = self._exchange(method, path, data, timeout)
+        if status >= 300:
+            raise ApiError(f"{method} {path} answered {status}: {answer[:300].decode(errors='replace')}")
         try:
             return json.loads(answer) if answer else None
         except ValueError as error:
             raise ApiError(f"{method} {path} answered something that is not JSON: is this a Prefect API?") from error
+
+    def _exchange(self, method: str, path: str, data: bytes | None, timeout: float) -> tuple[int, bytes]:
+        """(status, body). Raises ApiLost."""
+        from http.client import HTTPException
+
+        connection = self.connection
+        reused = connection.sock is not None
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        try:
+            connection.request(method, self.path + path, data, self.headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except TimeoutError as error:
+            connection.close()
+            raise ApiLost(f"no answer within {timeout:g} s") from error
+        except (OSError, HTTPException) as error:
+            connection.close()
+            if reused:  # the server closes a connection idle for 5 s
+                return self._exchange(method, path, data, timeout)
+            raise ApiLost(getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
 
     def check(self, timeout: float = 2.5) -> None:
         """Raise ApiError unless a Prefect API answers. It needs no database there, so a busy server answers too."""

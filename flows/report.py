@@ -17,7 +17,7 @@ import threading
 from datetime import UTC, datetime
 
 from flows import stage as stages
-from flows.prefect_api import ApiError, ApiTimeout, PrefectApi, state
+from flows.prefect_api import ApiError, ApiLost, PrefectApi, state
 
 PATIENCE = 5.0  # seconds to bring the last logs and the final state to the server once the stage has ended
 FLUSH_EVERY = 1.0  # seconds between two batches of log lines
@@ -258,7 +258,7 @@ def say_lost(url: str, error: ApiError | None) -> None:
     known = session()
     if known.get("run") == run_token() and known.get("lost"):
         return
-    reason = error or ApiTimeout(f"no answer within {PATIENCE:.0f} s")
+    reason = error or ApiLost(f"no answer within {PATIENCE:.0f} s")
     print(
         f"warning: lost the Prefect API at {url} ({reason}); the run goes on, its state there may be out of date",
         file=sys.stderr,

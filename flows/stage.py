@@ -139,6 +139,12 @@ def record_error(name: str, message: str) -> None:
 def die_with_dvc() -> None:
     """`kill -9` of dvc alone must not leave a trainer running, which the next `dvc repro` would start a second time."""
     parent = os.getppid()
+    try:
+        orphaned = os.getpgid(parent) != os.getpgrp()  # dvc was killed before this line: who adopts orphans is elsewhere
+    except OSError:
+        orphaned = True
+    if orphaned:
+        sys.exit("error: the dvc that started this stage is gone")
     die_with(parent)
     try:
         with open(f"/proc/{parent}/cmdline", "rb") as file:

@@ -15,14 +15,16 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flows import repro
+from flows.prefect_api import UNFINISHED, ApiError, PrefectApi, state
 from stages.runtime import store
 
 HOST = "127.0.0.1"
 LOGS = store.STATE / "logs"
 READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
-STOP_WITHIN = 28.0  # seconds; a running pipeline saves a checkpoint first (flows/pipeline.py)
+STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/pipeline.py)
 # Runs a module that ends when this process ends, even by kill -9.
 BOUND = """
 import runpy, sys
@@ -58,7 +60,7 @@ def main(arguments: list[str]) -> int:
             time.sleep(0.5)
         dead = next(server for server in servers if server.process.poll() is not None)
         raise RuntimeError(f"{dead.name} ended with exit status {dead.process.returncode}; see {dead.log}")
-    except RuntimeError as error:
+    except (RuntimeError, ApiError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -68,6 +70,7 @@ def main(arguments: list[str]) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         repro.UI_STATE.unlink(missing_ok=True)
+        cancel_runs(servers)
         stop_all(servers)
 
 
@@ -109,6 +112,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
     servers.append(start("MLflow's server", command, environment, f"{mlflow}/health"))
     wait_until_ready(servers[0])
+    bury_the_dead(api_of(servers))
     deployment = f"{prefect}/api/deployments/name/pipeline/nightly"
     servers.append(start("the deployments (flows.serve)", ["flows.serve"], environment, deployment))
     for server in servers[1:]:
@@ -165,8 +169,48 @@ def wait_until_ready(server: Server) -> None:
     raise RuntimeError(f"{server.name} was not ready within {READY_WITHIN:.0f} s; see {server.log}")
 
 
+def cancel_runs(servers: list[Server]) -> None:
+    """Cancel what the deployments run, as the UI would: the training saves a checkpoint and every run says how it ended.
+
+    A deployment that is only terminated leaves its run and the stages below Running for ever.
+    """
+    if any(server.process.poll() is not None for server in servers) or len(servers) < 3:
+        return
+    api = api_of(servers)
+    deadline = time.monotonic() + STOP_WITHIN
+    try:
+        runs = started(api)
+        for run in runs:
+            print(f"cancelling {run['name']}, which saves what it has", flush=True)
+            api.set_state(run["id"], state("CANCELLING", "`make ui` was stopped"))
+        while runs and time.monotonic() < deadline:
+            time.sleep(0.2)
+            runs = started(api)
+    except ApiError as error:
+        print(f"warning: running pipelines may stay displayed as Running ({error})", file=sys.stderr)
+
+
+def bury_the_dead(api: PrefectApi) -> None:
+    """What the deployments ran when the machine went down, or all of this was killed, runs no more."""
+    gone = state("CRASHED", "nothing was heard of it again: `make ui` or the machine ended under it")
+    for run in started(api):
+        for run_id in (*api.children(run["id"], UNFINISHED), run["id"]):
+            api.set_state(run_id, gone)
+
+
+def started(api: PrefectApi) -> list[dict[str, Any]]:
+    """The deployments' flow runs that have started and not ended."""
+    wanted = {"deployment_id": {"is_null_": False}, "state": {"type": {"any_": UNFINISHED}}}
+    runs: list[dict[str, Any]] = api.call("POST", "/flow_runs/filter", {"flow_runs": wanted}, 5.0)
+    return runs
+
+
+def api_of(servers: list[Server]) -> PrefectApi:
+    return PrefectApi({"PREFECT_API_URL": servers[0].ready_url.removesuffix("/health")})
+
+
 def stop_all(servers: list[Server]) -> None:
-    """The deployments first: a running pipeline reports how it ended to the servers that still stand."""
+    """The deployments first, then the servers they report to."""
     for server in reversed(servers):
         for number, patience in ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)):
             try:

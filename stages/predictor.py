@@ -47,19 +47,17 @@ class Predictor:
 
         from stages.params import Columns
         from stages.preload import as_tensors
-        from stages.preprocess import add_velocity, standardize, to_sequences
+        from stages.preprocess import from_frame, standardize, to_sequences
 
         learned = self.about["preprocessing"]
         columns = Columns(**{**learned["columns"], "features": tuple(learned["columns"]["features"])})
         unlabelled = model_input.drop(columns="split", errors="ignore").assign(**{columns.label: "unknown"})
-        sequences = to_sequences(unlabelled, columns, "the table")
+        sequences = to_sequences(from_frame(unlabelled, columns, "the table"), columns, learned["velocity"])
         if sequences.values.shape[1] > self.about["max_steps"]:
             longest = sequences.ids[sequences.lengths.argmax()]
             raise ValueError(
                 f"sequence {longest!r} has {sequences.lengths.max()} steps; the model was trained with up to {self.about['max_steps']}"
             )
-        if learned["velocity"]:
-            sequences = add_velocity(sequences)
         standardize(sequences, np.array(learned["mean"]), np.array(learned["std"]))
         tensors = as_tensors(sequences.values, sequences.lengths, sequences.labels)
         values, mask = torch.from_numpy(tensors["values"]), torch.from_numpy(tensors["mask"])

@@ -221,18 +221,29 @@ def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> N
     """Tell MLflow what is about to be trained, where, on what, from which code."""
     from stages.runtime.device import describe
 
+    about, git = describe(fit.device, job.identity), tracking.git_tags()
     num_parameters = sum(parameter.numel() for parameter in fit.model.parameters())
     journal.run(
         record.token,
         experiment=job.workload,
         name=f"{job.workload}-{fit.device.type}-{time.strftime('%m%d-%H%M%S')}",
-        params={**flatten(job.params), "num_parameters": num_parameters, "residency": job.plan["residency"]},
+        # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
+        params={
+            **flatten(job.params),
+            **{name: about[name] for name in ("device", "device.name", "cpu.threads", "torch")},
+            "data.sha256": job.summary["table_sha256"],
+            "git.commit": git.get("mlflow.source.git.commit", "none"),
+            "num_parameters": num_parameters,
+            "residency": job.plan["residency"],
+        },
         tags={
-            **describe(fit.device, job.identity),
+            **about,
+            "mlflow.source.name": f"train@{job.workload}-{job.device}",
+            "mlflow.source.type": "LOCAL",
             "workload": job.workload,
             "requested_device": job.device,
             "data.sha256": job.summary["table_sha256"],
-            **tracking.git_tags(),
+            **git,
             **tracking.caller_tags(),
         },
         dataset=dataset_of(job),

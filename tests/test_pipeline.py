@@ -133,7 +133,7 @@ def test_what_dvc_users_do(project: Path):
 
 
 def test_a_killed_training_gives_the_uninterrupted_result(tmp_path: Path):
-    params = TINY.replace("epochs: 3", "epochs: 400")
+    params = TINY.replace("epochs: 3", "epochs: 60")
     whole = make_project(tmp_path / "whole", params)
     dvc(whole, "repro", "train@tiny-cpu")
     killed = make_project(tmp_path / "killed", params)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from stages import models
 from stages.params import GRU, Augment, Train
-from stages.preload import ALIGNMENT_BYTES, choose_residency, pack
+from stages.preload import ALIGNMENT_BYTES, checksum, choose_residency, measure_load, pack
 from stages.runtime.batches import Split, in_order, load_split, shuffled
 from stages.runtime.checkpoint import Checkpoint
 from stages.runtime.device import open_device
@@ -132,6 +132,23 @@ def test_vram_peaks_are_measured():
     assert measured.peak_reserved_mib >= measured.peak_allocated_mib
     assert measured.process_mib is None or measured.process_mib > measured.peak_reserved_mib
     assert (measured.process_mib is None) == ("process_mib" in measured.absent)
+
+
+@pytest.mark.gpu
+def test_the_copy_to_the_device_is_measured_and_verified(tmp_path: Path):
+    arrays = {name: tensor.numpy() for name, tensor in tensors(5000).items()}
+    pack(arrays, tmp_path / "train.safetensors")
+    measured = measure_load([tmp_path / "train.safetensors"], "cuda")
+    assert measured["pageable_mib_per_second"] > 0 and measured["pinned_mib_per_second"] > 0
+    assert measured["num_chunks_verified"] == 1 and "absent" not in measured
+
+
+def test_the_checksum_notices_a_flipped_bit_and_swapped_bytes():
+    data = torch.arange(200, dtype=torch.uint8)
+    flipped, swapped = data.clone(), data.clone()
+    flipped[7] ^= 1
+    swapped[[3, 4]] = swapped[[4, 3]]
+    assert len({checksum(data), checksum(flipped), checksum(swapped)}) == 3
 
 
 def test_what_a_cpu_cannot_have_is_absent_with_its_reason():

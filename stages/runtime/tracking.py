@@ -228,10 +228,12 @@ class Uploader:
                 self.experiment_id, start_time=entry["ms"], tags={TOKEN_TAG: entry["token"]}, run_name=entry["name"]
             )
             self.run_id = run.info.run_id
-        if entry["params"] or entry["tags"]:
+        if self.is_training:
+            # MLflow refuses to change a parameter: a run that goes on keeps those it has.
+            params = {} if found else entry["params"]
             self.client.log_batch(
                 self.run_id,
-                params=[Param(name, str(value)) for name, value in entry["params"].items()],
+                params=[Param(name, str(value)) for name, value in params.items()],
                 tags=[RunTag(name, value) for name, value in entry["tags"].items()],
             )
         if entry["dataset"]:
@@ -291,7 +293,8 @@ def find_or_create_experiment(client: Any, name: str) -> str:
         # A sqlite store would put artifacts under the working directory; a server has a place of its own.
         location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
         try:
-            return client.create_experiment(name, artifact_location=location)
+            # The kind makes MLflow's pages open on training runs instead of traces.
+            return client.create_experiment(name, location, {"mlflow.experimentKind": "custom_model_development"})
         except MlflowException:
             found = client.get_experiment_by_name(name)  # another run was faster
             if found is None:

@@ -1,0 +1,471 @@
+"""Properties of preprocess, on small tables written out here and on the two that are committed."""
+
+import gzip
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages import preprocess
+from stages.params import Columns, Preprocess, Split, load_workload
+from stages.preprocess import SPLITS, find_table, prepare, summarize, write_arrays
+from stages.runtime.store import raw_dir
+
+ROOT = Path(__file__).resolve().parents[1]
+PARAMS = Preprocess(
+    table="table.csv",
+    columns=Columns(sequence="sequence", step="step", features=("x", "y"), label="label"),
+    split=Split(train=0.5, val=0.25, test=0.25),
+    seed=0,
+    velocity=True,
+)
+HEADER = "sequence,step,x,y,label"
+
+
+def make_table(
+    num_sequences: int = 40, lengths: tuple[int, ...] = (6,), num_classes: int = 4, seed: int = 0
+) -> pd.DataFrame:
+    """Random walks; the sequences' lengths are `lengths` in turn, their labels the classes in turn."""
+    draw = np.random.default_rng(seed)
+    length = np.resize(lengths, num_sequences)
+    sequence = np.repeat(np.arange(num_sequences), length)
+    x, y = draw.normal(size=(2, length.sum())).cumsum(axis=1)
+    step = np.concatenate([np.arange(count) for count in length])
+    label = np.array([f"class {number}" for number in range(num_classes)])[sequence % num_classes]
+    return pd.DataFrame({"sequence": sequence, "step": step, "x": x, "y": y, "label": label})
+
+
+def repeated(table: pd.DataFrame, copies: dict[int, int]) -> pd.DataFrame:
+    """`table` with the values of some sequences replaced by those of others: copies[to] = from."""
+    table = table.copy()
+    for to, source in copies.items():
+        table.loc[table["sequence"] == to, ["x", "y", "label"]] = table.loc[
+            table["sequence"] == source, ["x", "y", "label"]
+        ].to_numpy()
+    return table
+
+
+def prepared(tmp_path: Path, table: pd.DataFrame, params: Preprocess = PARAMS) -> preprocess.Prepared:
+    path = tmp_path / "table.csv"
+    table.to_csv(path, index=False)
+    return prepare(path, params)
+
+
+def refused(tmp_path: Path, text: str, *words: str, params: Preprocess = PARAMS, name: str = "table.csv") -> None:
+    """`text` as a table is refused in one sentence that holds all of `words`."""
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(ValueError) as caught:
+        prepare(path, params)
+    assert type(caught.value) is ValueError and "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def files(folder: Path, *arguments) -> dict[str, str]:
+    return write_arrays(folder, *arguments)
+
+
+# What comes out -------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_written_out_by_hand(tmp_path: Path):
+    """Two features, velocity, three lengths: every number is worked out here."""
+    rows = [HEADER + ",split"]
+    values = {"a": [(0, 1), (2, 1), (4, 1)], "b": [(1, 1), (1, 1)], "c": [(5, 1), (6, 1)], "d": [(7, 1), (9, 1)]}
+    for sequence, (split, label) in zip(
+        values, [("train", "p"), ("train", "q"), ("val", "q"), ("test", "p")], strict=True
+    ):
+        rows += [f"{sequence},{step},{x},{y},{label},{split}" for step, (x, y) in enumerate(values[sequence])]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(rows) + "\n")
+    found = prepare(path, PARAMS)
+    sequences = found.sequences
+    assert sequences.features == ("x", "y", "dx", "dy")
+    assert sequences.classes == ("p", "q")
+    assert sequences.labels.tolist() == [0, 1, 1, 0]
+    assert sequences.lengths.tolist() == [3, 2, 2, 2]
+    assert sequences.ids.tolist() == ["a", "b", "c", "d"]
+    assert {name: rows.tolist() for name, rows in found.parts.items()} == {"train": [0, 1], "val": [2], "test": [3]}
+
+    x, dx = np.array([0, 2, 4, 1, 1]), np.array([0, 2, 2, 0, 0])  # the train steps
+    np.testing.assert_allclose(found.mean, [x.mean(), 1, dx.mean(), 0])
+    np.testing.assert_allclose(found.std, [x.std(), 1, dx.std(), 1], rtol=1e-6)
+    expected = np.array([[5, 1, 0, 0], [6, 1, 1, 0], [0, 0, 0, 0]], dtype=float)  # c, its last row padding
+    expected[:2] = (expected[:2] - found.mean) / found.std
+    np.testing.assert_allclose(sequences.values[2], expected, atol=1e-6)
+
+
+def test_training_values_are_standard_and_padding_is_zero(tmp_path: Path):
+    found = prepared(tmp_path, make_table(lengths=(3, 7, 5, 2)))
+    values, lengths = found.sequences.values, found.sequences.lengths
+    real = np.arange(values.shape[1]) < lengths[:, None]
+    assert values.dtype == np.float32 and values.shape == (40, 7, 4)
+    assert (values[~real] == 0).all()
+    train = values[found.parts["train"]][real[found.parts["train"]]]
+    np.testing.assert_allclose(train.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(train.std(axis=0), 1, rtol=1e-5)
+
+
+def test_velocity_is_the_difference_from_the_step_before(tmp_path: Path):
+    table = make_table(lengths=(4, 6))
+    with_velocity = prepared(tmp_path, table)
+    without = prepared(tmp_path, table, replace(PARAMS, velocity=False))
+    assert without.sequences.features == ("x", "y")
+    np.testing.assert_array_equal(with_velocity.sequences.values[..., :2], without.sequences.values)
+    raw = without.sequences.values * without.std + without.mean
+    velocity = with_velocity.sequences.values[..., 2:] * with_velocity.std[2:] + with_velocity.mean[2:]
+    for sequence, length in enumerate(without.sequences.lengths):
+        np.testing.assert_allclose(velocity[sequence, 0], 0, atol=1e-6)
+        np.testing.assert_allclose(velocity[sequence, 1:length], np.diff(raw[sequence, :length], axis=0), atol=1e-5)
+
+
+def test_the_order_of_rows_does_not_matter(tmp_path: Path):
+    table = make_table(lengths=(3, 5))
+    table["step"] = table["step"] * 1.5 - 2  # any growing number will do
+    shuffled = table.sample(frac=1, random_state=1)
+    first = files(tmp_path / "a", prepared(tmp_path, table))
+    assert files(tmp_path / "b", prepared(tmp_path, shuffled)) == first
+
+
+def test_csv_gz_and_parquet_come_to_the_same(tmp_path: Path):
+    table = make_table(lengths=(3, 5))
+    table.to_csv(tmp_path / "table.csv", index=False)
+    with gzip.open(tmp_path / "table.csv.gz", "wb") as file:
+        file.write((tmp_path / "table.csv").read_bytes())
+    table.to_parquet(tmp_path / "table.parquet")
+    found = [
+        files(tmp_path / ending, prepare(tmp_path / f"table{ending}", PARAMS))
+        for ending in (".csv", ".csv.gz", ".parquet")
+    ]
+    assert found[0] == found[1] == found[2]
+
+
+def test_other_columns_are_left_alone(tmp_path: Path):
+    table = make_table()
+    expected = files(tmp_path / "a", prepared(tmp_path, table))
+    table.insert(0, "note", None)
+    assert files(tmp_path / "b", prepared(tmp_path, table)) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (["b", "a", "c"], ["a", "b", "c"]),
+        ([10, 9, 2], [2, 9, 10]),
+        (["10", "9", "x"], ["10", "9", "x"]),
+        (["class 10", "class 9", "B"], ["B", "class 10", "class 9"]),
+    ],
+)
+def test_classes_are_in_order(tmp_path: Path, labels: list, classes: list):
+    table = make_table(num_sequences=30, num_classes=3)
+    table["label"] = [labels[sequence % 3] for sequence in table["sequence"]]
+    sequences = prepared(tmp_path, table).sequences
+    assert list(sequences.classes) == classes
+    assert [sequences.classes[label] for label in sequences.labels[:3]] == labels
+
+
+def test_sequences_are_in_order_of_their_ids(tmp_path: Path):
+    table = make_table(num_sequences=12, num_classes=2)
+    assert prepared(tmp_path, table).sequences.ids.tolist() == [str(number) for number in range(12)]
+    table["sequence"] = "s" + table["sequence"].astype(str)
+    assert prepared(tmp_path, table).sequences.ids.tolist() == sorted(f"s{number}" for number in range(12))
+
+
+def test_no_statistic_leaks_from_test_and_validation(tmp_path: Path):
+    """Other values in test and val leave every training array as it is."""
+    table = make_table(num_sequences=80)
+    first = prepared(tmp_path, table)
+    outside = first.sequences.ids[np.concatenate([first.parts["val"], first.parts["test"]])].astype(int)
+    changed = table.copy()
+    changed.loc[table["sequence"].isin(outside), ["x", "y"]] *= 100
+    second = prepared(tmp_path, changed)
+    assert (second.parts["train"] == first.parts["train"]).all()
+    rows = first.parts["train"]
+    np.testing.assert_array_equal(second.sequences.values[rows], first.sequences.values[rows])
+    np.testing.assert_array_equal(second.mean, first.mean)
+
+
+def test_a_feature_that_never_changes_becomes_zero(tmp_path: Path):
+    table = make_table()
+    table["y"] = 0.1
+    found = prepared(tmp_path, table)
+    assert (found.sequences.values[..., [1, 3]] == 0).all()
+    assert found.std[1] == found.std[3] == 1
+
+
+# Splits ---------------------------------------------------------------------------------------------------------------
+
+
+def test_splits_are_seeded_disjoint_and_complete(tmp_path: Path):
+    table = make_table(num_sequences=101, num_classes=3)
+    parts = [prepared(tmp_path, table, replace(PARAMS, seed=seed)).parts for seed in (0, 0, 1)]
+    for name in SPLITS:
+        assert (parts[0][name] == parts[1][name]).all()
+    assert not np.array_equal(parts[0]["test"], parts[2]["test"])
+    assert sorted(np.concatenate(list(parts[0].values()))) == list(range(101))
+
+
+@pytest.mark.parametrize(
+    ("split", "sizes"),
+    [
+        (Split(train=0.45, val=0.05, test=0.5), {"train": 54, "val": 6, "test": 60}),
+        (Split(train=0.7, val=0.15, test=0.15), {"train": 84, "val": 18, "test": 18}),
+        (Split(train=61, val=17, test=42), {"train": 61, "val": 17, "test": 42}),
+    ],
+)
+def test_sizes_are_exact_and_classes_in_proportion(tmp_path: Path, split: Split, sizes: dict[str, int]):
+    table = make_table(num_sequences=120, num_classes=3)
+    table = repeated(table, {3: 0, 4: 1, 7: 1, 8: 5})
+    found = prepared(tmp_path, table, replace(PARAMS, split=split))
+    assert {name: len(rows) for name, rows in found.parts.items()} == sizes
+    for name, rows in found.parts.items():
+        counts = np.bincount(found.sequences.labels[rows], minlength=3)
+        assert abs(counts - sizes[name] / 3).max() <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int):
+    copies = {number + 4: number for number in range(0, 32) if number % 8 < 4}  # half of the sequences, in pairs
+    found = prepared(tmp_path, repeated(make_table(), copies), replace(PARAMS, seed=seed))
+    side = {row: name for name, rows in found.parts.items() for row in rows.tolist()}
+    assert len(copies) == 16
+    for to, source in copies.items():
+        assert side[to] == side[source]
+    summary = summarize(found)
+    assert summary["num_duplicates"] == 16
+    assert summary["num_duplicates_with_other_label"] == summary["num_duplicates_across_splits"] == 0
+
+
+def test_duplicates_with_another_label_are_counted(tmp_path: Path):
+    table = repeated(make_table(), {4: 0})
+    table.loc[table["sequence"] == 4, "label"] = "class 3"
+    found = prepared(tmp_path, table)
+    assert summarize(found)["num_duplicates_with_other_label"] == 1
+    assert any({0, 4} <= set(rows.tolist()) for rows in found.parts.values())
+
+
+def test_a_split_column_is_obeyed(tmp_path: Path):
+    table = make_table()
+    wanted = np.array(SPLITS)[np.arange(40) // 4 % 3]
+    table["split"] = wanted[table["sequence"]]
+    for seed in (0, 1):
+        parts = prepared(tmp_path, table, replace(PARAMS, seed=seed)).parts
+        for name in SPLITS:
+            assert parts[name].tolist() == np.flatnonzero(wanted == name).tolist()
+
+
+def test_duplicates_across_the_tables_own_splits_are_counted(tmp_path: Path):
+    table = repeated(make_table(), {39: 3})
+    table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]
+    assert summarize(prepared(tmp_path, table))["num_duplicates_across_splits"] == 1
+
+
+def test_val_is_taken_from_train_where_the_split_column_has_none(tmp_path: Path):
+    table = make_table()
+    wanted = np.array(["train"] * 24 + ["test"] * 16)
+    table["split"] = wanted[table["sequence"]]
+    parts = prepared(tmp_path, table).parts  # 0.5 : 0.25, so a third of the 24
+    assert parts["test"].tolist() == list(range(24, 40))
+    assert {name: len(rows) for name, rows in parts.items()} == {"train": 16, "val": 8, "test": 16}
+    assert sorted([*parts["train"], *parts["val"]]) == list(range(24))
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"mine\.csv is not there.*data/raw/README\.md"):
+        find_table(tmp_path, "mine.csv")
+
+
+@pytest.mark.parametrize("name", ["../x.csv", "/etc/x.csv", "a/../../x.csv"])
+def test_a_table_outside_the_folder_is_refused(tmp_path: Path, name: str):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "x.csv").write_text("a\n")
+    with pytest.raises(ValueError, match="leaves"):
+        find_table(tmp_path / "in", name)
+
+
+def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path: Path):
+    (tmp_path / "x.xlsx").write_text("a\n")
+    with pytest.raises(ValueError, match=r"x\.xlsx.*\.csv, \.csv\.gz, \.parquet"):
+        find_table(tmp_path, "x.xlsx")
+
+
+def test_empty_tables(tmp_path: Path):
+    refused(tmp_path, "", "table.csv is empty", "0 bytes")
+    refused(tmp_path, HEADER + "\n", "table.csv has a header but 0 rows")
+
+
+def test_a_missing_column_is_named_with_the_nearest_and_all_there_are(tmp_path: Path):
+    text = "sequence,step,x,y,lable\na,0,1,2,p\n"
+    refused(tmp_path, text, "no column 'label'", "did you mean 'lable'?", "sequence, step, x, y")
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"), [("", ""), ("nan", ""), ("inf", "inf"), ("left", "left"), ("1,5", None), ("12abc", "12abc")]
+)
+def test_what_is_no_number_is_named_with_line_and_column(tmp_path: Path, cell: str, found: str | None):
+    lines = make_table().to_csv(index=False).splitlines()
+    cells = lines[5].split(",")
+    cells[2] = cell
+    lines[5] = ",".join(cells)
+    words = ["column 'x'", "finite numbers", found] if found is not None else ["table.csv cannot be read"]
+    refused(tmp_path, "\n".join(lines), "line 6", *words)
+
+
+def test_a_bad_step_an_empty_id_and_an_empty_label(tmp_path: Path):
+    rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q", "b,1,1,2,q"]
+    for row, wrong, word in ((1, "a,soon,1,2,p", "step"), (2, ",0,1,2,q", "sequence"), (3, "b,1,1,2,", "label")):
+        changed = [*rows[:row], wrong, *rows[row + 1 :]]
+        refused(tmp_path, "\n".join([HEADER, *changed]), f"line {row + 2}", f"column '{word}'")
+
+
+def test_the_row_of_a_parquet_table_is_named(tmp_path: Path):
+    table = make_table()
+    table.loc[3, "y"] = np.nan
+    table.to_parquet(tmp_path / "table.parquet")
+    with pytest.raises(ValueError, match=r"table\.parquet, (line 5|row 4): column 'y' must hold finite numbers"):
+        prepare(tmp_path / "table.parquet", PARAMS)
+
+
+def test_a_step_that_is_there_twice(tmp_path: Path):
+    rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q", "b,1,1,2,q", "a,1,3,4,p"]
+    refused(tmp_path, "\n".join([HEADER, *rows]), "line 6", "the same sequence and step")
+
+
+def test_a_sequence_of_one_step(tmp_path: Path):
+    rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q"]
+    refused(tmp_path, "\n".join([HEADER, *rows]), "sequence 'b' has 1 step", "at least 2")
+
+
+def test_a_label_that_changes_within_a_sequence(tmp_path: Path):
+    rows = ["a,0,1,2,p", "a,1,1,2,q", "b,0,1,2,q", "b,1,1,2,q"]
+    refused(tmp_path, "\n".join([HEADER, *rows]), "line 3", "column 'label' changes within a sequence")
+
+
+def test_a_class_that_is_too_small_to_split(tmp_path: Path):
+    table = make_table()
+    table.loc[table["sequence"] < 2, "label"] = "rare"
+    refused(tmp_path, table.to_csv(index=False), "class 'rare' has 2 sequences", "3 splits")
+
+
+def test_split_sizes_that_do_not_add_up(tmp_path: Path):
+    params = replace(PARAMS, split=Split(train=20, val=10, test=11))
+    refused(tmp_path, make_table().to_csv(index=False), "20 + 10 + 11 = 41", "holds 40", params=params)
+
+
+def with_split(words: list[str]) -> str:
+    table = make_table()
+    table["split"] = np.resize(words, 40)[table["sequence"]]
+    return table.to_csv(index=False)
+
+
+def test_split_columns_that_cannot_be_obeyed(tmp_path: Path):
+    good = with_split(["train"] * 20 + ["val"] * 10 + ["test"] * 10).splitlines()
+    for wrong, shown in (("", "empty"), ("Train", "Train"), ("dev", "dev")):
+        lines = [*good[:9], good[9].rsplit(",", 1)[0] + f",{wrong}", *good[10:]]
+        refused(tmp_path, "\n".join(lines), "line 10", "must be train, val or test", shown)
+    lines = [*good[:9], good[9].rsplit(",", 1)[0] + ",test", *good[10:]]
+    refused(tmp_path, "\n".join(lines), "column 'split' changes within a sequence")
+    refused(tmp_path, with_split(["train"] * 30 + ["val"] * 10), "no test rows")
+    refused(tmp_path, with_split(["test"] * 30 + ["val"] * 10), "no train rows")
+
+
+def test_a_label_that_only_test_has(tmp_path: Path):
+    table = make_table()
+    table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]
+    table.loc[table["sequence"] == 39, "label"] = "new"
+    refused(tmp_path, table.to_csv(index=False), "label 'new' occurs in test but not in train")
+
+
+def test_a_row_of_another_width_and_a_file_cut_off(tmp_path: Path):
+    refused(tmp_path, f"{HEADER}\na,0,1,2,p\na,1,1,2,p,7,8\n", "table.csv cannot be read", "line 3")
+    whole = gzip.compress(make_table().to_csv(index=False).encode())
+    (tmp_path / "table.csv.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "table.parquet").write_bytes(b"PAR1 and no more")
+    for name in ("table.csv.gz", "table.parquet"):
+        with pytest.raises(ValueError, match=rf"{re.escape(name)}.*(cannot be read|not a parquet file)"):
+            prepare(tmp_path / name, PARAMS)
+
+
+# The committed tables -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workload", "sizes"), [("sign", (162, 18, 180)), ("pen", (7119, 375, 3498))])
+def test_committed_tables_are_what_their_readme_says(tmp_path: Path, workload: str, sizes: tuple[int, ...]):
+    folder, params = raw_dir(workload), load_workload(workload).preprocess
+    path = find_table(folder, params.table)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert f"| {path.name} | sha256 `{digest}` |" in (folder / "README.md").read_text()
+    assert path.stat().st_size < 1_000_000
+    split = Split(*([0.45, 0.05, 0.5] if workload == "sign" else sizes))
+    found = prepare(path, replace(params, split=split))
+    assert tuple(len(found.parts[name]) for name in SPLITS) == sizes
+    summary = summarize(found)
+    assert summary["num_duplicates_across_splits"] == 0
+    assert summary["num_duplicates"] == (30 if workload == "sign" else 0)
+    json.dumps(summary)  # plain numbers only
+
+
+def test_written_files_are_what_the_summary_says(tmp_path: Path):
+    found = prepared(tmp_path, make_table())
+    digests = write_arrays(tmp_path / "out", found)
+    written = sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert sorted(digests) == [path.relative_to(tmp_path / "out").as_posix() for path in written]
+    for path in written:
+        array = np.load(path, allow_pickle=False)
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == digests[path.relative_to(tmp_path / "out").as_posix()]
+        expected = {"values": np.float32, "lengths": np.int32, "targets": np.int64}.get(path.stem)
+        assert array.dtype == expected or (path.stem == "ids" and array.dtype.kind == "U")
+        assert len(array) == len(found.parts[path.parent.name])
+
+
+# Text and lines as they stand in the file -----------------------------------------------------------------------------
+
+
+def test_blank_lines_and_quoted_cells_do_not_shift_the_line(tmp_path: Path):
+    rows = ["a,0,1,2,p", "", 'a,1,"1",2,p', "", "b,0,left,2,q", "b,1,1,2,q"]
+    refused(tmp_path, "\n".join([HEADER, *rows]), "line 6", "found left")
+
+
+def test_text_stays_what_it_is(tmp_path: Path):
+    table = make_table(num_sequences=24, num_classes=2)
+    table["sequence"] = [f"{number:03d}" for number in table["sequence"]]
+    table["label"] = np.where(table["label"] == "class 0", "NA", "None")
+    sequences = prepared(tmp_path, table).sequences
+    assert sequences.classes == ("NA", "None")
+    assert sequences.ids.tolist() == [f"{number:03d}" for number in range(24)]
+
+
+def test_numbers_that_turn_up_late_are_numbers(tmp_path: Path):
+    """Whole numbers for more than the first megabyte, then fractions: the kind of a column is that of all its cells."""
+    table = make_table(num_sequences=30_000)
+    table[["x", "y"]] = table[["x", "y"]].round()
+    table = table.astype({"x": int, "step": int}).astype({"x": object, "step": object})
+    table.loc[len(table) - 1, ["x", "step"]] = (0.5, 5.5)
+    found = prepared(tmp_path, table, replace(PARAMS, velocity=False))
+    last = found.sequences.values[-1, -1, 0] * found.std[0] + found.mean[0]
+    assert last == pytest.approx(0.5, abs=1e-3)
+
+
+def test_padding_with_zeros_is_no_duplicate(tmp_path: Path):
+    """A sequence that ends in zeros is not the shorter one that stops before them."""
+    table = make_table(num_sequences=16, lengths=(3,))
+    longer = pd.concat(
+        [table[table["sequence"] == 0], pd.DataFrame({"sequence": [0], "step": [3], "x": [0.0], "y": [0.0]})]
+    )
+    longer = longer.assign(sequence=16, label="class 0")
+    assert summarize(prepared(tmp_path, pd.concat([table, longer])))["num_duplicates"] == 0
+
+
+def test_columns_that_are_named_twice(tmp_path: Path):
+    refused(tmp_path, f"{HEADER},x\na,0,1,2,p,3\na,1,1,2,p,3\n", "2 columns 'x'")
+    columns = replace(PARAMS.columns, label="x")
+    refused(tmp_path, f"{HEADER}\na,0,1,2,p\n", "'x' twice", params=replace(PARAMS, columns=columns))
