@@ -140,7 +140,8 @@ def die_with_dvc() -> None:
     """`kill -9` of dvc alone must not leave a trainer running, which the next `dvc repro` would start a second time."""
     parent = os.getppid()
     try:
-        orphaned = os.getpgid(parent) != os.getpgrp()  # dvc was killed before this line: who adopts orphans is elsewhere
+        # where dvc was killed before this line, the parent is whoever adopts orphans, in another process group
+        orphaned = os.getpgid(parent) != os.getpgrp()
     except OSError:
         orphaned = True
     if orphaned:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -142,4 +143,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project after `dvc repro`. Tests that share it only read it."""
     folder = make_project(tmp_path_factory.mktemp("trained") / "project")
     dvc(folder, "repro")
+    settle(folder)
     return folder
+
+
+def settle(project: Path) -> None:
+    """Wait until MLflow has everything: an uploader finishes after the stage that started it."""
+    end = time.monotonic() + 60
+    while any(path.is_dir() for path in (project / ".tandem/journals").iterdir()):
+        assert time.monotonic() < end, "a journal was not sent within a minute"
+        time.sleep(0.1)

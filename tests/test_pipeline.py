@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT, TINY, dvc, environment, make_project, make_table, run, stage
+from tests.conftest import ROOT, TINY, dvc, environment, make_project, make_table, run, settle, stage
 
 DETERMINISTIC = [
     "data/prepared/tiny/summary.json",
@@ -126,6 +126,7 @@ def test_what_dvc_users_do(project: Path):
 
     import mlflow
 
+    settle(project)
     client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
     entries = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"

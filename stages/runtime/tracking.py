@@ -28,7 +28,7 @@ from urllib.parse import urlsplit, urlunsplit
 from stages.runtime.store import HOME, MLRUNS, ROOT, STATE, read_json, relative, write_json
 
 JOURNALS = STATE / "journals"
-# A refused server answers at once; a black hole costs these many seconds at the end of a training, once.
+# A refused server answers at once; a black hole costs this many seconds at the end of a training.
 WAIT_SECONDS = 20
 TOKEN_TAG = "tandem.token"
 
@@ -91,26 +91,31 @@ class Journal:
         target.write_text(text, encoding="utf-8")
 
     def end(self, status: str | None) -> dict[str, Any]:
-        """Say how it ended, wait (a bounded time) until all has arrived, and return what is known of the MLflow run.
+        """Say how it ended and return MLflow's ids of the run, as soon as they are known; the uploader sends the rest by itself.
 
-        Status None leaves the run's status as it is: who only adds to a finished training does not end it again.
+        Status None leaves the run's status as it is: who only adds to a finished training does not end it again. Waits a bounded time for
+        a store that does not answer, and then says where the record is kept.
         """
         self.write("end", status=status)
-        try:
-            self.uploader.wait(WAIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.uploader.terminate()
-        result = self.folder.with_suffix(".json")
-        if result.exists():
-            known = read_json(result)
-            result.unlink()
-            return {**known, "synced": True}
+        opened, deadline = opened_file(self.folder), time.monotonic() + WAIT_SECONDS
+        while not opened.exists() and self.uploader.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if opened.exists():
+            known = read_json(opened)
+            opened.unlink()
+            return known
+        self.uploader.terminate()
         print(
-            f"tracking: MLflow at {without_password(tracking_uri())} could not be reached; the record is kept in {relative(self.folder)}, "
-            "send it with `python -m stages.runtime.tracking sync`",
+            f"tracking: MLflow at {without_password(tracking_uri())} could not be reached; the record is kept in "
+            f"{relative(self.folder)}, send it with `python -m stages.runtime.tracking sync`",
             file=sys.stderr,
         )
-        return {"synced": False}
+        return {}
+
+
+def opened_file(folder: Path) -> Path:
+    """Where the uploader says which MLflow run it has opened for the journal in `folder`."""
+    return folder.with_suffix(".json")
 
 
 def start() -> Journal:
@@ -228,9 +233,10 @@ class Uploader:
                 self.experiment_id, start_time=entry["ms"], tags={TOKEN_TAG: entry["token"]}, run_name=entry["name"]
             )
             self.run_id = run.info.run_id
+        write_json(opened_file(self.folder), {"run_id": self.run_id, "experiment_id": self.experiment_id})
         if self.is_training:
             # MLflow refuses to change a parameter: a run that goes on keeps those it has.
-            params = {} if found else entry["params"]
+            params = {} if found and found[0].data.params else entry["params"]
             self.client.log_batch(
                 self.run_id,
                 params=[Param(name, str(value)) for name, value in params.items()],
@@ -374,8 +380,9 @@ def sync() -> list[Path]:
             continue
         if not follow(folder, None):
             left.append(folder)
-        else:
-            folder.with_suffix(".json").unlink(missing_ok=True)
+    for path in JOURNALS.glob("*.json"):  # nobody was left to read it
+        if not path.with_suffix("").exists() and time.time() - path.stat().st_mtime > 60:
+            path.unlink(missing_ok=True)
     return left
 
 
