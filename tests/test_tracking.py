@@ -20,7 +20,9 @@ LONG = ("epochs: 3", "epochs: 4000")
 
 def client_of(project: Path) -> mlflow.MlflowClient:
     with locked(project / ".tandem/mlflow.lock"):  # the trainer's uploader may be making the tables right now
-        return mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
+        uri = f"sqlite:///{project}/mlruns/mlflow.db"
+        mlflow.set_tracking_uri(uri)  # the client's downloads go by the global one, which would make a database here
+        return mlflow.MlflowClient(uri)
 
 
 def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:

@@ -17,6 +17,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.asked = False
+        self.first = 0
 
     def __enter__(self) -> Interruption:
         self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -28,7 +29,10 @@ class Interruption:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
+            if number == self.first == signal.SIGTERM:
+                return  # a group's kill and the death of the parent bring it twice
             raise KeyboardInterrupt
+        self.first = number
         self.asked = True
         print("\nstopping after this epoch, saving a checkpoint; once more stops at once", file=sys.stderr, flush=True)
 
