@@ -33,7 +33,7 @@ ui: $(BIN)/.installed  ## Prefect, MLflow and the deployments on this machine, u
 	@python -m flows.ui
 
 lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
-	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --no-emit-index-url --quiet --output-file requirements.txt
+	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
 
 clean:  ## remove what was made here (results, caches, state), keep the environment and MLflow's history
 	rm -rf data/prepared data/packed results .tandem dvc.lock .dvc/cache .dvc/tmp
