@@ -346,10 +346,6 @@ def follow(folder: Path, writer: int | None) -> bool:
                     return False
                 time.sleep(3)
             time.sleep(0.1)
-        if uploader.run_id:
-            write_json(
-                folder.with_suffix(".json"), {"run_id": uploader.run_id, "experiment_id": uploader.experiment_id}
-            )
         shutil.rmtree(folder)
         return True
 
