@@ -41,7 +41,7 @@ def main() -> None:
 
 def read_row(workload: str, device: str) -> dict[str, Any]:
     folder = run_dir(workload, device)
-    timings, tracking = read_json(folder / "timings.json"), read_json(folder / "tracking.json")
+    measured = {**read_json(folder / "timings.json"), **read_json(folder / "measured.json")}
     keep = (
         "device",
         "device_name",
@@ -65,10 +65,10 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
     return {
         "workload": workload,
         "requested": device,
-        **{name: timings[name] for name in keep},
+        **{name: measured[name] for name in keep},
         "metrics": read_json(folder / "metrics.json"),
         "epochs": measured_epochs(folder / "timings.csv"),
-        "mlflow_run_id": tracking.get("run_id"),
+        "mlflow_run_id": read_json(folder / "tracking.json").get("run_id"),
     }
 
 

@@ -1,8 +1,9 @@
 """Train one workload's model on one device.
 
 In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/: what is deterministic
-(`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`) apart from what was measured (`timings.csv`, `timings.json`,
-`tracking.json`). A killed training goes on from its checkpoint; Ctrl+C once finishes the epoch and saves, twice stops at once.
+(`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from that what was measured (`timings.csv`, `timings.json`, and
+`measured.json`: where, when and of what), and `tracking.json`, the MLflow run. A killed training goes on from its checkpoint; Ctrl+C once
+finishes the epoch and saves, twice stops at once.
 """
 
 from __future__ import annotations
@@ -208,8 +209,9 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     store.write_json(out / "model.json", {**about, "preprocessing": preprocessing_of(job)})
     store.write_table(out / "history.csv", record.history)
     store.write_table(out / "timings.csv", record.timings)
-    result = {**summarize(record.timings, fit.absent, job.identity), **digests(job.inputs)}
-    store.write_json(out / "timings.json", result)
+    result = summarize(record.timings)
+    store.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
+    store.write_json(out / "measured.json", {**circumstances(fit.absent, job.identity), **digests(job.inputs)})
 
     journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
     for name in ("history.csv", "timings.csv"):
@@ -360,10 +362,10 @@ def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float
     }
 
 
-def summarize(timings: list[dict[str, Any]], absent: dict[str, str], identity: dict[str, Any]) -> dict[str, Any]:
+def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
     """The run's measurements: medians and quartiles over the epochs after warm-up, peaks over all of them.
 
-    What could not be measured is None, and `absent` says why.
+    What could not be measured is None; measured.json says why.
     """
     measured = [row for row in timings if not row["is_warmup"]]
     seconds = [row["epoch_seconds"] for row in measured]
@@ -378,6 +380,12 @@ def summarize(timings: list[dict[str, Any]], absent: dict[str, str], identity: d
         "num_epochs_warmup": len(timings) - len(measured),
         "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
         **{name: max((row[name] for row in timings if row[name] is not None), default=None) for name in peaks},
+    }
+
+
+def circumstances(absent: dict[str, str], identity: dict[str, Any]) -> dict[str, Any]:
+    """Where and when, without which a timing is worth nothing, and why what is missing could not be measured."""
+    return {
         "absent": absent,
         "torch": identity["torch"],
         "device": identity["kind"],

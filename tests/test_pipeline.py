@@ -83,14 +83,14 @@ def test_a_second_repro_runs_only_what_always_runs(project: Path):
     ]
 
     # Back to parameters trained before: restored, and the timings still say when they were measured.
-    measured_at = json.loads((project / "results/runs/tiny/cpu/timings.json").read_text())["measured_at"]
+    measured_at = json.loads((project / "results/runs/tiny/cpu/measured.json").read_text())["measured_at"]
     params = project / "params.yaml"
     params.write_text(TINY.replace("epochs: 3", "epochs: 4"))
     assert "train@tiny-cpu" in ran(dvc(project, "repro").stdout)
     params.write_text(TINY)
     output = dvc(project, "repro").stdout
     assert "'train@tiny-cpu' is cached - skipping run" in output
-    assert json.loads((project / "results/runs/tiny/cpu/timings.json").read_text())["measured_at"] == measured_at
+    assert json.loads((project / "results/runs/tiny/cpu/measured.json").read_text())["measured_at"] == measured_at
 
 
 def test_another_machine_is_another_training(trained: Path):
