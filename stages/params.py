@@ -70,7 +70,6 @@ class Transformer:
 
 # A model's name is its file in stages/models/; a task's name is its file in stages/tasks/.
 Model = GRU | Transformer
-TASKS = ("classify",)
 
 
 @dataclass(frozen=True)

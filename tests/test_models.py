@@ -41,13 +41,13 @@ def test_a_model_overfits_ten_samples(config):
 def test_what_stands_in_the_padding_changes_nothing(config):
     torch.manual_seed(0)
     values, mask = batch()
-    model = models.build(config, num_features=3, num_outputs=4, max_steps=7).eval()
+    model = models.build(config, num_features=3, num_outputs=4, max_steps=9).eval()
     with torch.no_grad():
         expected = model(values, mask)
         garbage = torch.where(mask.unsqueeze(-1), values, torch.full_like(values, 123.0))
         torch.testing.assert_close(model(garbage, mask), expected)
-        longer = torch.nn.functional.pad(values, (0, 0, 0, 0)), mask
-        torch.testing.assert_close(model(*longer), expected)
+        longer, longer_mask = torch.nn.functional.pad(values, (0, 0, 0, 2)), torch.nn.functional.pad(mask, (0, 2))
+        torch.testing.assert_close(model(longer, longer_mask), expected)
 
 
 @by_name
