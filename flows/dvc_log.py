@@ -33,8 +33,12 @@ def parse(line: str) -> Event | None:
 
 def killer(error: str) -> str | None:
     """`killed by SIGKILL`, where that is how the stage in DVC's error ended and nobody was left to say so."""
-    match = re.search(r"exited with -(\d+)", error)
-    return f"killed by {signal.Signals(int(match[1])).name}" if match else None
+    match = re.search(r"exited with (-\d+|1[2-9]\d)\b", error)
+    if match is None:
+        return None
+    status = int(match[1])
+    number = -status if status < 0 else status - 128  # a shell that does not exec its command reports 128 + signal
+    return f"killed by {signal.Signals(number).name}" if number in set(signal.Signals) else None
 
 
 def outcomes(events: list[Event]) -> dict[str, Kind]:

@@ -138,22 +138,33 @@ def record_error(name: str, message: str) -> None:
 
 def die_with_dvc() -> None:
     """`kill -9` of dvc alone must not leave a trainer running, which the next `dvc repro` would start a second time."""
-    parent = os.getppid()
+    parent = dvc = os.getppid()
     try:
-        # where dvc was killed before this line, the parent is whoever adopts orphans, in another process group
-        orphaned = os.getpgid(parent) != os.getpgrp()
+        while is_shell_of_stage(dvc):  # /bin/sh stays where it is dash: it forks instead of exec
+            dvc = parent_of(dvc)
+        # where dvc was killed before this line, that is whoever adopts orphans, in another process group
+        orphaned = os.getpgid(dvc) != os.getpgrp()
     except OSError:
         orphaned = True
     if orphaned:
         sys.exit("error: the dvc that started this stage is gone")
     die_with(parent)
+    if dvc != parent:
+        watch(dvc)
+
+
+def is_shell_of_stage(pid: int) -> bool:
+    """Whether the command line of `pid` holds this stage's; False where there is no /proc to ask."""
     try:
-        with open(f"/proc/{parent}/cmdline", "rb") as file:
-            shell_stays = b"flows.stage" in file.read()
-    except OSError:
-        return
-    if shell_stays:  # an old /bin/sh that forks instead of exec: dvc is the grandparent
-        watch(parent)
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"-m flows.stage " in file.read()  # one word of it: `sh -c "python -m flows.stage train sign auto"`
+    except FileNotFoundError:
+        return False
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
 
 
 def die_with(parent: int) -> None:
@@ -169,14 +180,13 @@ def die_with(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def watch(shell: int) -> None:
+def watch(pid: int) -> None:
+    """Have SIGTERM sent to this process when `pid`, which is not its parent, ends."""
     import select
     import signal
     import threading
 
-    with open(f"/proc/{shell}/stat", encoding="ascii", errors="replace") as file:
-        grandparent = int(file.read().rpartition(")")[2].split()[1])
-    descriptor = os.pidfd_open(grandparent)
+    descriptor = os.pidfd_open(pid)
 
     def wait() -> None:
         select.select([descriptor], [], [])

@@ -35,8 +35,11 @@ def main(*item):
     behave = json.loads((root / "behave.json").read_text()).get(Path(__file__).stem, {}) \\
         if (root / "behave.json").exists() else {}
     print(f"{name} says hello", flush=True)
+    (root / f"{Path(__file__).stem}.pid").write_text(str(os.getpid()))
     for _ in range(int(10 * behave.get("sleep", 0))):
         time.sleep(0.1)
+        if (root / "go").exists():
+            break
     if "fail" in behave:
         raise ValueError(behave["fail"])
     if "bug" in behave:
@@ -86,7 +89,9 @@ def make_project(root: Path) -> Path:
     params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
     (root / "params.yaml").write_text("\n".join(params) + "\n")
     (root / "dvc.yaml").write_text(GRAPH)
-    (root / ".gitignore").write_text("/.tandem/\n/results/\n/behave.json\n/mlruns/\n__pycache__/\n/home/\n")
+    (root / ".gitignore").write_text(
+        "/.tandem/\n/results/\n/behave.json\n/*.pid\n/go\n/mlruns/\n__pycache__/\n/home/\n"
+    )
     git = ["git", "-c", "user.name=tester", "-c", "user.email=tester@example.org"]
     environment = clean_environment(root)
     for command in (
@@ -138,7 +143,6 @@ def processes(root: Path, *words: str) -> list[psutil.Process]:
 
 class Project:
     def __init__(self, root: Path, prefect: str, mlflow: str, ui: "subprocess.Popen[str]"):
-        self.reported = True
         self.root, self.prefect, self.mlflow, self.ui = root, prefect, mlflow, ui
 
     def behave(self, **stages: dict[str, Any]) -> None:
@@ -187,16 +191,16 @@ class Project:
     def left_running(self) -> list[psutil.Process]:
         return processes(self.root, "-m flows.stage ", "dvc.cli import", "-m dvc ")
 
-    def stage_process(self, seconds: float = 30, reported: bool = True) -> psutil.Process:
+    def stage_process(self) -> psutil.Process:
         """The process that runs the stage train itself, below the one that reports it."""
-        self.reported = reported
-        return wait_for(self.inner_stage, seconds, "a running train stage")
 
-    def inner_stage(self) -> psutil.Process | None:
-        found = processes(self.root, "-m flows.stage train")
-        above = {process.ppid() for process in found}
-        inner = [process for process in found if process.pid not in above]
-        return inner[0] if inner and len(found) == 1 + self.reported else None
+        def running() -> psutil.Process | None:
+            try:
+                return psutil.Process(int((self.root / "train.pid").read_text() or 0))
+            except (FileNotFoundError, psutil.NoSuchProcess):
+                return None
+
+        return wait_for(running, 30, "a running train stage")
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +237,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 @pytest.fixture(autouse=True)
 def normal_stages(request: pytest.FixtureRequest) -> None:
     if "project" in request.fixturenames:
-        (request.getfixturevalue("project").root / "behave.json").unlink(missing_ok=True)
+        for name in ("behave.json", "train.pid", "go"):
+            (request.getfixturevalue("project").root / name).unlink(missing_ok=True)
 
 
 class Door(threading.Thread):
@@ -455,6 +460,13 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert run["name"] in shown.stdout
 
 
+def test_a_killed_stage_is_told_from_its_exit_status_with_and_without_a_shell_between() -> None:
+    assert dvc_log.killer("failed to run: python x, exited with -9") == "killed by SIGKILL"
+    assert dvc_log.killer("failed to run: python x, exited with 137") == "killed by SIGKILL"
+    assert dvc_log.killer("failed to run: python x, exited with 1") is None
+    assert dvc_log.killer("failed to run: python x, exited with 128") is None
+
+
 def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
     project.behave(train={"sleep": 60})
     with project.start("-m", "flows.pipeline", "--force") as process:
@@ -466,6 +478,7 @@ def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
     child = project.children(run)["train@sign-auto"]["state"]
     assert (child["type"], child["message"]) == ("CRASHED", "killed by SIGKILL")
 
+    (project.root / "train.pid").unlink()
     with project.start("-m", "flows.pipeline", "--force") as process:
         child_process = project.stage_process()
         child_process.parent().kill()  # the one that would have told  # type: ignore[union-attr]
@@ -479,7 +492,7 @@ def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
 def test_killing_dvc_ends_its_stage(project: Project) -> None:
     project.behave(train={"sleep": 60})
     with project.start("-m", "dvc", "repro", "--force") as process:
-        project.stage_process(reported=False)
+        project.stage_process()
         process.kill()
         wait_for(lambda: not project.left_running(), 5, "the end of the stage")
 
@@ -500,19 +513,23 @@ def test_cancel_leaves_nothing_behind(project: Project) -> None:
 
 
 def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:
-    project.behave(train={"sleep": 2.5})
+    project.behave(train={"sleep": 60})
     with project.start("-m", "flows.pipeline", "--force") as first:
         project.stage_process()
-        second = project.run("-m", "flows.pipeline")
-        assert first.wait(1) == 0
-        assert second.returncode == 0
-        assert "another pipeline run works in this repository" in second.stdout + second.stderr
+        with project.start("-m", "flows.pipeline") as second:
+            assert second.stdout
+            said = iter(second.stdout.readline, "")
+            assert any("another pipeline run works in this repository" in line for line in said)
+            assert first.poll() is None
+            (project.root / "go").touch()
+            second.communicate(timeout=60)
+        assert (first.wait(1), second.returncode) == (0, 0)
         first.communicate()
 
 
 @pytest.mark.parametrize("kind", ["killed", "black hole"])
 def test_a_server_lost_midway_costs_seconds_and_no_result(project: Project, door: Door, kind: str) -> None:
-    project.behave(train={"sleep": 1.5})
+    project.behave(train={"sleep": 4})
     with project.start("-m", "flows.pipeline", "--force", PREFECT_API_URL=f"{door.url}/api") as process:
         project.stage_process()
         if kind == "killed":
