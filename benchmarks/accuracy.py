@@ -19,15 +19,16 @@ import numpy as np
 import torch
 
 from stages import models
-from stages.params import load_workload
+from stages.params import Rally, SequenceTable, Workload, load_workload
 from stages.preload import as_tensors
-from stages.preprocess import find_table, prepare, write_arrays
 from stages.runtime import loop
 from stages.runtime.batches import Split, in_order
 from stages.runtime.device import open_device
 from stages.runtime.fit import Fit
 from stages.runtime.store import raw_dir
-from stages.tasks import task_module
+from stages.sequences import Prepared, prepare, simulate, summarize, write_arrays
+from stages.tables import find_table
+from stages.tasks import open_task
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             results = [tandem(workload, seed, Path(folder) / str(seed)) for seed in range(options.seeds)]
             print(row(workload, load_workload(workload).train.model.name, *zip(*results, strict=True)), flush=True)
-            if options.aeon_python:
+            if options.aeon_python and load_workload(workload).task == "classify":
                 script = Path(__file__).with_name("minirocket.py")
                 folders = [f"{folder}/{seed}" for seed in range(options.seeds)]
                 done = subprocess.run(
@@ -56,12 +57,11 @@ def row(workload: str, name: str, accuracies: list[float], seconds: list[float])
 
 
 def tandem(workload: str, seed: int, folder: Path) -> tuple[float, float]:
-    """Test accuracy and training seconds of one seed; the split it was measured on is left in `folder`, without velocity."""
+    """Test score and training seconds of one seed; the split it was measured on is left in `folder`, without velocity."""
     params = load_workload(workload)
-    path = find_table(raw_dir(workload), params.preprocess.table)
-    write_arrays(folder, prepare(path, replace(params.preprocess, seed=seed, velocity=False)))
-    prepared = prepare(path, replace(params.preprocess, seed=seed))
-    sequences, settings, task = prepared.sequences, replace(params.train, seed=seed), task_module(params.task)
+    prepared = prepare_seed(workload, params, seed, folder)
+    sequences, settings = prepared.sequences, replace(params.train, seed=seed)
+    task = open_task(params.task, summarize(prepared))
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
     splits = {
         name: Split(
@@ -76,16 +76,28 @@ def tandem(workload: str, seed: int, folder: Path) -> tuple[float, float]:
         for name, rows in prepared.parts.items()
     }
     torch.manual_seed(seed)
-    model = models.build(settings.model, len(sequences.features), len(sequences.classes), sequences.values.shape[1])
-    fit = Fit(model, splits["train"], splits["val"], settings, task.loss, task.num_correct)
+    shape = models.Shape(len(sequences.features), task.num_outputs, sequences.values.shape[1], task.per_step)
+    model = models.build(settings.model, shape)
+    fit = Fit(model, splits["train"], splits["val"], settings, task)
     start = time.perf_counter()
     while fit.epochs_done < settings.epochs:
         fit.epoch()
     seconds = time.perf_counter() - start
     if params.evaluate.weights == "best":
         model.load_state_dict(fit.best_weights)
-    outputs = loop.outputs_of(model, splits["test"].batches(in_order(splits["test"]), 1024))
-    return (task.predict(outputs) == splits["test"].tensors["targets"]).double().mean().item(), seconds
+    test = splits["test"]
+    outputs = loop.outputs_of(model, test.batches(in_order(test), 1024))
+    return task.score(task.predict(outputs), test.tensors["targets"], test.tensors["mask"]), seconds
+
+
+def prepare_seed(workload: str, params: Workload, seed: int, folder: Path) -> Prepared:
+    """The workload's data split (or simulated) anew with `seed`."""
+    if isinstance(params.preprocess, Rally):
+        return simulate(replace(params.preprocess, seed=seed))
+    assert isinstance(params.preprocess, SequenceTable), "the one split by time of a series has no seed"
+    path, per_step = find_table(raw_dir(workload), params.preprocess.table), params.task == "detect"
+    write_arrays(folder, prepare(path, replace(params.preprocess, seed=seed, velocity=False), per_step))
+    return prepare(path, replace(params.preprocess, seed=seed), per_step)
 
 
 if __name__ == "__main__":

@@ -106,19 +106,21 @@ def make(table: Path, number: Path) -> dict[str, float]:
 
 
 def prepare(table: Path, target: Path) -> dict[str, float]:
-    from stages import preprocess
-    from stages.params import Columns, Preprocess, Split
+    from stages import sequences
+    from stages.params import Columns, SequenceTable, Split
 
-    params = Preprocess(
+    params = SequenceTable(
+        source="sequences",
         table=table.name,
         columns=Columns(sequence="sequence", step="step", features=FEATURES, label="label"),
         split=Split(train=0.8, val=0.1, test=0.1),
         seed=0,
         velocity=True,
+        missing="refuse",
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    preprocess.write_arrays(target, preprocess.prepare(table, params))
+    sequences.write_arrays(target, sequences.prepare(table, params, per_step=False))
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kilobyte = 1 if sys.platform == "darwin" else 1024

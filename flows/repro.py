@@ -90,12 +90,12 @@ def last_error(token: str) -> str | None:
 
 
 def results_lines(path: Path, stages: dict[str, Kind]) -> list[str]:
-    """Accuracy, epoch time and device of every training, and whether its times were measured in this run."""
+    """Score, epoch time and device of every training, and whether its times were measured in this run."""
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
     except (OSError, ValueError, KeyError):
         return [f"no {store.relative(path)} to report from"]
-    table = [("workload", "device", "accuracy", "epoch", "timing")]
+    table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
         outcome = stages.get(f"train@{row['workload']}-{row['requested']}")
         age = "measured now" if outcome == "running" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
@@ -105,7 +105,7 @@ def results_lines(path: Path, stages: dict[str, Kind]) -> list[str]:
             age += f" on {row['measured_on']}"
         device = f"{row['device']} ({row['device_name']})"
         epoch = f"{row['epoch_seconds']:.3f} s"
-        table.append((row["workload"], device, f"{row['metrics'].get('accuracy', float('nan')):.4f}", epoch, age))
+        table.append((row["workload"], device, f"{row['score_name']} {row['score']:.4f}", epoch, age))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
 
@@ -113,7 +113,7 @@ def results_lines(path: Path, stages: dict[str, Kind]) -> list[str]:
 def next_lines() -> list[str]:
     """Where to look next."""
     lines = [
-        "  table and plot    results/compare.md, results/compare.png",
+        "  everything        results/report.html (one file, to look at in a browser), results/compare.md",
         "  against before    dvc metrics diff, dvc plots show",
     ]
     if servers := running_servers():

@@ -1,6 +1,7 @@
 """One table over all workloads and devices, and what may be said of them side by side.
 
-In: results/runs/. Out: results/compare.json, compare.md, compare.png. A speed-up is stated only between runs of the same data and
+In: results/runs/. Out: results/compare.json, compare.md, compare.png, a page per workload (pages/) and all of it in one file to look at
+(report.html). A speed-up is stated only between runs of the same data and
 parameters, as an interval; where they differ, the difference is stated instead.
 """
 
@@ -9,7 +10,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from stages.params import load_params
+from stages import plots, report
+from stages.params import flatten, load_params, load_workload
 from stages.runtime import store
 from stages.runtime.store import read_json, run_dir
 
@@ -28,14 +30,22 @@ def main() -> None:
     ]
     if not rows:
         raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
-    verdicts = [
-        verdict([row for row in rows if row["workload"] == workload])
-        for workload in dict.fromkeys(row["workload"] for row in rows)
-    ]
+    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    verdicts = [verdict([row for row in rows if row["workload"] == workload]) for workload in workloads]
     folder = store.results_dir()
     store.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
     store.write_text(folder / "compare.md", markdown(rows, verdicts))
-    draw(rows, folder / "compare.png")
+    overview = plots.summary(rows)
+    plots.save(overview, folder / "compare.png")
+    pages = {}
+    for workload in workloads:
+        own = [row for row in rows if row["workload"] == workload]
+        page = plots.page(workload, [run_of(row) for row in own])
+        plots.save(page, folder / "pages" / f"{workload}.png")
+        pages[workload] = [("Training", plots.png_bytes(page)), *pictures(own)]
+    report.write_report(
+        folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", plots.png_bytes(overview))]
+    )
     print(markdown(rows, verdicts), end="")
 
 
@@ -62,13 +72,57 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
         "measured_at",
         "measured_on",
     )
+    block = load_workload(workload)
     return {
         "workload": workload,
         "requested": device,
+        "task": block.task,
+        "model": block.train.model.name,
         **{name: measured[name] for name in keep},
+        **read_json(folder / "result.json"),
         "metrics": read_json(folder / "metrics.json"),
         "epochs": measured_epochs(folder / "timings.csv"),
         "mlflow_run_id": read_json(folder / "tracking.json").get("run_id"),
+    }
+
+
+def run_of(row: dict[str, Any]) -> dict[str, Any]:
+    """What `plots.page` shows of a run."""
+    folder = run_dir(row["workload"], row["requested"])
+    return {
+        "label": f"{row['device']}: {row['device_name']}",
+        "device": row["device"],
+        "score": row["score_name"],
+        "history": store.read_numbers(folder / "history.csv"),
+        "timings": store.read_numbers(folder / "timings.csv"),
+        "absent": row["absent"],
+        "metrics": row["metrics"],
+    }
+
+
+def pictures(rows: list[dict[str, Any]]) -> list[tuple[str, bytes]]:
+    """What evaluate drew of the result, device by device: (caption, PNG)."""
+    return [
+        (f"{path.stem.capitalize()}, {row['device']}", path.read_bytes())
+        for row in rows
+        for path in sorted((run_dir(row["workload"], row["requested"]) / "plots").glob("*.png"))
+        if path.stem != "training"  # all devices together are on the page
+    ]
+
+
+def facts(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with what the report tells beyond the comparison."""
+    folder = run_dir(row["workload"], row["requested"])
+    summary = read_json(store.prepared_dir(row["workload"]) / "summary.json")
+    return {
+        **row,
+        "parameters": flatten(load_workload(row["workload"])),
+        "scores": store.read_rows(folder / "scores.csv"),
+        "data": {
+            name: value
+            for name, value in summary.items()
+            if isinstance(value, str | int | float) and "sha256" not in name
+        },
     }
 
 
@@ -95,8 +149,7 @@ def verdict(rows: list[dict[str, Any]]) -> str:
         )
         return f"{workload}: no speed-up is stated, because the runs differ in {said}."
     low, ratio, high = speed_up(cpu["epochs"], gpu["epochs"])
-    names = list(cpu["metrics"])
-    score = f"{names[0]} {cpu['metrics'][names[0]]:.4f} on the CPU, {gpu['metrics'][names[0]]:.4f} on the GPU"
+    score = f"{cpu['score_name']} {cpu['score']:.4f} on the CPU, {gpu['score']:.4f} on the GPU"
     if low <= 1 <= high:
         return f"{workload}: no difference in speed can be told ({ratio:.2f} times, 95% interval {low:.2f} to {high:.2f}); {score}."
     faster = "GPU" if ratio > 1 else "CPU"
@@ -120,7 +173,7 @@ def speed_up(slower: list[float], faster: list[float]) -> tuple[float, float, fl
 
 def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
     lines = [
-        "| workload | device | accuracy | macro F1 | epoch, median [quartiles] (s) | samples/s "
+        "| workload | task, model | device | score | epoch, median [quartiles] (s) | samples/s "
         "| training (s) | VRAM peak (MiB) | measured |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -129,32 +182,10 @@ def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
         spread = f" [{low:.3f}, {high:.3f}]" if low is not None else ""
         vram = f"{row['peak_allocated_mib']:,.0f}" if row["peak_allocated_mib"] is not None else "none (CPU)"
         lines.append(
-            f"| {row['workload']} | {row['device']}: {row['device_name']} "
-            f"| {row['metrics']['accuracy']:.4f} | {row['metrics']['macro_f1']:.4f} "
+            f"| {row['workload']} | {row['task']}, {row['model']} | {row['device']}: {row['device_name']} "
+            f"| {row['score_name']} {row['score']:.4f} "
             f"| {row['epoch_seconds']:.3f}{spread} | {row['samples_per_second']:,.0f} | {row['train_seconds']:.1f} | {vram} "
             f"| {row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']} |"
         )
-    return "\n".join([*lines, "", *(f"- {sentence}" for sentence in verdicts)]) + "\n"
-
-
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 1.6 + 0.5 * len(rows)), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, sharey=True)
-    labels = [f"{row['workload']}, {row['device']}" for row in rows]
-    colours = ["tab:green" if row["device"] == "cuda" else "tab:blue" for row in rows]
-    bars = left.barh(labels, [row["metrics"]["accuracy"] for row in rows], color=colours)
-    left.bar_label(bars, fmt="%.3f", padding=3)
-    left.set(xlabel="test accuracy", xlim=(0, 1.15))
-    bars = right.barh(labels, [row["epoch_seconds"] for row in rows], color=colours)
-    right.bar_label(bars, fmt="%.3f s", padding=3)
-    right.set(
-        xlabel="seconds per epoch (median after warm-up)", xlim=(0, 1.2 * max(row["epoch_seconds"] for row in rows))
-    )
-    left.invert_yaxis()
-    figure.suptitle("; ".join(dict.fromkeys(row["device_name"] for row in rows)))
-    with store.replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    said = [f"- {row['workload']} on {row['device']}: {row['sentence']}." for row in rows]
+    return "\n".join([*lines, "", *said, *(f"- {sentence}" for sentence in verdicts)]) + "\n"

@@ -1,18 +1,27 @@
 """Score one trained model on the test split.
 
 In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/: what is deterministic
-(`metrics.json`, `per_class.csv`, `confusion.csv`, `confusion.png`, `predictions.csv`) apart from what was measured (`evaluate.json`).
-Everything is added to the training's MLflow run.
+(`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`) apart from what was measured (`evaluate.json`), and the
+pictures (`plots/`): the result, the training, and for a simulation the score against its noise. Everything is added to the training's
+MLflow run.
 """
+
+from __future__ import annotations
 
 import platform
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stages.params import load_workload
+from stages.params import Rally, Workload, load_workload
 from stages.runtime import store, tracking
 from stages.runtime.store import hardware_file, packed_dir, prepared_dir, read_json, run_dir, write_json
+from stages.tasks import Evaluation, open_task
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
 
 # Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
 MLMODEL = """flavors:
@@ -21,132 +30,167 @@ MLMODEL = """flavors:
     python_version: {python}
 """
 BATCH_SIZE = 1024  # no gradients are kept: what fits in training fits here
+NOISE_FACTORS = (0.0, 0.5, 2.0, 4.0, 8.0)  # of the noise that a simulation was trained with
+NUM_NOISE_SEQUENCES = 500
+
+
+@dataclass(frozen=True)
+class Job:
+    """One trained model as the files describe it."""
+
+    workload: str
+    device: str
+    params: Workload
+    identity: dict[str, Any]
+    plan: dict[str, Any]
+    summary: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return run_dir(self.workload, self.device)
+
+    def read(self, split: str, name: str) -> np.ndarray:
+        """An array that preprocess wrote; raises ValueError where it is not the one it wrote."""
+        import numpy as np
+
+        recorded = self.summary["sha256"][f"{split}/{name}.npy"]
+        path = prepared_dir(self.workload) / split / f"{name}.npy"
+        return np.load(store.verified(path, recorded, f"preprocess@{self.workload}"))
 
 
 def main(workload: str, device: str) -> None:
-    params, identity = load_workload(workload), read_json(hardware_file(device))
-    out, summary = run_dir(workload, device), read_json(prepared_dir(workload) / "summary.json")
-    plan, trained = read_json(packed_dir(workload, device) / "plan.json"), read_json(out / "tracking.json")
+    job = Job(
+        workload,
+        device,
+        load_workload(workload),
+        read_json(hardware_file(device)),
+        read_json(packed_dir(workload, device) / "plan.json"),
+        read_json(prepared_dir(workload) / "summary.json"),
+    )
     journal = tracking.start()  # before torch: mlflow is imported in its own process meanwhile
     try:
+        trained = read_json(job.folder / "tracking.json")
         journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})
-        metrics, measured = evaluate(workload, device, params, identity, plan, summary)
+        result, measured = evaluate(job)
+        files = write_files(job, result, measured)
         journal.metrics(
             {
-                **{f"test/{name}": value for name, value in metrics.items()},
+                **{f"test/{name}": value for name, value in result.metrics.items()},
                 "test/seconds": measured["evaluate_seconds"],
                 "test/samples_per_second": measured["samples_per_second"],
             }
         )
-        for name in ("metrics.json", "per_class.csv", "confusion.csv", "confusion.png", "predictions.csv"):
-            journal.artifact(out / name, "evaluation")
-        journal.artifact(out / f"{params.evaluate.weights}.safetensors", "model", "model.safetensors")
-        journal.artifact(out / "model.json", "model")
+        for path in files:
+            journal.artifact(path, "evaluation")
+        journal.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
+        journal.artifact(job.folder / "model.json", "model")
         journal.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
     finally:
         known = journal.end(None)
     found = known.get("run_id", "kept in .tandem/journals until the server is back")
+    score = open_task(job.params.task, job.summary).score_name
     print(
-        f"{workload} on {identity['name']}: "
-        + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        + f"; MLflow run {found}"
+        f"{workload} on {job.identity['name']}: {score} {result.metrics[score]:.4f}; {result.sentence}; MLflow run {found}"
     )
 
 
-def evaluate(
-    workload: str, device: str, params: Any, identity: dict[str, Any], plan: dict[str, Any], summary: dict[str, Any]
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Write the evaluation's files; return the metrics and what was measured."""
-    import numpy as np
-
+def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
+    """What the test split comes to, and what was measured meanwhile."""
     from stages.predictor import load_network
     from stages.runtime import loop
     from stages.runtime.batches import in_order, load_split
     from stages.runtime.device import open_device
     from stages.runtime.measure import measure
-    from stages.tasks import task_module
 
-    out, task = run_dir(workload, device), task_module(params.task)
-    where = open_device(identity, params.train.threads, params.train.deterministic)
-    split = load_split(store.packed_file(workload, device, "test", plan), where, plan["residency"])
-    model, _ = load_network(out, params.evaluate.weights)
+    settings = job.params.train
+    where = open_device(job.identity, settings.threads, settings.deterministic)
+    split = load_split(store.packed_file(job.workload, job.device, "test", job.plan), where, job.plan["residency"])
+    model, _ = load_network(job.folder, job.params.evaluate.weights)
     model.to(where)
     outputs_of = lambda: loop.outputs_of(model, split.batches(in_order(split), BATCH_SIZE))  # noqa: E731
     outputs_of()  # warm-up: the first pass also allocates and chooses kernels
     with measure(where) as measured:
         outputs = outputs_of()
 
-    targets = split.tensors["targets"].to(where)
-    predictions = task.predict(outputs)
-    confusion = task.confusion_matrix(predictions.cpu(), targets.cpu(), len(summary["classes"]))
-    metrics = {**task.scores(confusion), "loss": task.loss(outputs, targets, 0.0).item()}
-    classes = [str(name) for name in summary["classes"]]
-    confidence = outputs.softmax(dim=1).amax(dim=1).tolist()
-    ids = np.load(prepared_dir(workload) / "test" / "ids.npy")
-    names = [
-        (str(sequence), classes[target], classes[found])
-        for sequence, target, found in zip(ids, targets.tolist(), predictions.tolist(), strict=True)
-    ]
-
-    write_json(out / "metrics.json", metrics)
-    store.write_table(
-        out / "per_class.csv",
-        [{"class": name, **row} for name, row in zip(classes, task.per_class(confusion), strict=True)],
-    )
-    store.write_table(
-        out / "confusion.csv", [{"actual": actual, "predicted": predicted} for _, actual, predicted in names]
-    )
-    store.write_table(
-        out / "predictions.csv",
-        [
-            {"sequence": sequence, "actual": actual, "predicted": predicted, "confidence": value}
-            for (sequence, actual, predicted), value in zip(names, confidence, strict=True)
-        ],
-    )
-    draw_confusion(
-        confusion.tolist(),
-        classes,
-        f"{workload}: accuracy {metrics['accuracy']:.3f} on {len(split):,} test sequences",
-        out / "confusion.png",
-    )
-    result = {
+    result = open_task(job.params.task, job.summary).evaluate(outputs.cpu(), job.read)
+    if isinstance(job.params.preprocess, Rally):
+        result.metrics.update(scores_by_noise(job, job.params.preprocess, model, where))
+    return result, {
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
         "num_samples": len(split),
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "measured_on": platform.node(),
     }
-    write_json(out / "evaluate.json", result)
-    return metrics, result
 
 
-def draw_confusion(cells: list[list[int]], classes: list[str], title: str, path: Path) -> None:
-    """True classes as rows. Colours show the share of the row, numbers the count."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def scores_by_noise(job: Job, params: Rally, model: torch.nn.Module, where: torch.device) -> dict[str, float]:
+    """The score on newly simulated sequences with less and more noise than in training: how much camera the model can do without."""
+    import torch
 
-    size = max(4.5, 0.42 * len(classes) + 2.5)
-    figure = Figure(figsize=(size + 1, size), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    shares = [[cell / max(sum(row), 1) for cell in row] for row in cells]
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    axes.set(xlabel="predicted", ylabel="actual", title=title, xticks=range(len(classes)), yticks=range(len(classes)))
-    axes.set_xticklabels(classes, rotation=60, ha="right", rotation_mode="anchor")
-    axes.set_yticklabels(classes)
-    if len(classes) <= 30:
-        for row, counts in enumerate(cells):
-            for column, count in enumerate(counts):
-                if count:
-                    axes.text(
-                        column,
-                        row,
-                        str(count),
-                        ha="center",
-                        va="center",
-                        fontsize=8,
-                        color="white" if shares[row][column] > 0.5 else "black",
-                    )
-    figure.colorbar(image, label="share of the actual class", shrink=0.8)
-    with store.replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    from stages import sequences
+    from stages.runtime import loop
+    from stages.runtime.batches import Split, in_order
+
+    task = open_task(job.params.task, job.summary)
+    found = {}
+    for factor in NOISE_FACTORS:
+        noisy = replace(params, noise=factor * params.noise, seed=params.seed + 1)
+        simulated = sequences.from_rallies(noisy, NUM_NOISE_SEQUENCES)
+        sequences.standardize(simulated, job.summary["mean"], job.summary["std"])
+        values, targets = torch.from_numpy(simulated.values), torch.from_numpy(simulated.labels)
+        split = Split(
+            {"values": values, "mask": torch.ones(targets.shape, dtype=torch.bool), "targets": targets}, where
+        )
+        outputs = loop.outputs_of(model, split.batches(in_order(split), BATCH_SIZE)).cpu()
+        score = task.score(task.predict(outputs), targets, split.tensors["mask"])
+        found[f"{task.score_name}_at_noise_{noisy.noise:g}px"] = score
+    return found
+
+
+def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[Path]:
+    """Write all of it; return what MLflow gets a copy of."""
+    from stages import plots
+
+    out, task = job.folder, open_task(job.params.task, job.summary)
+    score = task.score_name
+    write_json(out / "metrics.json", result.metrics)  # numbers alone: it is a DVC metric
+    write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})
+    write_json(out / "evaluate.json", measured)
+    store.write_table(out / "scores.csv", result.scores)
+    store.write_table(
+        out / "confusion.csv", [{"actual": actual, "predicted": said} for actual, said in result.confusion]
+    )
+    store.write_table(out / "predictions.csv", result.predictions)
+    title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {job.summary['num_per_split']['test']:,} test sequences"
+    pictures = {"result": result.draw(title), "training": plots.page(job.workload, [run_of(job, result.metrics)])}
+    if by_noise := noise_curve(result.metrics, score, job.params):
+        pictures["noise"] = plots.noise(*by_noise, f"{job.workload}: {score} against noise")
+    for name, figure in pictures.items():
+        plots.save(figure, out / "plots" / f"{name}.png")
+    files = ("metrics.json", "result.json", "scores.csv", "confusion.csv", "predictions.csv")
+    return [out / name for name in files] + [out / "plots" / f"{name}.png" for name in pictures]
+
+
+def noise_curve(metrics: dict[str, float], score: str, params: Workload) -> tuple[list[float], list[float]] | None:
+    """(noise in pixels, score), in order; None for data that has no noise of its own."""
+    if not isinstance(params.preprocess, Rally):
+        return None
+    start = f"{score}_at_noise_"
+    points = {float(name[len(start) : -2]): value for name, value in metrics.items() if name.startswith(start)}
+    points[params.preprocess.noise] = metrics[score]
+    return sorted(points), [points[noise] for noise in sorted(points)]
+
+
+def run_of(job: Job, metrics: dict[str, float]) -> dict[str, Any]:
+    """What `plots.page` shows of a run."""
+    measured = read_json(job.folder / "measured.json")
+    return {
+        "label": f"{measured['device']}: {measured['device_name']}",
+        "device": measured["device"],
+        "score": open_task(job.params.task, job.summary).score_name,
+        "history": store.read_numbers(job.folder / "history.csv"),
+        "timings": store.read_numbers(job.folder / "timings.csv"),
+        "absent": measured["absent"],
+        "metrics": metrics,
+    }

@@ -4,6 +4,7 @@ Every key is required and every unknown one refused with the nearest known name,
 thing silently. Imports nothing heavy: always-run stages and flows read params too. The values are what DVC depends on, not this file.
 """
 
+import copy
 import difflib
 import re
 import types
@@ -13,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from stages.runtime.store import ROOT
+from stages.runtime.store import ROOT, preset_file, read_json
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -27,6 +28,13 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class SeriesColumns:
+    time: str
+    target: str  # what is forecast, and the first feature
+    features: tuple[str, ...]  # further ones
+
+
+@dataclass(frozen=True)
 class Split:
     """Shares of the sequences (adding up to 1) or absolute counts."""
 
@@ -36,12 +44,48 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Preprocess:
+class SequenceTable:
+    """A table of many sequences (stages/sequences.py): one label each (classify), or one per step (detect)."""
+
+    source: Literal["sequences"]
     table: str
     columns: Columns
     split: Split
     seed: int
     velocity: bool
+    missing: Literal["refuse", "interpolate"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A table of one long series (stages/series.py), cut into windows."""
+
+    source: Literal["series"]
+    table: str
+    columns: SeriesColumns
+    interval: str  # between two steps: 15min, 1h, 1d
+    transform: Literal["log-return", "difference"]
+    missing: Literal["skip", "interpolate", "refuse"]
+    input_steps: int
+    horizon: int
+    stride: int
+    split: Split
+
+
+@dataclass(frozen=True)
+class Rally:
+    """Simulated tennis rallies (stages/rally.py); there is no table."""
+
+    source: Literal["rally"]
+    num_steps: int
+    noise: float  # standard deviation of a detected position, pixels
+    missed: float  # share of the frames in which the ball is not found
+    occlusion: float  # share of the sequences in which it is hidden for a while
+    split: Split
+    seed: int
+
+
+Preprocess = SequenceTable | Series | Rally
 
 
 @dataclass(frozen=True)
@@ -68,8 +112,49 @@ class Transformer:
     dropout: float  # on the output of each sublayer
 
 
+@dataclass(frozen=True)
+class ConvGRU:
+    name: Literal["conv_gru"]
+    hidden_size: int  # per direction, and channels of the convolutions
+    num_layers: int  # of the GRU
+    num_convolutions: int
+    kernel_size: int  # odd
+    dropout: float
+
+
+@dataclass(frozen=True)
+class TeacherForcing:
+    """Share of the decoder's inputs that are the true values, from the first epoch to the last."""
+
+    start: float
+    end: float
+    decay: Literal["linear", "exponential"]
+
+
+@dataclass(frozen=True)
+class Seq2Seq:
+    name: Literal["seq2seq"]
+    hidden_size: int
+    num_layers: int
+    dropout: float
+    cell: Literal["native", "manual"]  # nn.LSTM, or the same written by hand
+    teacher_forcing: TeacherForcing
+
+
 # A model's name is its file in stages/models/; a task's name is its file in stages/tasks/.
-Model = GRU | Transformer
+Model = GRU | Transformer | ConvGRU | Seq2Seq
+Task = Literal["classify", "forecast", "detect"]
+# What goes together: the models that a task can be trained with, and where its data can come from.
+MODELS: dict[str, tuple[str, ...]] = {
+    "classify": ("gru", "transformer", "conv_gru"),
+    "forecast": ("gru", "transformer", "conv_gru", "seq2seq"),
+    "detect": ("gru", "transformer", "conv_gru"),
+}
+SOURCES: dict[str, tuple[str, ...]] = {
+    "classify": ("sequences",),
+    "forecast": ("series",),
+    "detect": ("sequences", "rally"),
+}
 
 
 @dataclass(frozen=True)
@@ -90,6 +175,8 @@ class Train:
     epochs: int
     warmup_epochs: int
     batch_size: int
+    accumulation: int  # the batch is worked through in this many parts, to save memory; the step is the same
+    precision: Literal["fp32", "tf32", "bf16"]
     learning_rate: float
     weight_decay: float
     schedule: Literal["cosine", "one-cycle"]
@@ -106,7 +193,7 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Workload:
-    task: Literal["classify"]
+    task: Task
     preprocess: Preprocess
     preload: Preload
     train: Train
@@ -117,7 +204,12 @@ class Workload:
 class Params:
     workloads: tuple[str, ...]
     devices: tuple[Device, ...]
-    blocks: dict[str, Workload]
+    preset: str  # a name of `presets`, or none, or auto
+    presets: dict[str, dict[str, dict[str, Any]]]  # preset -> workload or `all` -> dotted name in the block -> value
+    blocks: dict[str, Workload]  # as written; `load_workload` applies the preset
+
+
+TOP_LEVEL = ("workloads", "devices", "preset", "presets")
 
 
 # What the types cannot say: the smallest value each number may have, and the largest where there is one.
@@ -126,6 +218,18 @@ LIMITS: dict[str, tuple[float, float]] = {
     "epochs": (1, float("inf")),
     "warmup_epochs": (0, float("inf")),
     "batch_size": (1, float("inf")),
+    "accumulation": (1, float("inf")),
+    "input_steps": (2, float("inf")),
+    "horizon": (1, float("inf")),
+    "stride": (1, float("inf")),
+    "num_steps": (16, float("inf")),
+    "noise": (0, float("inf")),
+    "missed": (0, 0.9),
+    "occlusion": (0, 1),
+    "num_convolutions": (0, float("inf")),
+    "kernel_size": (1, float("inf")),
+    "start": (0, 1),
+    "end": (0, 1),
     "hidden_size": (1, float("inf")),
     "feedforward_size": (1, float("inf")),
     "num_layers": (1, float("inf")),
@@ -173,17 +277,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind`: a dataclass, a union of them told apart by `name`, Literal, tuple, or a plain type. Else ValueError."""
+    """`value` as `kind`: a dataclass, a union of them told apart by their first field, Literal, tuple, or a plain type.
+
+    Raises ValueError.
+    """
     origin = typing.get_origin(kind)
     if isinstance(kind, types.UnionType):
-        if not isinstance(value, dict) or "name" not in value:
-            raise ValueError(f"params.yaml: {where} must be a mapping with a `name`; received {value!r}")
-        options = {
-            typing.get_args(typing.get_type_hints(option)["name"])[0]: option for option in typing.get_args(kind)
-        }
-        if value["name"] not in options:
-            raise ValueError(f"params.yaml: {where}.name is {value['name']!r}{nearest(value['name'], options)}")
-        return parse(options[value["name"]], value, where)
+        key = fields(typing.get_args(kind)[0])[0].name
+        options = {typing.get_args(typing.get_type_hints(option)[key])[0]: option for option in typing.get_args(kind)}
+        if not isinstance(value, dict) or key not in value:
+            raise ValueError(
+                f"params.yaml: {where} must be a mapping with a `{key}`{nearest('', options)}; received {value!r}"
+            )
+        if value[key] not in options:
+            raise ValueError(f"params.yaml: {where}.{key} is {value[key]!r}{nearest(value[key], options)}")
+        return parse(options[value[key]], value, where)
     if is_dataclass(kind):
         return parse_dataclass(kind, value, where)
     if origin is Literal:
@@ -191,7 +299,7 @@ def parse(kind: Any, value: Any, where: str) -> Any:
             raise ValueError(f"params.yaml: {where} is {value!r}{nearest(value, map(str, typing.get_args(kind)))}")
         return value
     if origin is tuple:
-        if not isinstance(value, list) or not value:
+        if not isinstance(value, list) or not (value or where.endswith(".preprocess.columns.features")):
             raise ValueError(f"params.yaml: {where} is {value!r}; it must be a list with at least one entry")
         entries = tuple(parse(typing.get_args(kind)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
         if len(set(entries)) < len(entries):
@@ -231,14 +339,9 @@ def parse_dataclass(kind: Any, value: Any, where: str) -> Any:
 
 def check_workload(name: str, block: Workload) -> None:
     """What no single key can tell: pairs that cannot go together."""
-    split, train = block.preprocess.split, block.train
-    shares = (split.train, split.val, split.test)
-    whole_numbers = all(isinstance(share, int) for share in shares)
-    if not whole_numbers and abs(sum(shares) - 1) > 1e-6:
-        raise ValueError(
-            f"params.yaml: {name}.preprocess.split adds up to {sum(shares):g} ({split.train} + {split.val} + {split.test}); "
-            "shares must add up to 1, or give whole numbers of sequences"
-        )
+    preprocess, train = block.preprocess, block.train
+    check_combination(name, block)
+    check_split(name, preprocess)
     if train.learning_rate <= 0:
         raise ValueError(f"params.yaml: {name}.train.learning_rate is {train.learning_rate}; it must be above 0")
     if train.warmup_epochs >= train.epochs:
@@ -246,10 +349,67 @@ def check_workload(name: str, block: Workload) -> None:
             f"params.yaml: {name}.train.warmup_epochs is {train.warmup_epochs} and epochs is {train.epochs}; "
             "at least one epoch must be left to measure"
         )
+    if train.accumulation > train.batch_size:
+        raise ValueError(
+            f"params.yaml: {name}.train.accumulation is {train.accumulation} and batch_size is {train.batch_size}; "
+            "a batch cannot be worked through in more parts than it has sequences"
+        )
     if isinstance(train.model, Transformer) and train.model.hidden_size % train.model.num_heads:
         raise ValueError(
             f"params.yaml: {name}.train.model.hidden_size is {train.model.hidden_size} and num_heads is {train.model.num_heads}; "
             "the first must be a multiple of the second"
+        )
+    if isinstance(train.model, ConvGRU) and train.model.kernel_size % 2 == 0:
+        raise ValueError(
+            f"params.yaml: {name}.train.model.kernel_size is {train.model.kernel_size}; it must be odd, so that a frame stays in the middle"
+        )
+
+
+def check_combination(name: str, block: Workload) -> None:
+    """The task, its source of data, its model, and what training may do to its sequences."""
+    task, source, model, augment = block.task, block.preprocess.source, block.train.model.name, block.train.augment
+    if source not in SOURCES[task]:
+        raise ValueError(
+            f"params.yaml: {name}.task is {task!r} and {name}.preprocess.source is {source!r}, which do not go together; "
+            f"sources for {task}: {', '.join(SOURCES[task])}; tasks for {source}: {', '.join(t for t in SOURCES if source in SOURCES[t])}"
+        )
+    if model not in MODELS[task]:
+        raise ValueError(
+            f"params.yaml: {name}.task is {task!r} and {name}.train.model.name is {model!r}, which do not go together; "
+            f"models for {task}: {', '.join(MODELS[task])}; tasks for {model}: {', '.join(t for t in MODELS if model in MODELS[t])}"
+        )
+    unfit = {"classify": (), "detect": ("warp",), "forecast": ("mix", "shift", "warp")}[task]
+    for key in unfit:
+        if getattr(augment, key):
+            raise ValueError(
+                f"params.yaml: {name}.train.augment.{key} is {getattr(augment, key)}; it must be 0 for {task}, "
+                "whose targets it would not change with the input"
+            )
+    if task == "forecast" and block.train.label_smoothing:
+        raise ValueError(
+            f"params.yaml: {name}.train.label_smoothing is {block.train.label_smoothing}; it must be 0 for forecast, which has no labels"
+        )
+
+
+def check_split(name: str, preprocess: Preprocess) -> None:
+    split = preprocess.split
+    shares = (split.train, split.val, split.test)
+    if not all(shares):
+        raise ValueError(f"params.yaml: {name}.preprocess.split is {shares}; train, val and test each need more than 0")
+    whole_numbers = all(isinstance(share, int) for share in shares)
+    if isinstance(preprocess, Rally):
+        if not whole_numbers:
+            raise ValueError(
+                f"params.yaml: {name}.preprocess.split is {shares}; a simulation needs whole numbers of sequences"
+            )
+    elif not whole_numbers and abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(
+            f"params.yaml: {name}.preprocess.split adds up to {sum(shares):g} ({split.train} + {split.val} + {split.test}); "
+            "shares must add up to 1, or give whole numbers of sequences"
+        )
+    elif whole_numbers and isinstance(preprocess, Series):
+        raise ValueError(
+            f"params.yaml: {name}.preprocess.split is {shares}; a series is split by shares of its time that add up to 1"
         )
 
 
@@ -260,23 +420,89 @@ def check_name(name: Any, where: str) -> None:
 
 
 def parse_params(raw: dict[str, Any]) -> Params:
-    for key in ("workloads", "devices"):
+    for key, example in {"workloads": "[sign]", "devices": "[auto]", "preset": "none", "presets": "{}"}.items():
         if key not in raw:
-            raise ValueError(
-                f"params.yaml: {key} is missing; add e.g. `{key}: [{'sign' if key == 'workloads' else 'auto'}]`"
-            )
+            raise ValueError(f"params.yaml: {key} is missing; add e.g. `{key}: {example}`")
     workloads = parse(tuple[str, ...], raw["workloads"], "workloads")
     devices = parse(tuple[Device, ...], raw["devices"], "devices")
-    blocks = {key: value for key, value in raw.items() if key not in ("workloads", "devices")}
+    blocks = {key: value for key, value in raw.items() if key not in TOP_LEVEL}
     for name in (*workloads, *blocks):
         check_name(name, "workload")
     for name in workloads:
         if name not in blocks:
             raise ValueError(f"params.yaml: workloads names {name!r}, which has no block{nearest(name, blocks)}")
-    parsed = {name: parse(Workload, block, name) for name, block in blocks.items()}
-    for name, block in parsed.items():
-        check_workload(name, block)
-    return Params(workloads, devices, parsed)
+    presets = parse_presets(raw["presets"], blocks)
+    if raw["preset"] not in (accepted := ("none", "auto", *presets)):
+        raise ValueError(f"params.yaml: preset is {raw['preset']!r}{nearest(str(raw['preset']), accepted)}")
+    parsed = {name: parse_block(name, block, {}) for name, block in blocks.items()}
+    for preset in presets:  # a preset that is not in use must not wait with its mistakes until it is
+        for name in workloads:
+            parse_block(name, blocks[name], overrides_of(presets, preset, name), f"presets.{preset}: ")
+    return Params(workloads, devices, raw["preset"], presets, parsed)
+
+
+def parse_presets(raw: Any, blocks: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Preset -> `all` or a workload -> dotted name -> value, checked as far as names go."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"params.yaml: presets is {raw!r}; it must be a mapping of names, `{{}}` for none")
+    for preset, parts in raw.items():
+        check_name(preset, "preset")
+        if preset in ("none", "auto"):
+            raise ValueError(f"params.yaml: presets.{preset} has a name that is taken; choose another one")
+        for who, values in (parts if isinstance(parts, dict) else {"": parts}).items():
+            if who != "all" and who not in blocks:
+                raise ValueError(f"params.yaml: presets.{preset} names {who!r}{nearest(str(who), ['all', *blocks])}")
+            if not isinstance(values, dict):
+                raise ValueError(
+                    f"params.yaml: presets.{preset}.{who} is {values!r}; it must be a mapping such as `train.batch_size: 32`"
+                )
+    return raw
+
+
+def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
+    """What `preset` changes in the block of `workload`: what it says for all, and then what it says for this one."""
+    parts = presets.get(preset, {})
+    return {**parts.get("all", {}), **parts.get(workload, {})}
+
+
+def parse_block(name: str, block: Any, overrides: dict[str, Any], what: str = "") -> Workload:
+    """The block of one workload with dotted `overrides` put in. Raises ValueError, with `what` in front, for what is wrong in it."""
+    try:
+        parsed: Workload = parse(Workload, replaced(block, overrides, name), name)
+        check_workload(name, parsed)
+    except ValueError as error:
+        raise ValueError(f"params.yaml: {what}{str(error).removeprefix('params.yaml: ')}") from None
+    return parsed
+
+
+def replaced(block: Any, overrides: dict[str, Any], name: str) -> Any:
+    """A copy of the nested dict `block` with the dotted `overrides` in place. Raises ValueError for a name that it does not have."""
+    if not overrides or not isinstance(block, dict):
+        return block
+    changed = copy.deepcopy(block)
+    for dotted, value in overrides.items():
+        *folders, last = str(dotted).split(".")
+        place: Any = changed
+        for folder in folders:
+            place = place.get(folder) if isinstance(place, dict) else None
+        if not isinstance(place, dict) or last not in place:
+            raise ValueError(
+                f"{name} has no {dotted!r}; write a name of its block, such as train.batch_size, or override it for other workloads only"
+            )
+        place[last] = value
+    return changed
+
+
+def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:
+    """`wanted`, or for `auto` what fits the machine's best device (`identity`: results/hardware/auto.json), by its memory.
+
+    The limits are those of the guides: small-gpu was for 6 GB, large-gpu for over 20 GB.
+    """
+    if wanted != "auto":
+        return wanted
+    gib = (identity.get("memory_mib") or 0) / 1024
+    fitting = "cpu" if identity["kind"] == "cpu" else "small-gpu" if gib < 8 else "large-gpu" if gib > 20 else "gpu"
+    return fitting if fitting in presets else "none"
 
 
 @cache
@@ -285,10 +511,14 @@ def load_params(path: Path = ROOT / "params.yaml") -> Params:
 
 
 def load_workload(name: str) -> Workload:
-    blocks = load_params().blocks
-    if name not in blocks:
-        raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, blocks)}")
-    return blocks[name]
+    """The block of one workload as it takes effect: with the preset that `hardware` chose (results/presets/<name>.json)."""
+    params = load_params()
+    if name not in params.blocks:
+        raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, params.blocks)}")
+    if params.preset == "none":
+        return params.blocks[name]
+    chosen = read_json(preset_file(name))
+    return parse_block(name, read_yaml(ROOT / "params.yaml")[name], chosen["overrides"], f"preset {chosen['preset']}: ")
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -7,6 +7,7 @@ predictor.predict(table)                                    a raw table as data/
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,8 @@ BATCH_SIZE = 1024
 def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
     """The network with the weights `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json."""
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    config = params.parse(params.Model, about["model"], "model")
-    network = models.build(config, about["num_features"], about["num_outputs"], about["max_steps"])
+    config = params.parse(params.Model, json.loads(json.dumps(about["model"])), "model")
+    network = models.build(config, models.Shape(**about["shape"]))
     network.load_state_dict(load_file(folder / f"{weights}.safetensors"))
     return network.eval(), about
 
@@ -37,37 +38,123 @@ class Predictor:
 
     def __init__(self, folder: Path, weights: str):
         self.network, self.about = load_network(folder, weights)
+        self.learned = self.about["preprocessing"]
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """One row per sequence: sequence, predicted, confidence (the softmax of the predicted class).
+        """classify: a row per sequence (sequence, predicted, confidence, the softmax of the predicted class).
+        detect: a row per event (sequence, step, predicted, confidence). forecast: a row per step ahead of the table's last time
+        (time, step_ahead, predicted).
 
         Raises ValueError, naming the row or the sequence, where the table is not as it should be.
         """
+        return getattr(self, self.about["task"])(model_input)
+
+    def classify(self, table: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        from stages.params import Columns
-        from stages.preload import as_tensors
-        from stages.preprocess import from_frame, standardize, to_sequences
-
-        learned = self.about["preprocessing"]
-        columns = Columns(**{**learned["columns"], "features": tuple(learned["columns"]["features"])})
-        unlabelled = model_input.drop(columns="split", errors="ignore").assign(**{columns.label: "unknown"})
-        sequences = to_sequences(from_frame(unlabelled, columns, "the table"), columns, learned["velocity"])
-        if sequences.values.shape[1] > self.about["max_steps"]:
-            longest = sequences.ids[sequences.lengths.argmax()]
-            raise ValueError(
-                f"sequence {longest!r} has {sequences.lengths.max()} steps; the model was trained with up to {self.about['max_steps']}"
-            )
-        standardize(sequences, np.array(learned["mean"]), np.array(learned["std"]))
-        tensors = as_tensors(sequences.values, sequences.lengths, sequences.labels)
-        values, mask = torch.from_numpy(tensors["values"]), torch.from_numpy(tensors["mask"])
-        with torch.inference_mode():
-            parts = zip(values.split(BATCH_SIZE), mask.split(BATCH_SIZE), strict=True)
-            confidence, index = torch.cat([self.network(*part) for part in parts]).softmax(dim=1).max(dim=1)
-        classes = np.array(learned["classes"])
+        sequences, outputs = self.outputs_for_sequences(table)
+        confidence, index = outputs.softmax(dim=1).max(dim=1)
+        classes = np.array(self.learned["classes"])
         return pd.DataFrame(
             {"sequence": sequences.ids, "predicted": classes[index.numpy()], "confidence": confidence.numpy()}
         )
+
+    def detect(self, table: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        from stages.tasks import detect
+
+        sequences, outputs = self.outputs_for_sequences(table)
+        predictions = detect.predict(outputs).numpy()
+        predictions[np.arange(predictions.shape[1]) >= sequences.lengths[:, None]] = 0
+        rows, steps = np.nonzero(predictions)
+        numbers = predictions[rows, steps]
+        columns = params.Columns(**self.columns())
+        # `steps` counts the sequence's rows; the reader knows them by the table's own column.
+        ordered = table.assign(**{columns.sequence: table[columns.sequence].astype(str)})
+        by_sequence = {
+            name: part.sort_values().to_numpy() for name, part in ordered.groupby(columns.sequence)[columns.step]
+        }
+        return pd.DataFrame(
+            {
+                "sequence": sequences.ids[rows],
+                "step": [by_sequence[sequences.ids[row]][step] for row, step in zip(rows, steps, strict=True)],
+                "predicted": np.array(self.learned["classes"])[numbers],
+                "confidence": outputs.softmax(dim=2).numpy()[rows, steps, numbers],
+            }
+        )
+
+    def forecast(self, table: pd.DataFrame) -> pd.DataFrame:
+        import pandas as pd
+
+        from stages import series
+        from stages.tables import from_frame
+        from stages.tasks.forecast import Task
+
+        learned = params.parse(params.Series, {f.name: self.learned[f.name] for f in fields(params.Series)}, "model")
+        columns, interval = learned.columns, series.interval_ns(learned.interval)
+        wanted = [columns.time, columns.target, *columns.features]
+        grid = series.to_grid(from_frame(table, wanted, "the table"), learned, interval)
+        needed = learned.input_steps + 1  # one more for the first change
+        if len(grid.times) < needed or not grid.known[-needed:].all():
+            raise ValueError(
+                f"a forecast needs the last {needed} steps of {learned.interval} without a gap; the table ends with "
+                f"{int(grid.known[::-1].cumprod().sum())} such steps"
+            )
+        mean, std = np.array(self.learned["mean"]), np.array(self.learned["std"])
+        steps = series.transform(grid.levels[-needed:], learned.transform)
+        values = series.standardized(steps, mean, std, grid.times[-needed:])[1:][None]
+        summary = {**self.learned, "num_outputs": self.about["shape"]["num_outputs"]}
+        outputs = self.outputs(values, np.ones(values.shape[:2], dtype=bool)).numpy()
+        predicted = Task(summary).levels(outputs, grid.levels[-1:, 0])[0]
+        ahead = np.arange(1, len(predicted) + 1)
+        return pd.DataFrame(
+            {"time": series.iso(grid.times[-1] + ahead * interval), "step_ahead": ahead, "predicted": predicted}
+        )
+
+    def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Any, torch.Tensor]:
+        """The table's sequences, and the network's outputs for them."""
+        from stages.preload import as_tensors
+        from stages.sequences import NO_EVENT, standardize, to_sequences
+        from stages.tables import from_frame
+
+        columns = params.Columns(**self.columns())
+        unlabelled = table.drop(columns="split", errors="ignore").assign(**{columns.label: NO_EVENT})
+        wanted = [columns.sequence, columns.step, *columns.features, columns.label]
+        may_lack = self.learned.get("missing", "interpolate") == "interpolate"
+        sequences = to_sequences(
+            from_frame(unlabelled, wanted, "the table"),
+            columns,
+            self.learned.get("velocity", False),
+            may_lack,
+            per_step=False,
+        )
+        longest = self.about["shape"]["max_steps"]
+        if sequences.values.shape[1] > longest:
+            name = sequences.ids[sequences.lengths.argmax()]
+            raise ValueError(
+                f"sequence {name!r} has {sequences.lengths.max()} steps; the model was trained with up to {longest}"
+            )
+        standardize(sequences, self.learned["mean"], self.learned["std"])
+        tensors = as_tensors(sequences.values, sequences.lengths, sequences.labels)
+        return sequences, self.outputs(tensors["values"], tensors["mask"])
+
+    def columns(self) -> dict[str, Any]:
+        """The names of the table's columns; a simulation has none of its own."""
+        given = self.learned.get("columns") or {
+            "sequence": "sequence",
+            "step": "step",
+            "features": self.learned["features"],
+            "label": "event",
+        }
+        return {**given, "features": tuple(given["features"])}
+
+    def outputs(self, values: np.ndarray, mask: np.ndarray) -> torch.Tensor:
+        with torch.inference_mode():
+            parts = zip(
+                torch.from_numpy(values).split(BATCH_SIZE), torch.from_numpy(mask).split(BATCH_SIZE), strict=True
+            )
+            return torch.cat([self.network(*part) for part in parts])
 
 
 def _load_pyfunc(path: str) -> Predictor:

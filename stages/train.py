@@ -16,10 +16,21 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stages.params import Workload, flatten, load_params, load_workload
+from stages.models import Shape
+from stages.params import Rally, Workload, flatten, load_params, load_workload
 from stages.runtime import store, tracking
-from stages.runtime.store import code_file, hardware_file, packed_dir, prepared_dir, read_json, run_dir, sha256_file
+from stages.runtime.store import (
+    code_file,
+    hardware_file,
+    packed_dir,
+    prepared_dir,
+    preset_file,
+    read_json,
+    run_dir,
+    sha256_file,
+)
 from stages.runtime.terminal import Interruption, Progress
+from stages.tasks import Task, open_task
 
 if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has started
     from stages.runtime.checkpoint import Checkpoint
@@ -29,12 +40,15 @@ if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has sta
 CODE = (
     "stages/train.py",
     "stages/augment.py",
+    "stages/models/parts.py",
     "stages/runtime/batches.py",
     "stages/runtime/device.py",
     "stages/runtime/fit.py",
     "stages/runtime/loop.py",
     "stages/runtime/measure.py",
 )
+# What preprocess learned from the data, which a new table must be treated with too.
+LEARNED = ("features", "classes", "mean", "std", "target")
 # Checkpoints take at most this share of the time; otherwise one is never older than these seconds, or an epoch.
 CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
@@ -60,6 +74,23 @@ class Job:
     plan: dict[str, Any]
     summary: dict[str, Any]
     inputs: dict[str, Any]
+    preset: str
+
+    @property
+    def task(self) -> Task:
+        return open_task(self.params.task, self.summary)
+
+    @property
+    def data_sha256(self) -> str:
+        """Of the raw table; of the packed training split where the data is simulated."""
+        return str(self.summary.get("table_sha256", self.inputs["data"]["train"]))
+
+    @property
+    def shape(self) -> Shape:
+        """What data and task say of the network's size."""
+        return Shape(
+            len(self.summary["features"]), self.task.num_outputs, self.summary["max_steps"], self.task.per_step
+        )
 
 
 @dataclass
@@ -80,6 +111,7 @@ def main(workload: str, device: str) -> None:
         read_json(packed_dir(workload, device) / "plan.json"),
         read_json(prepared_dir(workload) / "summary.json"),
         read_inputs(workload, device),
+        read_json(preset_file(workload))["preset"],
     )
     journal = tracking.start()
     status = "FAILED"
@@ -119,17 +151,16 @@ def make_fit(job: Job) -> Fit:
     from stages.runtime.batches import load_split
     from stages.runtime.device import open_device
     from stages.runtime.fit import Fit
-    from stages.tasks import task_module
 
-    settings, task = job.params.train, task_module(job.params.task)
-    device = open_device(job.identity, settings.threads, settings.deterministic)
+    settings = job.params.train
+    device = open_device(job.identity, settings.threads, settings.deterministic, settings.precision)
     train, val = (
         load_split(store.packed_file(job.workload, job.device, split, job.plan), device, job.plan["residency"])
         for split in ("train", "val")
     )
     torch.manual_seed(settings.seed)
-    model = models.build(settings.model, **shape_of(job)).to(device)
-    return Fit(model, train, val, settings, task.loss, task.num_correct)
+    model = models.build(settings.model, job.shape).to(device)
+    return Fit(model, train, val, settings, job.task)
 
 
 def resume(job: Job, fit: Fit, checkpoint: Checkpoint) -> Record:
@@ -148,9 +179,7 @@ def resume(job: Job, fit: Fit, checkpoint: Checkpoint) -> Record:
 def run_epochs(
     job: Job, fit: Fit, record: Record, checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
 ) -> None:
-    from stages.tasks import task_module
-
-    settings, score, num_samples = job.params.train, task_module(job.params.task).SCORE, len(fit.train_split)
+    settings, score, num_samples = job.params.train, job.task.score_name, len(fit.train_split)
     progress = Progress(f"{job.workload} on {job.identity['name']}", settings.epochs, fit.epochs_done)
     saved_at, save_seconds = time.monotonic(), 0.0
     while fit.epochs_done < settings.epochs:
@@ -201,8 +230,8 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
         with store.replacing(out / f"{name}.safetensors") as temporary:
             save_file(weights, temporary)
     about = {
-        "model": flatten(job.params.train.model),
-        **shape_of(job),
+        "model": asdict(job.params.train.model),
+        "shape": asdict(job.shape),
         "task": job.params.task,
         "workload": job.workload,
     }
@@ -233,7 +262,8 @@ def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> N
         params={
             **flatten(job.params),
             **{name: about[name] for name in ("device", "device.name", "cpu.threads", "torch")},
-            "data.sha256": job.summary["table_sha256"],
+            "preset": job.preset,
+            "data.sha256": job.data_sha256,
             "git.commit": git.get("mlflow.source.git.commit", "none"),
             "num_parameters": num_parameters,
             "residency": job.plan["residency"],
@@ -244,7 +274,8 @@ def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> N
             "mlflow.source.type": "LOCAL",
             "workload": job.workload,
             "requested_device": job.device,
-            "data.sha256": job.summary["table_sha256"],
+            "preset": job.preset,
+            "data.sha256": job.data_sha256,
             **git,
             **tracking.caller_tags(),
         },
@@ -263,16 +294,6 @@ def read_inputs(workload: str, device: str) -> dict[str, Any]:
     }
 
 
-def shape_of(job: Job) -> dict[str, int]:
-    """What the data say of the network's size."""
-    summary = job.summary
-    return {
-        "num_features": len(summary["features"]),
-        "num_outputs": len(summary["classes"]),
-        "max_steps": summary["max_steps"],
-    }
-
-
 def digests(inputs: dict[str, Any]) -> dict[str, str]:
     """What a comparison of two runs' times must find equal."""
     return {
@@ -283,25 +304,22 @@ def digests(inputs: dict[str, Any]) -> dict[str, str]:
 
 def preprocessing_of(job: Job) -> dict[str, Any]:
     """What must be done to a new table before the model sees it."""
-    params = job.params.preprocess
-    learned = {name: job.summary[name] for name in ("features", "classes", "mean", "std")}
-    return {"columns": asdict(params.columns), "velocity": params.velocity, **learned}
+    return {**asdict(job.params.preprocess), **{name: job.summary[name] for name in LEARNED if name in job.summary}}
 
 
 def dataset_of(job: Job) -> dict[str, Any]:
     """The fields of mlflow.entities.Dataset."""
-    summary = job.summary
-    source = store.raw_dir(job.workload) / job.params.preprocess.table
-    profile = {
-        "num_sequences": summary["num_sequences"],
-        "num_classes": len(summary["classes"]),
-        "features": summary["features"],
-    }
+    summary, params = job.summary, job.params.preprocess
+    table = None if isinstance(params, Rally) else store.raw_dir(job.workload) / params.table
+    source = store.relative(table) if table else "stages/rally.py"
+    profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
+    if "classes" in summary:
+        profile["num_classes"] = len(summary["classes"])
     return {
         "name": job.workload,
-        "digest": summary["table_sha256"][:16],
+        "digest": job.data_sha256[:16],
         "source_type": "local",
-        "source": json.dumps({"uri": store.relative(source)}),
+        "source": json.dumps({"uri": source}),
         "schema": None,
         "profile": json.dumps(profile),
     }

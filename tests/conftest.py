@@ -16,14 +16,18 @@ ROOT = Path(__file__).resolve().parents[1]
 TINY = """
 workloads: [tiny]
 devices: [cpu]
+preset: none
+presets: {}
 tiny:
   task: classify
   preprocess:
+    source: sequences
     table: table.csv
     columns: {sequence: sequence, step: step, features: [x, y], label: label}
     split: {train: 0.6, val: 0.2, test: 0.2}
     seed: 0
     velocity: true
+    missing: refuse
   preload: {residency: auto}
   train:
     model: {name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}
@@ -32,6 +36,8 @@ tiny:
     epochs: 3
     warmup_epochs: 1
     batch_size: 16
+    accumulation: 1
+    precision: fp32
     learning_rate: 1e-2
     weight_decay: 0.01
     schedule: one-cycle

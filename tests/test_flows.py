@@ -51,7 +51,8 @@ def main(*item):
 """
 ROW = {
     "workload": "sign", "requested": "auto", "device": "cpu", "device_name": "Some CPU", "epoch_seconds": 0.5,
-    "samples_per_second": 100.0, "metrics": {"accuracy": 0.875}, "measured_at": "2026-01-02T03:04:05+0000",
+    "samples_per_second": 100.0, "metrics": {"accuracy": 0.875}, "score_name": "accuracy", "score": 0.875,
+    "measured_at": "2026-01-02T03:04:05+0000",
     "measured_on": "somewhere", "mlflow_run_id": "abc",
 }  # fmt: skip
 STAGES: dict[str, tuple[list[str], Any]] = {
@@ -428,7 +429,7 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
     result = project.run("-m", "flows.pipeline", "-S", "sign.train.epoch=3")
     assert result.returncode == 1 and "did you mean 'sign.train.epochs'?" in result.stderr
     assert not project.children(project.latest("pipeline"))
-    from flows.pipeline import make_plan
+    from flows.pipeline import make_plan, with_preset
 
     nothing: dict[str, Any] = {"workloads": None, "devices": None, "overrides": {}, "force": False, "name": "calm-fox"}
     for given, expected in (
@@ -440,6 +441,10 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
         with pytest.raises(ValueError, match=re.escape(expected)):
             make_plan(**nothing | given)
     assert make_plan(**nothing).commands == [["repro"]]
+    small = make_plan(**nothing | {"overrides": with_preset("small-gpu", {})})
+    assert small.commands == [["exp", "run", "--temp", "--name", "calm-fox", "--set-param", 'preset="small-gpu"']]
+    with pytest.raises(ValueError, match="preset is given both"):
+        with_preset("cpu", {"preset": "gpu"})
     some = make_plan(**nothing | {"workloads": ["sign"], "force": True}).commands
     assert some == [["repro", "--force", "evaluate@sign-auto"], ["repro", "--single-item", "compare"]]
     plan = make_plan(**nothing | {"devices": ["cpu"], "overrides": {"sign.train.schedule": "cosine"}})

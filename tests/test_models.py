@@ -1,63 +1,234 @@
-"""Models, the task's scores and augmentation, as properties."""
+"""Models, the tasks' scores and augmentation, as properties."""
 
+import numpy as np
 import pytest
 import torch
 
 from stages import augment, models
-from stages.params import GRU, Augment, Transformer
-from stages.tasks import classify
+from stages.models import Shape
+from stages.models.seq2seq import teacher_share
+from stages.params import GRU, MODELS, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
+from stages.tasks import classify, detect, forecast, open_task
 
-CONFIGS = [
-    GRU("gru", hidden_size=16, num_layers=1, bidirectional=False, dropout=0.0),
-    GRU("gru", hidden_size=16, num_layers=2, bidirectional=True, dropout=0.0),
-    Transformer("transformer", hidden_size=16, num_layers=2, num_heads=2, feedforward_size=32, dropout=0.0),
-]
-by_name = pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.name}{config.num_layers}")
+FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
+CONFIGS = {
+    "gru": GRU("gru", hidden_size=16, num_layers=2, bidirectional=True, dropout=0.0),
+    "transformer": Transformer(
+        "transformer", hidden_size=16, num_layers=2, num_heads=2, feedforward_size=32, dropout=0.0
+    ),
+    "conv_gru": ConvGRU("conv_gru", hidden_size=16, num_layers=1, num_convolutions=2, kernel_size=3, dropout=0.0),
+    "seq2seq": Seq2Seq("seq2seq", hidden_size=16, num_layers=2, dropout=0.0, cell="native", teacher_forcing=FORCING),
+}
+SUMMARIES = {
+    "classify": {"classes": ["a", "b", "c", "d"]},
+    "detect": {
+        "classes": ["none", "hit", "bounce"],
+        "features": ["x", "y", "z"],
+        "num_per_class": {"train": {"none": 50, "hit": 9, "bounce": 8}},
+    },
+    "forecast": {"num_outputs": 3, "mean": [0.0], "std": [1.0], "target": {"name": "x", "transform": "difference"}},
+}
+COMBINATIONS = [(task, model) for task, names in MODELS.items() for model in names]
+combined = pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS, ids=lambda name: name)
+NUM_STEPS = 12
 
 
-def batch(num_sequences: int = 10, num_steps: int = 7) -> tuple[torch.Tensor, torch.Tensor]:
-    values = torch.randn(num_sequences, num_steps, 3, generator=torch.Generator().manual_seed(1))
-    lengths = torch.arange(num_sequences) % (num_steps - 2) + 3
-    mask = torch.arange(num_steps)[None, :] < lengths[:, None]
-    return values.masked_fill(~mask.unsqueeze(-1), 0.0), mask
-
-
-@by_name
-def test_a_model_overfits_ten_samples(config):
+def made(task_name: str, model_name: str, max_steps: int = NUM_STEPS) -> tuple:
     torch.manual_seed(0)
-    values, mask = batch()
-    targets = torch.arange(10) % 4
-    model = models.build(config, num_features=3, num_outputs=4, max_steps=7)
+    task = open_task(task_name, SUMMARIES[task_name])
+    return task, models.build(CONFIGS[model_name], Shape(3, task.num_outputs, max_steps, task.per_step))
+
+
+def batch(task_name: str, num_sequences: int = 10) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """values, mask, targets of random sequences; of unequal lengths, except where windows are always full."""
+    draw = torch.Generator().manual_seed(1)
+    values = torch.randn(num_sequences, NUM_STEPS, 3, generator=draw)
+    lengths = (
+        torch.full((num_sequences,), NUM_STEPS) if task_name == "forecast" else torch.arange(num_sequences) % 5 + 8
+    )
+    mask = torch.arange(NUM_STEPS)[None, :] < lengths[:, None]
+    targets = {
+        "classify": lambda: torch.arange(num_sequences) % 4,
+        "forecast": lambda: torch.randn(num_sequences, 3, generator=draw),
+        "detect": lambda: (
+            torch.eye(NUM_STEPS, dtype=torch.int64)[[1, 6, 2, 5, 3, 7, 4, 1, 6, 2]]
+            * (torch.arange(num_sequences) % 2 + 1)[:, None]
+        ),
+    }[task_name]()
+    return values.masked_fill(~mask.unsqueeze(-1), 0.0), mask, targets
+
+
+@combined
+def test_every_combination_overfits_ten_samples(task_name: str, model_name: str):
+    values, mask, targets = batch(task_name)
+    task, model = made(task_name, model_name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(150):
+    for _ in range(200):
         optimizer.zero_grad()
-        classify.loss(model(values, mask), targets, 0.0).backward()
+        task.loss(model(values, mask), targets, mask, 0.0).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
-    assert torch.equal(classify.predict(model(values, mask)), targets)
+    assert task.score(task.predict(model(values, mask)), targets, mask) > (0.8 if task_name == "forecast" else 0.999)
 
 
-@by_name
-def test_what_stands_in_the_padding_changes_nothing(config):
-    torch.manual_seed(0)
-    values, mask = batch()
-    model = models.build(config, num_features=3, num_outputs=4, max_steps=9).eval()
+@combined
+def test_what_stands_in_the_padding_changes_nothing(task_name: str, model_name: str):
+    if task_name == "forecast":
+        task_name = "classify" if model_name != "seq2seq" else pytest.skip("windows are full: there is no padding")
+    values, mask, _ = batch(task_name)
+    task, model = made(task_name, model_name, NUM_STEPS + 2)
+    model.eval()
     with torch.no_grad():
         expected = model(values, mask)
         garbage = torch.where(mask.unsqueeze(-1), values, torch.full_like(values, 123.0))
-        torch.testing.assert_close(model(garbage, mask), expected)
         longer, longer_mask = torch.nn.functional.pad(values, (0, 0, 0, 2)), torch.nn.functional.pad(mask, (0, 2))
-        torch.testing.assert_close(model(longer, longer_mask), expected)
+        for found in (model(garbage, mask), model(longer, longer_mask)):
+            if task.per_step:
+                torch.testing.assert_close(found[:, :NUM_STEPS][mask], expected[mask])
+            else:
+                torch.testing.assert_close(found, expected)
 
 
-@by_name
-def test_every_parameter_gets_a_gradient(config):
-    values, mask = batch()
-    model = models.build(config, num_features=3, num_outputs=4, max_steps=7)
+@combined
+def test_every_parameter_gets_a_gradient(task_name: str, model_name: str):
+    values, mask, _ = batch(task_name)
+    _, model = made(task_name, model_name)
     model(values, mask).square().sum().backward()
     assert [
         name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()
     ] == []
+
+
+@pytest.mark.parametrize("task_name", ["classify", "detect"])
+def test_parts_of_a_batch_add_up_to_its_gradient(task_name: str):
+    from stages.runtime.batches import Batch
+
+    values, mask, targets = batch(task_name)
+    whole = Batch(values, mask, targets, torch.arange(10))
+    gradients = []
+    for num_parts in (1, 3):
+        task, model = made(task_name, "gru")
+        for part in whole.parts(num_parts):
+            loss = task.loss(model(*part.inputs()), part.targets, part.mask, 0.0)
+            (loss * len(part) / len(whole)).backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+# The decoder ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_the_hand_written_cell_computes_what_the_library_does(num_layers: int):
+    values, mask, targets = batch("forecast")
+    found = []
+    for cell in ("native", "manual"):
+        torch.manual_seed(0)
+        config = Seq2Seq("seq2seq", 16, num_layers, 0.0, cell, FORCING)
+        model = models.build(config, Shape(3, 3, NUM_STEPS, per_step=False))
+        outputs = model(values, mask, targets)
+        (outputs - targets).square().mean().backward()
+        found.append([outputs, *(parameter.grad for parameter in model.parameters())])
+    for native, manual in zip(*found, strict=True):
+        torch.testing.assert_close(manual, native)
+
+
+def test_the_teacher_decides_what_the_decoder_is_fed_with():
+    values, mask, targets = batch("forecast")
+    _, model = made("forecast", "seq2seq")
+    model.eval()
+    nothing, everything = torch.full_like(targets, torch.nan), targets
+    own, forced = model(values, mask, nothing), model(values, mask, everything)
+    assert torch.equal(own, model(values, mask))
+    assert torch.equal(own[:, 0], forced[:, 0])  # the first step is fed with the last known value
+    assert not torch.isclose(own[:, 1:], forced[:, 1:]).any()
+    one = nothing.clone()
+    one[3, 0] = targets[3, 0]
+    mixed = model(values, mask, one)
+    assert torch.equal(mixed[3, 1], forced[3, 1]) and torch.equal(mixed[[0, 1, 2, 4]], own[[0, 1, 2, 4]])
+
+
+def test_teacher_forcing_decays_from_start_to_end():
+    assert [teacher_share(FORCING, epoch, 5) for epoch in range(5)] == [1.0, 0.75, 0.5, 0.25, 0.0]
+    exponential = [teacher_share(TeacherForcing(0.8, 0.1, "exponential"), epoch, 4) for epoch in range(4)]
+    assert exponential == pytest.approx([0.8, 0.4, 0.2, 0.1])
+    assert teacher_share(FORCING, 0, 1) == 1.0
+
+
+# Scores --------------------------------------------------------------------------------------------------------------
+
+
+def test_events_are_matched_one_to_one_within_two_frames():
+    def pairs(actual: list[tuple[int, int]], found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        return detect.match(np.array(actual).reshape(-1, 2), np.array(found).reshape(-1, 2), num_steps=20)
+
+    assert pairs([(0, 5)], [(0, 7)]) == [(0, 0)]
+    assert pairs([(0, 5)], [(0, 8)]) == []
+    assert pairs([(0, 5)], [(0, 4), (0, 6)]) == [(0, 0)]  # the second is one too many
+    assert pairs([(0, 5), (0, 8)], [(0, 7), (0, 9)]) == [(0, 0), (1, 1)]  # nearest first would leave one over
+    assert pairs([(0, 19)], [(1, 0)]) == []  # the next sequence
+    assert pairs([], [(0, 1)]) == [] and pairs([(0, 1)], []) == []
+
+
+def test_event_scores_of_literal_sequences():
+    task = open_task("detect", SUMMARIES["detect"])
+    actual = np.array([[0, 1, 0, 0, 0, 2, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0, 2]])
+    found = np.array([[0, 0, 0, 1, 0, 2, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0, 2, 2]])
+    hit, bounce = task.per_class(found, actual)
+    assert (hit["precision"], hit["recall"], hit["f1"], hit["num_true"]) == (0.5, 0.5, 0.5, 2)
+    assert (bounce["precision"], bounce["recall"], bounce["f1"]) == (2 / 3, 1.0, 0.8)
+    whole = torch.ones(2, 10, dtype=torch.bool)
+    score = task.score(torch.from_numpy(found), torch.from_numpy(actual), whole)
+    assert score == pytest.approx((0.5 + 0.8) / 2)
+    whole[1, 5:] = False  # the last ones lie in the padding now: a hit at 3 is left, and nothing found
+    assert task.per_class(*detect.on_cpu(torch.from_numpy(found), torch.from_numpy(actual), whole))[1]["f1"] == 1.0
+    rows = task.list_events(found, actual, np.zeros((2, 10, 3)), np.array(["p", "q"]))
+    assert [(row["sequence"], row["event"], row["actual"], row["predicted"]) for row in rows] == [
+        ("p", "hit", 1, 3), ("p", "bounce", 5, 5), ("q", "hit", 3, ""), ("q", "hit", "", 6), ("q", "bounce", 9, 8), ("q", "bounce", "", 9),
+    ]  # fmt: skip
+    assert task.confused(found, actual).count(("none", "hit")) == 1
+
+
+def test_an_event_is_the_peak_of_its_probability():
+    logits = torch.full((1, 9, 3), -5.0)
+    logits[0, :, 0] = 0.0
+    logits[0, 3:6, 1] = torch.tensor([2.0, 3.0, 1.0])  # one hit, seen over three frames
+    logits[0, 8, 2] = -1.0  # less likely than nothing
+    assert detect.predict(logits).tolist() == [[0, 0, 0, 0, 1, 0, 0, 0, 0]]
+
+
+def test_forecast_scores_of_literal_levels():
+    task = open_task("forecast", {**SUMMARIES["forecast"], "num_outputs": 2, "mean": [0.5], "std": [2.0]})
+    targets = torch.tensor([[0.25, -0.25], [0.75, 0.25]])  # changes 1, 0 and 2, 1
+    assert task.levels(targets.numpy(), np.array([10.0, 20.0])).tolist() == [[11.0, 11.0], [22.0, 23.0]]
+    nothing_changes = torch.full((2, 2), -0.25)
+    mask = torch.empty(0)
+    assert task.score(nothing_changes, targets, mask) == pytest.approx(0.0)
+    assert task.score(targets, targets, mask) == 1.0
+    anchors, actual = np.array([10.0, 20.0]), np.array([[11.0, 9.0], [20.0, 21.0]])
+    assert forecast.same_direction(np.array([[12.0, 11.0], [1.0, 30.0]]), actual, anchors) == pytest.approx(2 / 3)
+    assert forecast.errors(actual + 2, actual) == {"mae": 2.0, "rmse": 2.0}
+    assert forecast.directions(actual, actual, anchors) == [("down", "down"), ("up", "up")]
+
+
+def test_skill_comes_with_an_interval_that_holds_it():
+    draw = np.random.default_rng(0)
+    actual = draw.normal(size=(400, 1)).cumsum(axis=0)
+    better, base = actual + 0.5 * draw.normal(size=(400, 1)), actual + draw.normal(size=(400, 1))
+    low, high = forecast.skill_interval(better, base, actual)
+    assert 0 < low < 1 - np.abs(better - actual).mean() / np.abs(base - actual).mean() < high < 1
+    low, high = forecast.skill_interval(base, base, actual)
+    assert low == high == 0
+
+
+def test_a_network_that_does_not_beat_persistence_is_told_so():
+    metrics = dict.fromkeys(["mae", "persistence_mae", "linear_mae", "linear_skill", "skill"], 1.0)
+    metrics |= {"directional_accuracy": 0.5, "linear_directional_accuracy": 0.5}
+    said = lambda low, high: forecast.verdict({**metrics, "skill_low": low, "skill_high": high}, "Close")  # noqa: E731
+    assert "network beats persistence" in said(0.01, 0.1)
+    assert "does not beat persistence: the two cannot be told apart" in said(-0.01, 0.1)
+    assert "does not beat persistence: it is worse" in said(-0.1, -0.01)
 
 
 def test_scores_are_those_of_scikit_learn():
@@ -84,7 +255,7 @@ def test_scores_are_those_of_scikit_learn():
 
 
 def test_augmentation_is_off_at_zero_and_leaves_padding_alone():
-    values, mask = batch()
+    values, mask, _ = batch("classify")
     values = torch.cat([values, values], dim=2)[..., :4]
     off = Augment(group=2, mix=0.0, shift=0.0, warp=0.0)
     strong = Augment(group=2, mix=0.3, shift=0.3, warp=0.3)
@@ -107,7 +278,7 @@ def test_augmentation_mixes_positions_and_velocities_alike():
 
 
 def test_a_group_that_does_not_divide_the_features_is_refused():
-    values, mask = batch()
+    values, mask, _ = batch("classify")
     config = Augment(group=2, mix=0.1, shift=0.0, warp=0.0)
     with pytest.raises(ValueError, match="group must divide the number of features, got 2 and 3"):
         augment.apply(values, mask, augment.draw(torch.Generator(), len(values), config), config)

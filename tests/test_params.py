@@ -2,7 +2,18 @@
 
 import pytest
 
-from stages.params import Params, flatten, load_params, parse_params
+from stages.params import (
+    MODELS,
+    Params,
+    choose_preset,
+    flatten,
+    load_params,
+    overrides_of,
+    parse_block,
+    parse_params,
+    read_yaml,
+)
+from stages.runtime.store import ROOT
 from tests.conftest import TINY
 
 
@@ -14,7 +25,7 @@ def parsed(text: str) -> Params:
 
 def test_the_committed_file_is_valid():
     params = load_params()
-    assert set(params.workloads) == {"sign", "pen"}
+    assert params.workloads == ("sign", "pen", "price", "rally")
 
 
 def test_scientific_notation_is_a_number():
@@ -40,6 +51,40 @@ def test_scientific_notation_is_a_number():
         ("workloads: [tiny]", "workloads: [tini]", ["'tini'", "did you mean 'tiny'"]),
         ("workloads: [tiny]", "workloads: ['../x']", ["'../x'", "not a usable name"]),
         ("task: classify", "task: clasify", ["tiny.task", "did you mean 'classify'"]),
+        (
+            "task: classify",
+            "task: forecast",
+            ["'forecast'", "'sequences'", "sources for forecast: series", "classify, detect"],
+        ),
+        ("source: sequences", "source: sequence", ["tiny.preprocess.source", "did you mean 'sequences'"]),
+        ("train: 0.6, val: 0.2", "train: 0.8, val: 0", ["(0.8, 0, 0.2)", "more than 0"]),
+        ("accumulation: 1", "accumulation: 17", ["accumulation is 17", "batch_size is 16"]),
+        ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: bf16, fp32, tf32"]),
+        ("preset: none", "preset: gpu", ["preset is 'gpu'", "accepted: auto, none"]),
+        ("presets: {}", "presets: {auto: {}}", ["presets.auto", "taken"]),
+        ("presets: {}", "presets: {big: {tini: {train.epochs: 9}}}", ["presets.big", "'tini'", "did you mean 'tiny'"]),
+        ("presets: {}", "presets: {big: {all: {train.epohcs: 9}}}", ["presets.big", "no 'train.epohcs'"]),
+        (
+            "presets: {}",
+            "presets: {big: {tiny: {train.epochs: 0}}}",
+            ["presets.big", "tiny.train.epochs is 0", "at least 1"],
+        ),
+        (
+            "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+            "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1, cell: native, "
+            "teacher_forcing: {start: 1.0, end: 0.0, decay: linear}}",
+            [
+                "'classify'",
+                "'seq2seq'",
+                "models for classify: gru, transformer, conv_gru",
+                "tasks for seq2seq: forecast",
+            ],
+        ),
+        (
+            "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+            "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 4, dropout: 0.1}",
+            ["kernel_size is 4", "odd"],
+        ),
         ("preload: {residency: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of residency"]),
         (
             "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
@@ -62,3 +107,46 @@ def test_flatten_uses_dotted_names():
     flat = flatten(parsed(TINY).blocks["tiny"])
     assert flat["train.model.hidden_size"] == 8
     assert flat["preprocess.columns.features"] == "x,y"
+
+
+def test_what_would_move_the_targets_is_refused():
+    raw = read_yaml(ROOT / "params.yaml")
+    for workload, override, words in (
+        ("rally", {"train.augment.warp": 0.1}, "augment.warp is 0.1; it must be 0 for detect"),
+        ("price", {"train.augment.shift": 0.1}, "augment.shift is 0.1; it must be 0 for forecast"),
+        ("price", {"train.label_smoothing": 0.1}, "label_smoothing is 0.1; it must be 0 for forecast"),
+        ("price", {"preprocess.split": {"train": 7, "val": 1, "test": 2}}, "shares of its time"),
+        ("rally", {"preprocess.split": {"train": 0.8, "val": 0.1, "test": 0.1}}, "whole numbers of sequences"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            parse_block(workload, raw[workload], override)
+
+
+def test_a_preset_changes_what_it_names_for_all_and_then_for_one():
+    params = parsed(
+        TINY.replace("presets: {}", "presets: {big: {all: {train.epochs: 9, train.seed: 4}, tiny: {train.epochs: 5}}}")
+    )
+    assert overrides_of(params.presets, "big", "tiny") == {"train.epochs": 5, "train.seed": 4}
+    assert overrides_of(params.presets, "none", "tiny") == {}
+    assert params.blocks["tiny"].train.epochs == 3  # as written; what is in force, load_workload says
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [
+        ({"kind": "cpu"}, "cpu"),
+        ({"kind": "cuda", "memory_mib": 6144}, "small-gpu"),
+        ({"kind": "cuda", "memory_mib": 16384}, "gpu"),
+        ({"kind": "cuda", "memory_mib": 24564}, "large-gpu"),
+    ],
+)
+def test_auto_picks_the_preset_by_memory(identity, expected):
+    presets = load_params().presets
+    assert choose_preset("auto", presets, identity) == expected
+    assert choose_preset("auto", {}, identity) == "none"
+    assert choose_preset("gpu", presets, identity) == "gpu"
+
+
+def test_every_model_fits_a_task_and_every_task_has_one():
+    assert {model for models in MODELS.values() for model in models} == {"gru", "transformer", "conv_gru", "seq2seq"}
+    assert all(MODELS.values())

@@ -21,8 +21,8 @@ DETERMINISTIC = [
     "data/packed/tiny/cpu/train.safetensors",
     "data/packed/tiny/cpu/plan.json",
     *(f"results/runs/tiny/cpu/{name}" for name in (
-        "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "per_class.csv", "predictions.csv",
-        "confusion.png",
+        "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "scores.csv", "result.json", "predictions.csv",
+        "confusion.csv", "plots/result.png",
     )),
 ]  # fmt: skip
 
@@ -336,7 +336,14 @@ def test_the_arrows_go_one_way():
 def test_speed_ups_are_intervals_and_differences_are_said():
     from stages.compare import verdict
 
-    shared = {"workload": "w", "data_sha256": "d", "parameters_sha256": "p", "torch": "2", "metrics": {"accuracy": 0.9}}
+    shared = {
+        "workload": "w",
+        "data_sha256": "d",
+        "parameters_sha256": "p",
+        "torch": "2",
+        "score_name": "accuracy",
+        "score": 0.9,
+    }
     cpu = {**shared, "device": "cpu", "epochs": [2.0, 2.1, 1.9, 2.0]}
     gpu = {**shared, "device": "cuda", "epochs": [1.0, 1.0, 1.1, 0.9]}
     assert re.search(

@@ -87,7 +87,7 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     [dataset] = entry.inputs.dataset_inputs
     assert entry.data.tags["data.sha256"].startswith(dataset.dataset.digest)
     artifacts = {file.path for file in client.list_artifacts(entry.info.run_id, "evaluation")}
-    assert {"evaluation/confusion.png", "evaluation/predictions.csv"} <= artifacts
+    assert {"evaluation/result.png", "evaluation/predictions.csv"} <= artifacts
 
 
 def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Path):

@@ -25,7 +25,8 @@ from stages.tasks import classify
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
-    seed=0, epochs=4, warmup_epochs=1, batch_size=16, learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
+    seed=0, epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", learning_rate=1e-2,
+    weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -51,8 +52,8 @@ def fit_on(device: str, residency: str, folder: Path, settings: Train = SETTINGS
         save_file(tensors(), path)
     split = load_split(path, where, residency)
     torch.manual_seed(settings.seed)
-    model = models.build(settings.model, num_features=4, num_outputs=3, max_steps=9).to(where)
-    return Fit(model, split, split, settings, classify.loss, classify.num_correct)
+    model = models.build(settings.model, models.Shape(4, 3, 9, per_step=False)).to(where)
+    return Fit(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
 
 
 def finish(fit: Fit) -> tuple[dict[str, torch.Tensor], list[float]]:

@@ -1,17 +1,28 @@
 """The models by name. Every model is one module of this package, named as `train.model.name` in params.yaml, with
 
-`build(config, num_features, num_outputs, max_steps)`, which returns a module whose
-`forward(values (B, T, F) float, mask (B, T) bool, True = a real step)` gives logits `(B, num_outputs)`.
+`build(config, shape)`, which returns a module whose `forward(values (B, T, F) float, mask (B, T) bool, True = a real step)` gives
+`(B, num_outputs)`, or `(B, T, num_outputs)` where `shape.per_step` asks for one output per step.
 
-Its hyperparameters are a dataclass in stages/params.py. Importing this package does not import torch.
+Its hyperparameters are a dataclass in stages/params.py, which also says which tasks it fits. Importing this package does not import torch.
 
-Legend of shapes, here and in the models: B sequences, T steps, F features, D model width, C outputs.
+Legend of shapes, here and in the models: B sequences, T steps, F features, D or H model width, C outputs.
 """
 
 import importlib
+from dataclasses import dataclass
 from typing import Any
 
 
-def build(config: Any, num_features: int, num_outputs: int, max_steps: int) -> Any:
+@dataclass(frozen=True)
+class Shape:
+    """What data and task say of a network's size."""
+
+    num_features: int
+    num_outputs: int
+    max_steps: int
+    per_step: bool
+
+
+def build(config: Any, shape: Shape) -> Any:
     """The network that `config` (a model's dataclass of stages/params.py) describes, with fresh weights on the CPU."""
-    return importlib.import_module(f"{__name__}.{config.name}").build(config, num_features, num_outputs, max_steps)
+    return importlib.import_module(f"{__name__}.{config.name}").build(config, shape)

@@ -1,4 +1,4 @@
-"""Transformer classifier: linear embedding, learned positions, pre-norm encoder blocks, mean over the real steps.
+"""Transformer encoder: linear embedding, learned positions, pre-norm blocks, mean over the real steps (or none).
 
 Encoder: Vaswani et al. 2017, arXiv:1706.03762; normalization before each sublayer: Xiong et al. 2020, arXiv:2002.04745.
 `blocks` is a plain list of `Block(x, mask) -> x`, so each call can be checkpointed as it is.
@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from stages.models import Shape
+from stages.models.parts import mean_over_steps
 from stages.params import Transformer
 
 
@@ -38,15 +40,13 @@ class Block(nn.Module):
         return self.attention_out(mixed.transpose(1, 2).reshape(num_sequences, num_steps, width))
 
 
-class TransformerClassifier(nn.Module):
-    """`forward(values (B, T, F), mask (B, T))` -> logits (B, C), for T <= max_steps."""
+class TransformerNetwork(nn.Module):
+    """`forward(values (B, T, F), mask (B, T))` -> (B, C), or (B, T, C) per step, for T <= max_steps."""
 
     def __init__(
         self,
+        shape: Shape,
         *,
-        num_features: int,
-        num_outputs: int,
-        max_steps: int,
         hidden_size: int,
         num_layers: int,
         num_heads: int,
@@ -54,26 +54,24 @@ class TransformerClassifier(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.embedding = nn.Linear(num_features, hidden_size)
-        self.positions = nn.Parameter(torch.randn(max_steps, hidden_size) * 0.02)
+        self.per_step = shape.per_step
+        self.embedding = nn.Linear(shape.num_features, hidden_size)
+        self.positions = nn.Parameter(torch.randn(shape.max_steps, hidden_size) * 0.02)
         self.blocks = nn.ModuleList(Block(hidden_size, num_heads, feedforward_size, dropout) for _ in range(num_layers))
         self.norm = nn.LayerNorm(hidden_size)
-        self.head = nn.Linear(hidden_size, num_outputs)
+        self.head = nn.Linear(hidden_size, shape.num_outputs)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         x = self.embedding(values) + self.positions[: values.shape[1]]
         for block in self.blocks:
             x = block(x, mask)
-        real = mask.unsqueeze(-1)
-        mean = self.norm(x).masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1)
-        return self.head(mean)
+        x = self.norm(x)
+        return self.head(x if self.per_step else mean_over_steps(x, mask))
 
 
-def build(config: Transformer, num_features: int, num_outputs: int, max_steps: int) -> TransformerClassifier:
-    return TransformerClassifier(
-        num_features=num_features,
-        num_outputs=num_outputs,
-        max_steps=max_steps,
+def build(config: Transformer, shape: Shape) -> TransformerNetwork:
+    return TransformerNetwork(
+        shape,
         hidden_size=config.hidden_size,
         num_layers=config.num_layers,
         num_heads=config.num_heads,

@@ -21,9 +21,29 @@ class Batch:
     mask: torch.Tensor  # (B, T)
     targets: torch.Tensor  # (B, ...)
     rows: torch.Tensor  # (B,) which sequences of the split these are
+    teacher: torch.Tensor | None = None  # (B, H) what a decoder is fed with while training (stages/models/seq2seq.py)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     def to(self, device: torch.device) -> "Batch":
         return Batch(self.values.to(device), self.mask.to(device), self.targets.to(device), self.rows.to(device))
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """What a model takes."""
+        return (self.values, self.mask) if self.teacher is None else (self.values, self.mask, self.teacher)
+
+    def parts(self, num_parts: int) -> Iterator["Batch"]:
+        """The batch in `num_parts` (at most) of nearly the same size."""
+        if num_parts == 1:
+            yield self
+            return
+        size = -(-len(self) // num_parts)
+        columns = [tensor.split(size) for tensor in (self.values, self.mask, self.targets, self.rows)]
+        teachers = [None] * len(columns[0]) if self.teacher is None else self.teacher.split(size)
+        for *tensors, teacher in zip(*columns, teachers, strict=True):
+            values, mask, targets, rows = tensors
+            yield Batch(values, mask, targets, rows, teacher)
 
 
 @dataclass(frozen=True)

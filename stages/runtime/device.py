@@ -7,19 +7,20 @@ from typing import Any
 import torch
 
 
-def open_device(identity: dict[str, Any], threads: int, deterministic: bool) -> torch.device:
+def open_device(identity: dict[str, Any], threads: int, deterministic: bool, precision: str = "fp32") -> torch.device:
     """The torch device of `identity` (results/hardware/<device>.json), with threads and numerics set for this process.
 
     fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and GPU compute
-    the same thing. Raises ValueError where torch cannot use the GPU that the driver showed.
+    the same thing. `precision` tf32 turns it on; the CPU has none and goes on in fp32. Raises ValueError where torch cannot use the GPU
+    that the driver showed.
     """
     # cuBLAS reads this when CUDA starts; without it cuDNN's RNNs are not deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.backends.cudnn.benchmark = not deterministic
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     if identity["kind"] == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():

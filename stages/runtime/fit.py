@@ -1,6 +1,6 @@
 """One training as a state that moves epoch by epoch: all that must be saved to go on bit for bit lies in here."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from stages import augment
-from stages.params import Train
+from stages.models.seq2seq import teacher_share
+from stages.params import Seq2Seq, Train
 from stages.runtime import loop
 from stages.runtime.batches import Batch, Split, in_order, shuffled
 from stages.runtime.measure import Measurement, measure
-
-NumCorrect = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+from stages.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,10 @@ class Fit:
         train: Split,
         val: Split,
         params: Train,
-        loss: Callable[..., torch.Tensor],
-        num_correct: NumCorrect,
+        task: Task,
     ):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
-        self.loss, self.num_correct, self.device = loss, num_correct, train.device
+        self.task, self.device = task, train.device
         fused = self.device.type in ("cuda", "cpu")
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, fused=fused
@@ -64,21 +63,24 @@ class Fit:
             train_loss = loop.train_epoch(
                 self.model,
                 batches,
-                lambda outputs, targets: self.loss(outputs, targets, params.label_smoothing),
+                lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
                 self.optimizer,
                 self.schedule,
                 params.clip_norm,
+                params.accumulation,
+                params.precision,
             )
         with measure(self.device) as validation:
-            found = loop.validate(
+            loss, predictions = loop.validate(
                 self.model,
                 self.val_split.batches(in_order(self.val_split), params.batch_size),
-                lambda outputs, targets: self.loss(outputs, targets, 0.0),
-                self.num_correct,
+                lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
+                self.task.predict,
+                params.precision,
             )
         self.absent = training.absent
         self.epochs_done += 1
-        val_loss = found.loss.item()
+        val_loss = loss.item()
         is_best = val_loss < self.best_loss
         if is_best:
             self.best_loss, self.best_weights = val_loss, snapshot(self.model)
@@ -87,7 +89,9 @@ class Fit:
             float(self.schedule.get_last_lr()[0]),
             train_loss.item(),
             val_loss,
-            found.share_correct.item(),
+            self.task.score(
+                predictions, *(self.val_split.tensors[name].to(self.device) for name in ("targets", "mask"))
+            ),
             training,
             validation,
             is_best,
@@ -96,13 +100,25 @@ class Fit:
     def training_batches(self) -> Iterator[Batch]:
         """The next epoch's batches. All that is random is drawn here, before the clock starts; what is done with it is timed."""
         order, config = shuffled(self.train_split, self.generator), self.params.augment
-        if not (config.mix or config.shift or config.warp):
-            return self.train_split.batches(order, self.params.batch_size)
-        draws = augment.draw(self.generator, len(self.train_split), config).to(self.device)
-        return (
-            replace(batch, values=augment.apply(batch.values, batch.mask, draws.index_select(0, batch.rows), config))
-            for batch in self.train_split.batches(order, self.params.batch_size)
-        )
+        batches = self.train_split.batches(order, self.params.batch_size)
+        if config.mix or config.shift or config.warp:
+            draws = augment.draw(self.generator, len(self.train_split), config).to(self.device)
+            batches = (
+                replace(
+                    batch, values=augment.apply(batch.values, batch.mask, draws.index_select(0, batch.rows), config)
+                )
+                for batch in batches
+            )
+        if isinstance(self.params.model, Seq2Seq):
+            share = teacher_share(self.params.model.teacher_forcing, self.epochs_done, self.params.epochs)
+            num_steps = self.train_split.tensors["targets"].shape[1]
+            coins = torch.rand(len(self.train_split), num_steps, generator=self.generator) < share
+            coins = coins.to(self.device)
+            batches = (
+                replace(batch, teacher=torch.where(coins.index_select(0, batch.rows), batch.targets, torch.nan))
+                for batch in batches
+            )
+        return batches
 
     def state(self) -> dict[str, Any]:
         return {

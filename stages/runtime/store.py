@@ -44,6 +44,11 @@ def code_file(workload: str) -> Path:
     return ROOT / "results" / "code" / f"{workload}.json"
 
 
+def preset_file(workload: str) -> Path:
+    """Which preset is in force, and what it changes in the workload's block."""
+    return ROOT / "results" / "presets" / f"{workload}.json"
+
+
 def results_dir() -> Path:
     return ROOT / "results"
 
@@ -105,6 +110,16 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise FileNotFoundError(f"{relative(path)} is not there; run `dvc repro` to make it") from None
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read_numbers(path: Path) -> list[dict[str, float | None]]:
+    """A CSV of numbers that `write_table` wrote; an empty cell is None."""
+    return [{name: float(cell) if cell else None for name, cell in row.items()} for row in read_rows(path)]
 
 
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:

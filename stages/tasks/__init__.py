@@ -1,9 +1,54 @@
-"""What a workload asks of a model, one module each: the loss to train with, the prediction, the scores. Tasks know no files."""
+"""What a workload asks of a model, one module each: the loss to train with, the prediction, the scores. Tasks know no files.
+
+Every module has a class `Task` of the protocol below, made from preprocess's summary. Importing this package does not import torch.
+
+Shapes: outputs (B, C), or (B, T, C) where `per_step`; targets as preprocess writes them; mask (B, T), True: a real step.
+"""
 
 import importlib
-from types import ModuleType
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor
 
 
-def task_module(name: str) -> ModuleType:
-    """The task's module; its name comes checked from stages/params.py."""
-    return importlib.import_module(f"{__name__}.{name}")
+Read = Callable[[str, str], Any]  # (split, name) -> that numpy array, as preprocess wrote it
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the outputs for a test split come to."""
+
+    metrics: dict[str, float]
+    sentence: str  # the result in plain words
+    scores: list[dict[str, Any]]  # the scores taken apart: a row per class, or per step ahead
+    confusion: list[tuple[str, str]]  # (actual, predicted): of what is counted
+    predictions: list[dict[str, Any]]  # every single one
+    draw: Callable[[str], "Figure"]  # the picture of it, under a title
+
+
+class Task(Protocol):
+    score_name: str  # the one number that stands for a model of this kind; larger is better
+    per_step: bool
+    num_outputs: int
+
+    def loss(self, outputs: "Tensor", targets: "Tensor", mask: "Tensor", label_smoothing: float) -> "Tensor":
+        """Mean over the sequences of the batch, as a scalar on the device."""
+
+    def predict(self, outputs: "Tensor") -> "Tensor":
+        """What the outputs say, in the form of the targets."""
+
+    def score(self, predictions: "Tensor", targets: "Tensor", mask: "Tensor") -> float:
+        """`score_name` over a whole split. May read from the device."""
+
+    def evaluate(self, outputs: "Tensor", read: Read) -> Evaluation:
+        """`outputs` are those of the test split; `read` gives the arrays beside them."""
+
+
+def open_task(name: str, summary: dict[str, Any]) -> Task:
+    """The task of that name (checked by stages/params.py) for the data that `summary` (preprocess's summary.json) describes."""
+    task: Task = importlib.import_module(f"{__name__}.{name}").Task(summary)
+    return task

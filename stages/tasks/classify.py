@@ -1,6 +1,6 @@
 """Classify: one label for a whole sequence.
 
-Shapes: logits (B, C), targets (B,) int64, predictions (N,) int64, confusion (C, C) with true classes as rows.
+Shapes: outputs (B, C) logits, targets (B,) int64, predictions (N,) int64, confusion (C, C) with true classes as rows.
 """
 
 from typing import Any
@@ -8,21 +8,58 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-SCORE = "accuracy"  # the one number that stands for a model of this kind
+from stages.tasks import Evaluation, Read
 
 
-def loss(logits: torch.Tensor, targets: torch.Tensor, label_smoothing: float) -> torch.Tensor:
-    """Mean cross-entropy over the batch; smoothing as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
-    return F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+class Task:
+    score_name = "accuracy"
+    per_step = False
 
+    def __init__(self, summary: dict[str, Any]) -> None:
+        self.classes = [str(name) for name in summary["classes"]]
+        self.num_outputs = len(self.classes)
 
-def predict(logits: torch.Tensor) -> torch.Tensor:
-    return logits.argmax(dim=1)
+    def loss(
+        self, outputs: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, label_smoothing: float
+    ) -> torch.Tensor:
+        """Cross-entropy; smoothing as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
+        return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
 
+    def predict(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.argmax(dim=1)
 
-def num_correct(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """How many of the batch are right, as a scalar on the device: reading it would be a synchronization."""
-    return (predict(logits) == targets).sum()
+    def score(self, predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> float:
+        return (predictions == targets).float().mean().item()
+
+    def evaluate(self, outputs: torch.Tensor, read: Read) -> Evaluation:
+        targets = torch.from_numpy(read("test", "targets"))
+        predictions = self.predict(outputs)
+        confusion = confusion_matrix(predictions, targets, self.num_outputs)
+        metrics = {**scores(confusion), "loss": self.loss(outputs, targets, torch.empty(0), 0.0).item()}
+        rows = [
+            {
+                "sequence": str(sequence),
+                "actual": self.classes[target],
+                "predicted": self.classes[found],
+                "confidence": confidence,
+            }
+            for sequence, target, found, confidence in zip(
+                read("test", "ids"),
+                targets.tolist(),
+                predictions.tolist(),
+                outputs.softmax(dim=1).amax(dim=1).tolist(),
+                strict=True,
+            )
+        ]
+        wrong = int((predictions != targets).sum())
+        return Evaluation(
+            metrics,
+            f"{len(targets) - wrong:,} of {len(targets):,} test sequences right, {wrong:,} wrong",
+            [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)],
+            [(row["actual"], row["predicted"]) for row in rows],
+            rows,
+            lambda title: draw(confusion, self.classes, title),
+        )
 
 
 def confusion_matrix(predictions: torch.Tensor, targets: torch.Tensor, num_classes: int) -> torch.Tensor:
@@ -42,17 +79,23 @@ def scores(confusion: torch.Tensor) -> dict[str, float]:
 
 def per_class(confusion: torch.Tensor) -> list[dict[str, Any]]:
     """precision, recall and F1 per class; 0 where a ratio is 0/0, as scikit-learn has it."""
-    rows = []
-    for index in range(len(confusion)):
-        right, num_true = confusion[index, index].item(), confusion[index].sum().item()
-        num_predicted = confusion[:, index].sum().item()
-        rows.append(
-            {
-                "precision": right / num_predicted if num_predicted else 0.0,
-                "recall": right / num_true if num_true else 0.0,
-                "f1": 2 * right / (num_true + num_predicted) if num_true + num_predicted else 0.0,
-                "num_true": num_true,
-                "num_predicted": num_predicted,
-            }
-        )
-    return rows
+    right, num_true, num_predicted = (
+        part.tolist() for part in (confusion.diagonal(), confusion.sum(dim=1), confusion.sum(dim=0))
+    )
+    return [precision_recall_f1(*counts) for counts in zip(right, num_true, num_predicted, strict=True)]
+
+
+def precision_recall_f1(right: int, num_true: int, num_predicted: int) -> dict[str, Any]:
+    return {
+        "precision": right / num_predicted if num_predicted else 0.0,
+        "recall": right / num_true if num_true else 0.0,
+        "f1": 2 * right / (num_true + num_predicted) if num_true + num_predicted else 0.0,
+        "num_true": num_true,
+        "num_predicted": num_predicted,
+    }
+
+
+def draw(confusion: torch.Tensor, classes: list[str], title: str) -> Any:
+    from stages import plots
+
+    return plots.confusion(confusion.tolist(), classes, title)

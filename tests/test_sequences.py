@@ -5,25 +5,30 @@ import hashlib
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from stages import preprocess
-from stages.params import Columns, Preprocess, Split, load_workload
-from stages.preprocess import SPLITS, find_table, prepare, summarize, write_arrays
+from stages import sequences
+from stages.params import Columns, SequenceTable, Split, load_workload
 from stages.runtime.store import raw_dir
+from stages.sequences import SPLITS, summarize, write_arrays
+from stages.tables import find_table
 
 ROOT = Path(__file__).resolve().parents[1]
-PARAMS = Preprocess(
+PARAMS = SequenceTable(
+    source="sequences",
     table="table.csv",
     columns=Columns(sequence="sequence", step="step", features=("x", "y"), label="label"),
     split=Split(train=0.5, val=0.25, test=0.25),
     seed=0,
     velocity=True,
+    missing="refuse",
 )
+prepare = partial(sequences.prepare, per_step=False)
 HEADER = "sequence,step,x,y,label"
 
 
@@ -50,13 +55,13 @@ def repeated(table: pd.DataFrame, copies: dict[int, int]) -> pd.DataFrame:
     return table
 
 
-def prepared(tmp_path: Path, table: pd.DataFrame, params: Preprocess = PARAMS) -> preprocess.Prepared:
+def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS) -> sequences.Prepared:
     path = tmp_path / "table.csv"
     table.to_csv(path, index=False)
     return prepare(path, params)
 
 
-def refused(tmp_path: Path, text: str, *words: str, params: Preprocess = PARAMS, name: str = "table.csv") -> None:
+def refused(tmp_path: Path, text: str, *words: str, params: SequenceTable = PARAMS, name: str = "table.csv") -> None:
     """`text` as a table is refused in one sentence that holds all of `words`."""
     path = tmp_path / name
     path.write_text(text)

@@ -1,0 +1,56 @@
+"""Temporal convolutions into a GRU that reads both ways: local motion first, then its context.
+
+The convolutions keep the number of steps ("same" padding), so an output per step stays at its step. Padding is set to zero again after
+each of them: what a convolution writes there would leak back into the real steps with the next one.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from stages.models import Shape
+from stages.models.parts import Directions, mean_and_max
+from stages.params import ConvGRU
+
+
+class ConvGRUNetwork(nn.Module):
+    """`forward(values (B, T, F), mask (B, T))` -> (B, C), or (B, T, C) per step."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        hidden_size: int,
+        num_layers: int,
+        num_convolutions: int,
+        kernel_size: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.per_step = shape.per_step
+        widths = [shape.num_features, *[hidden_size] * num_convolutions]
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(narrow, wide, kernel_size, padding="same")
+            for narrow, wide in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.recurrent = Directions(widths[-1], hidden_size, num_layers, num_directions=2, dropout=dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear((2 if shape.per_step else 4) * hidden_size, shape.num_outputs)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        padding = ~mask.unsqueeze(1)
+        x = values.transpose(1, 2).masked_fill(padding, 0.0)  # (B, F, T)
+        for convolution in self.convolutions:
+            x = torch.relu(convolution(x)).masked_fill(padding, 0.0)
+        states = self.recurrent(x.transpose(1, 2), mask)
+        return self.head(self.dropout(states if self.per_step else mean_and_max(states, mask)))
+
+
+def build(config: ConvGRU, shape: Shape) -> ConvGRUNetwork:
+    return ConvGRUNetwork(
+        shape,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_layers,
+        num_convolutions=config.num_convolutions,
+        kernel_size=config.kernel_size,
+        dropout=config.dropout,
+    )

@@ -1,0 +1,50 @@
+"""What several models are made of: reading in both directions, and pooling, with the padding left out of both."""
+
+import torch
+from torch import Tensor, nn
+
+
+class Directions(nn.Module):
+    """x (B, T, F) -> (B, T, num_directions * H): one GRU stack per reading direction. Padding must follow the real steps.
+
+    Two stacks of `nn.GRU` rather than one with `bidirectional=True`: the second reads each sequence reversed within its own
+    length, so in both the padding comes after the last real step and can change nothing. A bidirectional `nn.GRU` would read
+    the padding first, and `PackedSequence`, the usual remedy, turns off cuDNN's persistent kernel.
+
+    GRU: Cho et al. 2014, arXiv:1406.1078.
+    """
+
+    def __init__(
+        self, num_features: int, hidden_size: int, num_layers: int, num_directions: int, dropout: float
+    ) -> None:
+        super().__init__()
+        between_layers = dropout if num_layers > 1 else 0.0  # nn.GRU warns about a dropout that has no place
+        self.stacks = nn.ModuleList(
+            nn.GRU(num_features, hidden_size, num_layers, batch_first=True, dropout=between_layers)
+            for _ in range(num_directions)
+        )
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        states = [self.stacks[0](x)[0]]
+        if len(self.stacks) == 2:
+            backwards = self.stacks[1](reverse_within_length(x, mask))[0]
+            states.append(reverse_within_length(backwards, mask))
+        return torch.cat(states, dim=-1)
+
+
+def reverse_within_length(values: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, F) -> (B, T, F): the real steps of each sequence in reverse order, the padding left where it is."""
+    steps = torch.arange(values.shape[1], device=values.device)
+    source = torch.where(mask, mask.sum(dim=1, keepdim=True) - 1 - steps, steps)
+    return values.gather(1, source.unsqueeze(-1).expand_as(values))
+
+
+def mean_over_steps(x: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, H) -> (B, H): mean over the real steps."""
+    return x.masked_fill(~mask.unsqueeze(-1), 0.0).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+
+
+def mean_and_max(x: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, H) -> (B, 2 H): mean and maximum over the real steps."""
+    maximum = x.masked_fill(~mask.unsqueeze(-1), float("-inf")).amax(dim=1)
+    return torch.cat([mean_over_steps(x, mask), maximum], dim=-1)

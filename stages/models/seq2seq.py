@@ -1,0 +1,93 @@
+"""Encoder and decoder LSTM: one reads the past, the other writes the future step by step, each step fed with the one before.
+
+While training, some of the decoder's inputs are the true values instead of its own (teacher forcing, Williams and Zipser 1989). Their
+share decays over the epochs (scheduled sampling, Bengio et al. 2015, arXiv:1506.03099), so that the network learns to live with its own
+errors. Which ones is drawn elsewhere, on the CPU, and handed in. Sequence to sequence: Sutskever et al. 2014, arXiv:1409.3215.
+
+`cell: manual` is the hand-written LSTM that a popular guide recommends over nn.LSTM: the same parameters, the same outputs to rounding.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from stages.models import Shape
+from stages.params import Seq2Seq, TeacherForcing
+
+State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)
+EXPONENTIAL_FLOOR = 0.01  # where an exponential decay towards 0 ends: a geometric series never gets there
+
+
+class ManualLSTM(nn.LSTM):
+    """nn.LSTM (batch_first) with its step written out in Python: some 15 kernels a step where the library's has one call a sequence."""
+
+    def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:  # type: ignore[override]
+        if state is None:
+            zeros = x.new_zeros(self.num_layers, x.shape[0], self.hidden_size)
+            state = (zeros, zeros)
+        hidden, cell = list(state[0]), list(state[1])
+        for layer in range(self.num_layers):
+            w_input, w_hidden, b_input, b_hidden = (getattr(self, f"{name}_l{layer}") for name in PARAMETERS)
+            outputs = []
+            for step in x.unbind(1):
+                gates = step @ w_input.T + b_input + hidden[layer] @ w_hidden.T + b_hidden
+                write, forget, candidate, show = gates.chunk(4, dim=1)
+                cell[layer] = forget.sigmoid() * cell[layer] + write.sigmoid() * candidate.tanh()
+                hidden[layer] = show.sigmoid() * cell[layer].tanh()
+                outputs.append(hidden[layer])
+            x = torch.stack(outputs, dim=1)
+            if layer < self.num_layers - 1:
+                x = nn.functional.dropout(x, self.dropout, self.training)
+        return x, (torch.stack(hidden), torch.stack(cell))
+
+
+PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+class Seq2SeqNetwork(nn.Module):
+    """`forward(values (B, T, F), mask (B, T), teacher)` -> (B, H): the next H values of feature 0.
+
+    `teacher` (B, H): the true value where the decoder is to be fed with it in the step after, NaN where with its own; None: always its own.
+    """
+
+    def __init__(self, shape: Shape, *, hidden_size: int, num_layers: int, dropout: float, cell: str) -> None:
+        super().__init__()
+        lstm = {"native": nn.LSTM, "manual": ManualLSTM}[cell]
+        between_layers = dropout if num_layers > 1 else 0.0
+        self.horizon = shape.num_outputs
+        self.encoder = lstm(shape.num_features, hidden_size, num_layers, batch_first=True, dropout=between_layers)
+        self.decoder = lstm(1, hidden_size, num_layers, batch_first=True, dropout=between_layers)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden_size, 1)
+
+    def forward(self, values: Tensor, mask: Tensor, teacher: Tensor | None = None) -> Tensor:
+        _, state = self.encoder(values)
+        fed = values[:, -1, 0]  # windows are full: the last step is real
+        outputs = []
+        for step in range(self.horizon):
+            states, state = self.decoder(fed[:, None, None], state)
+            output = self.head(self.dropout(states[:, 0])).squeeze(1).float()
+            outputs.append(output)
+            fed = output
+            if teacher is not None:
+                true = teacher[:, step]
+                fed = torch.where(true.isnan(), output, true)
+        return torch.stack(outputs, dim=1)
+
+
+def teacher_share(config: TeacherForcing, epoch: int, epochs: int) -> float:
+    """The share of true inputs in `epoch` (from 0) of `epochs`."""
+    done = epoch / max(epochs - 1, 1)
+    if config.decay == "linear":
+        return config.start + (config.end - config.start) * done
+    first, last = (max(share, EXPONENTIAL_FLOOR) for share in (config.start, config.end))
+    return float(first * (last / first) ** done) if config.start else 0.0
+
+
+def build(config: Seq2Seq, shape: Shape) -> Seq2SeqNetwork:
+    return Seq2SeqNetwork(
+        shape,
+        hidden_size=config.hidden_size,
+        num_layers=config.num_layers,
+        dropout=config.dropout,
+        cell=config.cell,
+    )

@@ -1,0 +1,369 @@
+"""Turn a table with one long time series into windows: put on a grid, transformed, cut, split by time and standardized.
+
+In: data/raw/<workload>/<table>, one row per time, in any order (CSV, CSV.gz or Parquet), and the params of a `series` source. Out:
+data/prepared/<workload>/<split>/{values,lengths,targets,ids,anchors}.npy, all deterministic. Time and memory are linear in the table and
+in what is written; nothing loops over rows or windows. Nothing in a window comes from after the time it stands for: see `to_grid`,
+`filled` and `statistics_of`. What was odd in the table is counted (`summarize`) and said (`describe`), never passed over.
+
+Shapes: R rows of the table, G grid points one interval apart, N windows, T input steps, H target steps (the horizon), F features, the
+first of them the target's own past.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.params import Series, SeriesColumns, Split
+from stages.runtime.store import replacing, sha256_file
+from stages.sequences import SPLITS, sizes_of
+from stages.tables import Table, numbers, read_table, refuse
+
+SECOND = 10**9  # nanoseconds
+UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # in seconds
+MAX_POINTS_PER_ROW = 100  # a grid much finer than the table is a slip in `interval`, and would fill the memory
+TIME_FORMS = "ISO 8601 times, e.g. 2021-09-27 14:45:00+01:00, or whole seconds since 1970-01-01 UTC"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The series at equal steps, as far as it is known."""
+
+    times: np.ndarray  # (G,) int64 nanoseconds since 1970-01-01 UTC
+    levels: np.ndarray  # (G, F) float64; a whole row is NaN where any of it is missing
+    counts: dict[str, int]  # what was odd in the table
+
+    @property
+    def known(self) -> np.ndarray:
+        known: np.ndarray = ~np.isnan(self.levels[:, 0])
+        return known
+
+
+@dataclass(frozen=True)
+class Part:
+    """The windows of one split, in the order of time."""
+
+    values: np.ndarray  # (N, T, F) float32, standardized
+    targets: np.ndarray  # (N, H) float32, standardized as feature 0 is
+    anchors: np.ndarray  # (N,) float64, the target's level at the last input step, in the table's unit
+    ids: np.ndarray  # (N,) text, the time of the last input step, ISO 8601 in UTC
+    first_time: str  # of the targets
+    last_time: str
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What one table and one block of params come to: everything that is written, before it is written."""
+
+    parts: dict[str, Part]
+    mean: np.ndarray  # (F,) float64, of the training time
+    std: np.ndarray  # (F,) float64
+    features: tuple[str, ...]
+    counts: dict[str, int]
+    params: Series
+
+
+def prepare(path: Path, params: Series) -> Windows:
+    """The table at `path` as windows, split and standardized; nothing is written. Raises ValueError for what a user can get wrong."""
+    interval = interval_ns(params.interval)
+    check_columns(params.columns)
+    check_shares(params.split)
+    columns = params.columns
+    table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
+    grid = to_grid(table, params, interval)
+    points, counts = choose_windows(grid.known, params)
+    train_end = sizes_of(params.split, len(grid.times))["train"]
+    steps = transform(grid.levels, params.transform)
+    mean, std = statistics_of(steps[:train_end])
+    standard = standardized(steps, mean, std, grid.times)
+
+    if not steps[points["train"] + 1, 0].any():
+        raise ValueError(
+            f"column {columns.target!r} never changes in the time of train, so there is nothing to learn; choose another target or split"
+        )
+    inputs = np.lib.stride_tricks.sliding_window_view(standard, params.input_steps, axis=0).transpose(0, 2, 1)
+    targets = np.lib.stride_tricks.sliding_window_view(standard[:, 0], params.horizon)
+    parts = {
+        name: Part(
+            values=np.ascontiguousarray(inputs[last - params.input_steps + 1]),
+            targets=np.ascontiguousarray(targets[last + 1]),
+            anchors=grid.levels[last, 0],
+            ids=iso(grid.times[last]),
+            first_time=str(iso(grid.times[last[:1] + 1])[0]),
+            last_time=str(iso(grid.times[last[-1:] + params.horizon])[0]),
+        )
+        for name, last in points.items()
+    }
+    features = (columns.target, *columns.features)
+    return Windows(parts, mean, std, features, {**grid.counts, **counts}, params)
+
+
+def interval_ns(text: str) -> int:
+    """`15min` in nanoseconds; months and years are no fixed time, so there is no unit for them."""
+    found = re.fullmatch(rf"([1-9]\d{{0,8}})({'|'.join(UNITS)})", text)
+    nanoseconds = int(found[1]) * UNITS[found[2]] * SECOND if found else 0
+    if not 0 < nanoseconds < 2**62:
+        raise ValueError(
+            f"preprocess.interval is {text!r}; accepted: a whole number from 1 on and one of {', '.join(UNITS)}, e.g. 15min"
+        )
+    return nanoseconds
+
+
+def check_shares(split: Split) -> None:
+    if all(isinstance(share, int) for share in (split.train, split.val, split.test)):
+        raise ValueError(
+            f"preprocess.split is {split.train}, {split.val}, {split.test}; a series is split by shares of its time, "
+            "so give shares that add up to 1, e.g. 0.7, 0.15, 0.15"
+        )
+
+
+def check_columns(columns: SeriesColumns) -> None:
+    if columns.target in columns.features:
+        raise ValueError(
+            f"preprocess.columns.features names the target {columns.target!r}; the target is always the first feature, "
+            "so list further columns only"
+        )
+
+
+def read_times(table: Table, column: str) -> tuple[np.ndarray, int]:
+    """(R,) int64 nanoseconds since 1970-01-01 UTC, and how many rows named no offset and were taken as UTC.
+
+    Accepted: ISO 8601 text (a date alone is its midnight), Parquet's timestamps and dates, and whole seconds since 1970; one or the other
+    kind in all rows, from 1678 to 2261. Milliseconds are refused: nothing tells them from seconds but their size.
+    """
+    cells = table.take(column)
+    why = f"column {column!r} must hold {TIME_FORMS}"
+    refuse(table, pc.is_null(cells).to_numpy(), why, cells)
+    if pa.types.is_timestamp(cells.type) and cells.type.tz:
+        cells = cells.cast(pa.timestamp(cells.type.unit, "UTC"))
+    text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
+    if pc.all(pc.match_substring_regex(text, r"^-?(\d{1,9}|[1-8]\d{9})$")).as_py():
+        return text.cast(pa.int64()).to_numpy() * SECOND, 0
+    has_offset = pc.match_substring_regex(text, r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
+    ending = pc.if_else(pc.equal(pc.utf8_length(text), len("2021-09-27")), " 00:00Z", pc.if_else(has_offset, "", "Z"))
+    complete = pc.binary_join_element_wise(text, ending, "")
+    in_utc = pa.timestamp("ns", "UTC")
+    try:
+        stamps = complete.cast(in_utc)
+    except pa.ArrowInvalid:
+        refuse(table, np.array([not can_cast(cell, in_utc) for cell in complete]), why, cells)
+        raise
+    return stamps.cast(pa.int64()).to_numpy(), len(cells) - pc.sum(has_offset).as_py()
+
+
+def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
+    try:
+        cell.cast(kind)
+        return True
+    except pa.ArrowInvalid:
+        return False
+
+
+def read_values(table: Table, column: str, above_zero: bool) -> np.ndarray:
+    """(R,) float64, NaN where the cell is empty or NaN; text and infinity are refused, numbers up to 0 too if they must be `above_zero`."""
+    cells = table.columns[column]
+    values = numbers(table, column, may_lack=True).astype(np.float64)
+    if above_zero:
+        why = f"column {column!r} must be above 0 for `transform: log-return` (`difference` takes any number)"
+        refuse(table, values <= 0, why, cells)
+    return values
+
+
+def to_grid(table: Table, params: Series, interval: int) -> Grid:
+    """The series at multiples of `interval` since 1970 UTC, or at another constant distance from them that most rows share.
+
+    Of rows with one stamp the last in the file counts. A row between two grid points is known too late for the one before, so it moves to
+    the one after; where that has a row of its own, or a later row moves there too, it is dropped. Missing grid points are dealt with as
+    params.missing says; an empty cell makes its whole row missing. Takes the columns out of `table`.
+    """
+    stamps, num_without_offset = read_times(table, params.columns.time)
+    above_zero = params.transform == "log-return"
+    columns = (params.columns.target, *params.columns.features)
+    values = np.stack([read_values(table, column, above_zero) for column in columns], axis=1)
+    num_rows = len(stamps)
+    num_out_of_order = int((stamps < np.maximum.accumulate(stamps)).sum())
+
+    order = np.argsort(stamps, kind="stable")
+    stamps, values = stamps[order], values[order]
+    last_of_stamp = np.append(stamps[1:] != stamps[:-1], True)
+    # Of each row, the row that counts for its stamp: the first mark from there on.
+    winner = np.flatnonzero(last_of_stamp)[np.cumsum(last_of_stamp) - last_of_stamp]
+    differs = (values != values[winner]) & ~(np.isnan(values) & np.isnan(values[winner]))
+    stamps, values = stamps[last_of_stamp], values[last_of_stamp]
+
+    remainders, times_seen = np.unique(stamps % interval, return_counts=True)
+    origin = int(remainders[times_seen.argmax()]) if times_seen.max() * 2 > len(stamps) else 0
+    point = -((origin - stamps) // interval)  # rounded up
+    off_grid = (stamps - origin) % interval != 0
+    # Stamps differ and are in order, so of the rows that share a point only the last can be the point's own.
+    kept = np.append(point[1:] != point[:-1], True)
+    first, num_points = int(point[0]), int(point[-1] - point[0]) + 1
+    if num_points > MAX_POINTS_PER_ROW * len(stamps):
+        apart, often = np.unique(np.diff(stamps), return_counts=True)
+        raise ValueError(
+            f"preprocess.interval is {params.interval!r}, which makes {num_points:,} grid points of {len(stamps):,} rows; give the "
+            f"table's own interval (its rows are most often {apart[often.argmax()] / SECOND:g} s apart) or correct a stray time"
+        )
+    levels = np.full((num_points, len(columns)), np.nan)
+    levels[point[kept] - first] = values[kept]
+    levels[np.isnan(levels).any(axis=1)] = np.nan
+    times = (first + np.arange(num_points)) * interval + origin
+    counts = {
+        "num_rows": num_rows,
+        "num_without_offset": num_without_offset,
+        "num_out_of_order": num_out_of_order,
+        "num_duplicates": num_rows - len(stamps),
+        "num_duplicates_differing": int(differs.any(axis=1).sum()),
+        "num_off_grid_snapped": int((off_grid & kept).sum()),
+        "num_off_grid_dropped": int((~kept).sum()),
+        "num_grid_points": num_points,
+        "num_missing": int(np.isnan(levels[:, 0]).sum()),
+    }
+    grid = Grid(times, levels, counts)
+    if params.missing == "refuse" and not grid.known.all():
+        raise ValueError(
+            f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing in all, at every "
+            f"{params.interval}); complete the table, or set preprocess.missing to skip or interpolate"
+        )
+    return Grid(times, filled(levels), counts) if params.missing == "interpolate" else grid
+
+
+def filled(levels: np.ndarray) -> np.ndarray:
+    """(G, F) with every missing row replaced by the last known one; those before the first known row stay missing.
+
+    A straight line between the neighbours would be the usual interpolation, and would tell the model what comes after the gap.
+    """
+    known = ~np.isnan(levels[:, 0])
+    last_known = np.maximum.accumulate(np.where(known, np.arange(len(levels)), -1))
+    return np.where(last_known[:, None] >= 0, levels[last_known], np.nan)
+
+
+def transform(levels: np.ndarray, kind: str) -> np.ndarray:
+    """(G, F) log(x_t / x_(t-1)) or x_t - x_(t-1); NaN where one of the two is missing, so always at the first point."""
+    steps = np.full_like(levels, np.nan)
+    with np.errstate(over="ignore", divide="ignore"):  # `standardized` refuses what comes of it
+        steps[1:] = np.log(levels[1:] / levels[:-1]) if kind == "log-return" else levels[1:] - levels[:-1]
+    return steps
+
+
+def choose_windows(known: np.ndarray, params: Series) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """The grid point of the last input step of each window, per split, and how many windows were left out and why.
+
+    A window takes input_steps + 1 + horizon grid points, the first of them for its first difference alone; one starts at every stride-th
+    point of the grid. It belongs to the split in which all its targets lie. Its inputs may reach back into the split before, as they do
+    when a model is used.
+    """
+    before, after, num_points = params.input_steps, params.horizon, len(known)
+    last = np.arange(before, num_points - after, params.stride)
+    num_missing = np.concatenate([[0], np.cumsum(~known)])  # before each point
+    touches = num_missing[last + after + 1] > num_missing[last - before]
+    whole = last[~touches]
+
+    sizes = sizes_of(params.split, num_points)
+    ends = np.cumsum([sizes["train"], sizes["val"]])
+    side = np.searchsorted(ends, whole + 1, side="right")
+    inside = side == np.searchsorted(ends, whole + after, side="right")
+    points = {name: whole[inside & (side == number)] for number, name in enumerate(SPLITS)}
+    counts = {"num_windows_skipped": int(touches.sum()), "num_windows_across_boundaries": int((~inside).sum())}
+    if any(len(rows) == 0 for rows in points.values()):
+        raise ValueError(
+            f"the series of {num_points:,} grid points makes {', '.join(f'{len(rows):,} {name}' for name, rows in points.items())} windows "
+            f"of {before} input steps and {after} target steps, {counts['num_windows_skipped']:,} left out because a point is missing and "
+            f"{counts['num_windows_across_boundaries']:,} across a boundary; give the empty split a larger share, lower input_steps, "
+            "horizon or stride, or set missing to interpolate"
+        )
+    return points, counts
+
+
+def statistics_of(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (F,) of the known `steps`, those of the training time; a feature that never changes gets 1."""
+    real = steps[~np.isnan(steps[:, 0])]
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = real.mean(axis=0), real.std(axis=0)
+    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
+
+
+def standardized(steps: np.ndarray, mean: np.ndarray, std: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """(G, F) float32; raises ValueError where a step does not fit into one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        standard: np.ndarray = ((steps - mean) / std).astype(np.float32)
+    too_large = ~np.isnan(steps[:, 0]) & ~np.isfinite(standard).all(axis=1)
+    if too_large.any():
+        raise ValueError(
+            f"the change to {iso(times[too_large][:1])[0]} is too large for a 32-bit float once it is divided by the training "
+            "time's standard deviation; correct the table at that time"
+        )
+    return standard
+
+
+def iso(times: np.ndarray) -> np.ndarray:
+    """(N,) nanoseconds since 1970 as text in UTC, to the second where that is enough for all."""
+    unit = "ns" if (times % SECOND).any() else "s"
+    return np.char.add(np.datetime_as_string(times.astype("datetime64[ns]").astype(f"datetime64[{unit}]")), "Z")
+
+
+def write_arrays(folder: Path, windows: Windows) -> dict[str, str]:
+    """Write the five arrays of every split; return their sha256 by path relative to `folder`."""
+    digests = {}
+    for name, part in windows.parts.items():
+        arrays = {
+            "values": part.values,
+            "lengths": np.full(len(part.ids), part.values.shape[1], dtype=np.int32),
+            "targets": part.targets,
+            "ids": part.ids,
+            "anchors": part.anchors,
+        }
+        for array_name, array in arrays.items():
+            path = folder / name / f"{array_name}.npy"
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+            digests[f"{name}/{array_name}.npy"] = sha256_file(path)
+    return digests
+
+
+def summarize(windows: Windows) -> dict[str, Any]:
+    params, parts = windows.params, windows.parts
+    return {
+        "num_sequences": sum(len(part.ids) for part in parts.values()),
+        "num_per_split": {name: len(part.ids) for name, part in parts.items()},
+        "features": list(windows.features),
+        "mean": windows.mean.tolist(),
+        "std": windows.std.tolist(),
+        "min_steps": params.input_steps,
+        "max_steps": params.input_steps,
+        "horizon": params.horizon,
+        "num_outputs": params.horizon,
+        "target": {"name": params.columns.target, "transform": params.transform},
+        "interval": params.interval,
+        "missing": params.missing,
+        "first_time": {name: part.first_time for name, part in parts.items()},
+        "last_time": {name: part.last_time for name, part in parts.items()},
+        **windows.counts,
+    }
+
+
+def describe(summary: dict[str, Any]) -> str:
+    """One sentence for the stage to print after the workload's name; what did not occur is left out."""
+    sizes = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
+    filled_in = ", filled with the last known row" if summary["missing"] == "interpolate" else ""
+    remarks = (
+        ("num_missing", "missing points", f" of {summary['num_grid_points']:,}{filled_in}"),
+        ("num_windows_skipped", "windows left out because they touch one", ""),
+        ("num_windows_across_boundaries", "windows left out because their targets cross a split's boundary", ""),
+        ("num_out_of_order", "rows out of order", ""),
+        (
+            "num_duplicates",
+            "rows replaced by a later one of the same time",
+            f" ({summary['num_duplicates_differing']:,} differing)",
+        ),
+        ("num_off_grid_snapped", f"times moved forward to the {summary['interval']} grid", ""),
+        ("num_off_grid_dropped", "times off the grid dropped because a later row stands there", ""),
+        ("num_without_offset", "times without an offset, taken as UTC", ""),
+    )
+    said = [f"{words}: {summary[count]:,}{more}" for count, words, more in remarks if summary[count]]
+    size = f"{summary['num_sequences']:,} windows of {summary['max_steps']} steps of {summary['interval']}, {summary['horizon']} ahead"
+    return "; ".join([f"{size}: {sizes}", *said])

@@ -1,0 +1,264 @@
+"""Raw tables (CSV, CSV.gz, Parquet): find, read, and check them, every complaint naming the place of the row in the file.
+
+Read with pyarrow, which keeps text and numbers apart without a copy (pandas took twice the memory). R: rows of the table.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from stages.params import nearest
+from stages.runtime.store import relative
+
+if TYPE_CHECKING:
+    import pandas
+
+SPLIT_COLUMN = "split"
+ENDINGS = (".csv", ".csv.gz", ".parquet")
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns asked for, not yet checked. `take` gives a column away, so that two copies of everything never exist."""
+
+    name: str
+    columns: dict[str, pa.ChunkedArray]
+    place: Callable[[int], str]  # where a row (from 0) stands in the file, as its reader counts
+
+    @property
+    def num_rows(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def take(self, column: str) -> pa.ChunkedArray:
+        return self.columns.pop(column)
+
+
+def find_table(folder: Path, name: str) -> Path:
+    parts = PurePosixPath(name)
+    if (
+        parts.is_absolute() or ".." in parts.parts or "\\" in name
+    ):  # by name: a link to a large disk is the user's own business
+        raise ValueError(
+            f"preprocess.table is {name!r}, which leaves {relative(folder)}; put the table there and give its name alone"
+        )
+    if not name.endswith(ENDINGS):
+        raise ValueError(f"preprocess.table is {name!r}; accepted endings: {', '.join(ENDINGS)}")
+    path = folder / name
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{relative(path)} is not there; put the workload's table at that place (data/raw/README.md says what it must hold)"
+        )
+    return path
+
+
+def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others: Sequence[str] = ()) -> Table:
+    """The columns asked for, and `split` where there is one. `texts` are read as text, `features` as numbers, `others` as they look.
+
+    Raises ValueError where one is missing or the file is not a table at all.
+    """
+    wanted = [*texts, *others, *features]
+    for column in wanted:
+        if wanted.count(column) > 1 or column == SPLIT_COLUMN:
+            raise ValueError(
+                f"preprocess.columns names {column!r} {'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; "
+                "they must be different columns, and the name `split` is kept for train, val or test"
+            )
+    is_parquet = path.suffix == ".parquet"
+    try:
+        cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)
+    except (pa.ArrowException, csv.Error, OSError, EOFError, UnicodeDecodeError) as error:
+        why = None if is_parquet else ragged_line(path)
+        raise ValueError(
+            f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {why or ' '.join(str(error).split())}"
+        ) from None
+    if cells.num_rows == 0:
+        raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
+    return Table(
+        relative(path),
+        dict(zip(cells.column_names, cells.columns, strict=True)),
+        row_number if is_parquet else csv_line(path),
+    )
+
+
+def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> Table:
+    """A DataFrame as the table that `to_sequences` takes; raises ValueError, with `name` for the table, where it is none."""
+    try:
+        cells = pa.Table.from_pandas(frame, preserve_index=False)
+    except pa.ArrowException as error:
+        raise ValueError(f"{name} mixes kinds of values in one column: {' '.join(str(error).split())}") from None
+    wanted = present(name, cells.column_names, wanted)
+    return Table(name, {column: cells.column(column) for column in wanted}, row_number)
+
+
+def row_number(row: int) -> str:
+    return f"row {row + 1}"
+
+
+def read_parquet(path: Path, wanted: list[str]) -> pa.Table:
+    with pa.parquet.ParquetFile(path) as file:
+        return file.read(columns=present(relative(path), file.schema_arrow.names, wanted))
+
+
+def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: list[str]) -> pa.Table:
+    """Ids and labels are read as text, so that `007` and a label `NA` stay what they are; the rest as what it looks like."""
+    with open_csv(path) as file:
+        header = next(csv.reader(file), None)
+    if not header:
+        raise ValueError(f"{relative(path)} is empty (0 bytes of table); it must hold a header and at least one row")
+    wanted = present(relative(path), header, wanted)
+    as_text = dict.fromkeys((*texts, SPLIT_COLUMN), pa.dictionary(pa.int32(), pa.string()))
+    looks_like = pa.csv.ConvertOptions(include_columns=wanted, column_types=as_text, null_values=[""])
+    with pa.csv.open_csv(path, convert_options=looks_like) as start:
+        types = {field.name: field.type for field in start.schema}
+    types.update({name: pa.float64() for name in features if types[name] == pa.int64()})
+    typed = pa.csv.ConvertOptions(include_columns=wanted, column_types=types, null_values=[""])
+    try:
+        # With the types known from the first megabyte: a third of the time and of the memory.
+        return pa.csv.read_csv(path, convert_options=typed)
+    except pa.ArrowInvalid:
+        return pa.csv.read_csv(path, convert_options=looks_like)
+
+
+def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
+    """The columns to read; raises ValueError where one is missing or there twice."""
+    for column in wanted:
+        if column not in header:
+            raise ValueError(f"{name} has no column {column!r}{nearest(column, header)}")
+    found = [*wanted, *([SPLIT_COLUMN] if SPLIT_COLUMN in header else [])]
+    for column in found:
+        if header.count(column) > 1:
+            raise ValueError(f"{name} has {header.count(column)} columns {column!r}; rename all but one")
+    return found
+
+
+def open_csv(path: Path) -> Any:
+    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="")
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows that hold anything, with their line in the file; the header comes first."""
+    with open_csv(path) as file:
+        reader = csv.reader(file)
+        for cells in reader:
+            if cells:
+                yield reader.line_num, cells
+
+
+def csv_line(path: Path) -> Callable[[int], str]:
+    """Blank lines make the file's lines differ from the table's rows: the file is read again, once something is wrong with it."""
+
+    def place(row: int) -> str:
+        return next(f"line {line}" for index, (line, _) in enumerate(csv_rows(path)) if index == row + 1)
+
+    return place
+
+
+def ragged_line(path: Path) -> str | None:
+    """The first line with more or fewer cells than the header, in words."""
+    try:
+        rows = csv_rows(path)
+        width = len(next(rows)[1])
+        odd = next(((line, cells) for line, cells in rows if len(cells) != width), None)
+    except (csv.Error, OSError, EOFError, UnicodeDecodeError, StopIteration):
+        return None
+    return odd and f"line {odd[0]} has {len(odd[1])} cells and the header {width}; correct the table and run again"
+
+
+def coded(table: Table, column: str, empty: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(R,) int32 codes and the distinct values they stand for, in order. `empty`: what an empty cell means; None: it is refused."""
+    cells = table.take(column)
+    if empty is not None:
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.cast(cells.type.value_type)
+        texts = cells.cast(pa.string()).fill_null("")
+        cells = pc.if_else(pc.equal(pc.utf8_trim_whitespace(texts), ""), empty, texts)
+    if cells.null_count:
+        refuse(table, pc.is_null(cells).to_numpy(), f"column {column!r} is empty")
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_encode()
+    filled = [chunk for chunk in cells.unify_dictionaries().chunks if len(chunk)]
+    codes, found = np.concatenate([chunk.indices.to_numpy() for chunk in filled]), filled[0].dictionary
+    if pa.types.is_integer(found.type):
+        values, rank = in_order(found.to_numpy())
+    else:
+        texts = found.cast(pa.string()).to_numpy(zero_copy_only=False).astype(np.str_)
+        blank = np.flatnonzero(np.char.strip(texts) == "")
+        if len(blank):
+            refuse(table, np.isin(codes, blank), f"column {column!r} is empty")
+        values, rank = in_order(texts)
+    return rank.astype(np.int32)[codes], values
+
+
+def in_order(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`values` sorted, and the place of each among them: by number where all are numbers, by text else.
+
+    Whole numbers as they are usually written (`10`, not `010`) become int64, so that a CSV and a Parquet file come to the same.
+    """
+    keys: np.ndarray
+    try:
+        keys = values.astype(np.int64)
+        if values.dtype.kind == "U" and (keys.astype(np.str_) != values).any():
+            keys = values.astype(np.float64)
+        else:
+            values = keys
+    except (ValueError, OverflowError):
+        try:
+            keys = values.astype(np.float64)
+        except ValueError:
+            keys = np.zeros(len(values))
+    order = np.lexsort((values, keys))
+    rank = np.empty(len(values), dtype=np.int64)
+    rank[order] = np.arange(len(values))
+    return values[order], rank
+
+
+def numbers(table: Table, column: str, may_lack: bool = False) -> np.ndarray:
+    """(R,) float64 or as the file has them, all finite; else ValueError with the row and what stands there. Times count as their unit.
+
+    `may_lack`: empty cells and NaN are let through, as NaN.
+    """
+    cells = table.take(column)
+    if pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type):
+        cells = cells.cast(pa.timestamp("ns")).cast(pa.int64())
+    if pa.types.is_decimal(cells.type):
+        cells = cells.cast(pa.float64())
+    why = f"column {column!r} must hold finite numbers"
+    if not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
+        wrong = (not is_number(cell, may_lack) for chunk in cells.chunks for cell in chunk.to_pylist())
+        refuse(table, np.fromiter(wrong, dtype=bool, count=len(cells)), why, cells)
+        texts = cells.cast(pa.string())  # numbers kept as text, which a Parquet file can hold
+        cells = pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())
+    if cells.null_count and not may_lack:
+        refuse(table, pc.is_null(cells).to_numpy(), why, cells)
+    array = cells.to_numpy()
+    if array.dtype.kind == "f":
+        refuse(table, np.isinf(array) if may_lack else ~np.isfinite(array), why, cells)
+    return array
+
+
+def is_number(value: Any, may_lack: bool) -> bool:
+    if value is None or value == "":
+        return may_lack
+    try:
+        return not isinstance(value, bool) and bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False
+
+
+def refuse(table: Table, wrong: np.ndarray, why: str, found: pa.ChunkedArray | None = None) -> None:
+    """Raise ValueError for the first row where `wrong` is true."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        value = None if found is None else found[row].as_py()
+        shown = "" if found is None else f", found {'(empty)' if value is None or value == '' else value}"
+        more = f" ({int(wrong.sum()):,} rows in all)" if wrong.sum() > 1 else ""
+        raise ValueError(f"{table.name}, {table.place(row)}: {why}{shown}{more}; correct the table and run again")

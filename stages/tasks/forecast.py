@@ -1,0 +1,186 @@
+"""Forecast: the next H steps of a series, beside two forecasts that cost nothing.
+
+Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the transformed target, standardized); levels (N, H) in the
+target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the same windows. Skill is
+1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is perfect (Murphy 1988).
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from stages.tasks import Evaluation, Read
+
+NUM_RESAMPLES = 1000
+
+
+class Task:
+    score_name = "skill"
+    per_step = False
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        self.num_outputs = summary["num_outputs"]
+        self.mean, self.std = summary["mean"][0], summary["std"][0]
+        self.target, self.transform = summary["target"]["name"], summary["target"]["transform"]
+
+    def loss(
+        self, outputs: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, label_smoothing: float
+    ) -> torch.Tensor:
+        """Mean squared error."""
+        return (outputs - targets).square().mean()
+
+    def predict(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs
+
+    def score(self, predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> float:
+        """Skill of the mean absolute error, on the summed changes (of log returns: what the price has gained so far)."""
+        found, actual = ((part * self.std + self.mean).cumsum(dim=1) for part in (predictions, targets))
+        return (1 - (found - actual).abs().mean() / actual.abs().mean()).item()
+
+    def evaluate(self, outputs: torch.Tensor, read: Read) -> Evaluation:
+        anchors, targets = read("test", "anchors"), read("test", "targets")
+        linear = linear_forecast(read("train", "values"), read("train", "targets"), read("test", "values"))
+        actual = self.levels(targets, anchors)
+        if (actual == anchors[:, None]).all():
+            raise ValueError(
+                f"{self.target} never changes in the test split, so no forecast can be scored; choose another split"
+            )
+        forecasts = {
+            "network": self.levels(outputs.numpy(), anchors),
+            "persistence": np.repeat(anchors[:, None], self.num_outputs, axis=1),
+            "linear": self.levels(linear, anchors),
+        }
+        metrics = {"loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item()}
+        for name, levels in forecasts.items():
+            prefix = "" if name == "network" else f"{name}_"
+            metrics |= {f"{prefix}{key}": value for key, value in errors(levels, actual).items()}
+            if name != "persistence":  # which has no direction
+                metrics[f"{prefix}directional_accuracy"] = same_direction(levels, actual, anchors)
+        for name in ("", "linear_"):
+            metrics[f"{name}skill"] = 1 - metrics[f"{name}mae"] / metrics["persistence_mae"]
+            metrics[f"{name}skill_rmse"] = 1 - metrics[f"{name}rmse"] / metrics["persistence_rmse"]
+        low, high = skill_interval(forecasts["network"], forecasts["persistence"], actual)
+        metrics |= {"skill_low": low, "skill_high": high}
+        times = [str(time) for time in read("test", "ids")]
+        return Evaluation(
+            metrics,
+            verdict(metrics, self.target),
+            by_step(forecasts, actual),
+            directions(forecasts["network"], actual, anchors),
+            list_forecasts(times, anchors, actual, forecasts),
+            lambda title: draw(times, anchors, actual, forecasts, title),
+        )
+
+    def levels(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+        """(N, H) as the network gives them, and the levels (N,) they start from -> levels (N, H)."""
+        return levels(standardized.astype(np.float64) * self.std + self.mean, anchors, self.transform)
+
+
+def levels(steps: np.ndarray, anchors: np.ndarray, kind: str) -> np.ndarray:
+    """The path (N, H) that `steps` (N, H), in the transform's own unit, take from `anchors` (N,): the way back from the transform."""
+    path = np.cumsum(steps, axis=1, dtype=np.float64)
+    return anchors[:, None] * np.exp(path) if kind == "log-return" else anchors[:, None] + path
+
+
+def linear_forecast(train_values: np.ndarray, train_targets: np.ndarray, test_values: np.ndarray) -> np.ndarray:
+    """Forecasts (M, H) float64 of an autoregression of order T, fitted to each of the H targets by ordinary least squares.
+
+    Inputs are train_values (N, T, F), of which the target's own past (feature 0) and a constant are used, train_targets (N, H) and
+    test_values (M, T, F). One regression per target step is the "direct" forecast of Marcellino, Stock and Watson (2006),
+    Journal of Econometrics 135, 499-526.
+    """
+
+    def design(values: np.ndarray) -> np.ndarray:
+        return np.column_stack([values[:, :, 0].astype(np.float64), np.ones(len(values))])
+
+    coefficients: np.ndarray = np.linalg.lstsq(design(train_values), train_targets.astype(np.float64), rcond=None)[0]
+    forecasts: np.ndarray = design(test_values) @ coefficients
+    return forecasts
+
+
+def errors(levels: np.ndarray, actual: np.ndarray) -> dict[str, float]:
+    off = levels - actual
+    return {"mae": float(np.abs(off).mean()), "rmse": float(np.sqrt(np.square(off).mean()))}
+
+
+def same_direction(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> float:
+    """Share of the forecasts that go the way that the target went, of those where it moved at all."""
+    went = np.sign(actual - anchors[:, None])
+    return float((np.sign(levels - anchors[:, None]) == went)[went != 0].mean()) if went.any() else 0.0
+
+
+def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float]:
+    """95% interval of the skill by a moving-block bootstrap over time (Kuensch 1989), seeded.
+
+    Neighbouring windows share most of their steps, so their errors move together; blocks of sqrt(N) windows keep that.
+    """
+    own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
+    size = max(1, round(len(own) ** 0.5))
+    num_blocks = -(-len(own) // size)
+    starts = np.random.default_rng(0).integers(0, len(own) - size + 1, size=(NUM_RESAMPLES, num_blocks))
+    summed = [np.concatenate([[0.0], np.cumsum(part)]) for part in (own, base)]
+    totals = [(sums[starts + size] - sums[starts]).sum(axis=1) for sums in summed]
+    low, high = np.quantile(1 - totals[0] / totals[1], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def verdict(metrics: dict[str, float], target: str) -> str:
+    low, high = metrics["skill_low"], metrics["skill_high"]
+    said = (
+        "beats persistence"
+        if low > 0
+        else "does not beat persistence: it is worse than saying that nothing changes"
+        if high < 0
+        else "does not beat persistence: the two cannot be told apart"
+    )
+    return (
+        f"The network {said} (MAE of {target} {metrics['mae']:.4g} against {metrics['persistence_mae']:.4g}, "
+        f"skill {metrics['skill']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}); a linear autoregression on the same windows has "
+        f"MAE {metrics['linear_mae']:.4g}, skill {metrics['linear_skill']:+.4f}; "
+        f"the direction is right in {metrics['directional_accuracy']:.1%} (linear {metrics['linear_directional_accuracy']:.1%})"
+    )
+
+
+def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[str, Any]]:
+    """A row per step ahead: MAE and RMSE of every forecast, and the network's skill."""
+    rows = []
+    for step in range(actual.shape[1]):
+        found = {name: errors(levels[:, step], actual[:, step]) for name, levels in forecasts.items()}
+        rows.append(
+            {
+                "step_ahead": step + 1,
+                **{f"{name}_{key}": value for name, pair in found.items() for key, value in pair.items()},
+                "skill": 1 - found["network"]["mae"] / found["persistence"]["mae"],
+            }
+        )
+    return rows
+
+
+def directions(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> list[tuple[str, str]]:
+    """(actual, predicted) direction over the whole horizon, a pair per window."""
+    words = np.array(["down", "unchanged", "up"])
+    went, said = (words[np.sign(part[:, -1] - anchors).astype(int) + 1] for part in (actual, levels))
+    return list(zip(went.tolist(), said.tolist(), strict=True))
+
+
+def list_forecasts(
+    times: list[str], anchors: np.ndarray, actual: np.ndarray, forecasts: dict[str, np.ndarray]
+) -> list[dict[str, Any]]:
+    """A row per window and step ahead. Persistence is `last`, the level at the time of the forecast."""
+    network, linear = forecasts["network"].tolist(), forecasts["linear"].tolist()
+    return [
+        {"time": time, "step_ahead": step + 1, "last": last, "actual": true, "predicted": said, "linear": line}
+        for time, last, *rows in zip(times, anchors.tolist(), actual.tolist(), network, linear, strict=True)
+        for step, (true, said, line) in enumerate(zip(*rows, strict=True))
+    ]
+
+
+def draw(
+    times: list[str], anchors: np.ndarray, actual: np.ndarray, forecasts: dict[str, np.ndarray], title: str
+) -> Any:
+    from stages import plots
+
+    others = {name: levels for name, levels in forecasts.items() if name != "network"}
+    by_name = {name: np.abs(levels - actual).mean(axis=0) for name, levels in forecasts.items()}
+    return plots.forecast(times, anchors, actual, forecasts["network"], others, by_name, title)

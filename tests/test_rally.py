@@ -1,0 +1,213 @@
+"""Properties of the simulated rallies: the physics on literal numbers, the labels on the flights they belong to, and what seeds hold."""
+
+import math
+
+import numpy as np
+import pytest
+
+from stages import rally
+from stages.rally import BOUNCE, EVENTS, GRAVITY, HIT, NET, RADIUS, SERVE, SHORTEST, fly, project, rallies, simulate
+
+PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
+USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}
+NUM_SEQUENCES, NUM_STEPS = 300, 96
+
+
+@pytest.fixture(scope="module")
+def flights() -> tuple[np.ndarray, np.ndarray]:
+    return rallies(NUM_SEQUENCES, NUM_STEPS, np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def perfect() -> tuple[np.ndarray, np.ndarray]:
+    return simulate(NUM_SEQUENCES, NUM_STEPS, 0, **PERFECT)
+
+
+def alone(labels: np.ndarray, event: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sequences and frames of an event with no other one, and no end of the window, within 3 frames."""
+    sequences, frames = np.nonzero(labels == event)
+    around = frames[:, None] + np.arange(-3, 4)
+    inside = ((around >= 0) & (around < labels.shape[1])).all(axis=1)
+    sequences, frames, around = sequences[inside], frames[inside], around[inside]
+    single = (labels[sequences[:, None], around] > 0).sum(axis=1) == 1
+    return sequences[single], frames[single]
+
+
+def steps(path: np.ndarray, sequences: np.ndarray, frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ball's way (K, 3) in the last whole frame before an event, and in the first one after it."""
+    before = path[sequences, frames - 1] - path[sequences, frames - 2]
+    after = path[sequences, frames + 2] - path[sequences, frames + 1]
+    return before, after
+
+
+def test_shapes_and_types() -> None:
+    values, labels = simulate(3, 20, 0, **USUAL)
+    assert values.shape == (3, 20, 3) and values.dtype == np.float32
+    assert labels.shape == (3, 20) and labels.dtype == np.int64
+    assert len(rally.FEATURES) == 3 and EVENTS[0] == "none"
+
+
+def test_same_seed_same_arrays_other_seed_others() -> None:
+    first, again, other = (simulate(40, 32, seed, **USUAL) for seed in (7, 7, 8))
+    assert np.array_equal(first[0], again[0]) and np.array_equal(first[1], again[1])
+    assert not np.array_equal(first[0], other[0])
+
+
+def test_more_sequences_begin_with_the_same_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rally, "BLOCK", 16)
+    values, labels = simulate(53, 32, 0, **USUAL)
+    for count in (1, 21, 32):
+        fewer_values, fewer_labels = simulate(count, 32, 0, **USUAL)
+        assert np.array_equal(fewer_values, values[:count])
+        assert np.array_equal(fewer_labels, labels[:count])
+    assert not np.array_equal(values[:16], values[16:32])
+
+
+def test_every_event_occurs_often_enough(perfect: tuple[np.ndarray, np.ndarray]) -> None:
+    counts = np.bincount(perfect[1].ravel(), minlength=len(EVENTS))
+    assert 3 <= counts[1:].sum() / NUM_SEQUENCES <= 5
+    assert (counts[1:] >= 0.02 * counts[1:].sum()).all()
+    assert counts[HIT] > counts[SERVE] > counts[NET]
+
+
+def test_the_ball_is_in_the_image(perfect: tuple[np.ndarray, np.ndarray]) -> None:
+    values, labels = perfect
+    seen = values[:, :, 2] == 1
+    assert seen.mean() > 0.99 and seen[labels > 0].mean() > 0.99
+    assert (values[seen][:, :2] >= 0).all() and (values[seen][:, :2] <= (1280, 720)).all()
+
+
+def test_the_camera_sees_the_court_as_a_broadcast_does() -> None:
+    near_left, near_right, far_left, far_right = project(
+        np.array([[[-11.885, 4.115, 0], [-11.885, -4.115, 0], [11.885, 4.115, 0], [11.885, -4.115, 0]]])
+    )[0]
+    assert near_left[0] < far_left[0] < 640 < far_right[0] < near_right[0]
+    assert far_left[1] == far_right[1] < near_left[1] == near_right[1]
+    middle = project(np.array([[[-3.7, 0.0, 0.0]]]))[0, 0]
+    assert middle == pytest.approx([640, 360])
+
+
+def test_flight_without_drag_is_the_parabola() -> None:
+    position, velocity, gravity = (
+        np.array([[0.0], [1.0], [2.0]]),
+        np.array([[30.0], [-2.0], [5.0]]),
+        np.array([GRAVITY]),
+    )
+    for _ in range(60):
+        position, velocity = fly(position, velocity, gravity, 1 / 120, drag=0.0)
+    assert position[:, 0] == pytest.approx([15.0, 0.0, 2.0 + 2.5 - GRAVITY / 8], abs=1e-9)
+    assert velocity[:, 0] == pytest.approx([30.0, -2.0, 5.0 - GRAVITY / 2], abs=1e-9)
+
+
+def test_drag_slows_as_its_closed_form_says() -> None:
+    position, velocity, gravity = np.zeros((3, 1)), np.array([[40.0], [0.0], [0.0]]), np.zeros(1)
+    for _ in range(60):
+        position, velocity = fly(position, velocity, gravity, 1 / 120)
+    growth = 1 + rally.DRAG * 40.0 * 0.5
+    assert velocity[0, 0] == pytest.approx(40.0 / growth)
+    assert position[0, 0] == pytest.approx(math.log(growth) / rally.DRAG, abs=1e-3)
+
+
+def test_at_a_bounce_the_ball_turns_upwards_near_the_ground(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    path, labels = flights
+    where = alone(labels, BOUNCE)
+    before, after = steps(path, *where)
+    assert len(before) > 200
+    assert (before[:, 2] < 0).all() and (after[:, 2] > 0).all()
+    assert (after[:, 2] < -before[:, 2]).all()  # it loses energy
+    assert (path[where][:, 2] < 0.5).all()  # at most half a frame from the ground
+
+
+def test_a_stroke_turns_the_ball_to_the_other_side(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    path, labels = flights
+    for event in (SERVE, HIT):
+        where = alone(labels, event)
+        _, after = steps(path, *where)
+        assert len(after) > 150
+        assert (after[:, 0] * path[where][:, 0] < 0).all()
+    before, after = steps(path, *alone(labels, HIT))
+    assert (before[:, 0] * after[:, 0] < 0).all()
+
+
+def test_the_net_takes_the_speed(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    path, labels = flights
+    where = alone(labels, NET)
+    before, after = steps(path, *where)
+    assert len(before) > 20
+    assert (np.abs(after[:, 0]) < 0.2 * np.abs(before[:, 0])).all()
+    assert (np.abs(path[where][:, 0]) < 1.0).all()  # at most half a frame from the net
+    assert (path[where][:, 2] < 1.4).all()
+
+
+def test_no_ball_goes_through_ground_or_net(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    path, _ = flights
+    assert (path[:, :, 2] >= RADIUS).all()
+    x, z = path[:, :, 0], path[:, :, 2]
+    crossed = (x[:, 1:] > 0) != (x[:, :-1] > 0)
+    flown = np.abs(x[:, 1:] - x[:, :-1]) < 3  # the next point's ball is another one
+    assert (np.maximum(z[:, 1:], z[:, :-1])[crossed & flown] > 0.9).all()
+
+
+def test_without_an_event_the_ball_flies_on(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    """Gravity and drag alone bend the path, except where a ball is held or tossed (no speed) or the next one takes over (too much)."""
+    path, labels = flights
+    velocity = np.diff(path, axis=1) * rally.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
+    speed = np.linalg.norm(velocity, axis=-1)
+    upwards = np.diff(velocity[:, :, 2], axis=1) * rally.FRAMES_PER_SECOND  # (N, T - 2) m/s2, at frames 1 to T - 2
+    upwards += rally.DRAG * (speed * velocity[:, :, 2])[:, :-1]
+    event = np.lib.stride_tricks.sliding_window_view(labels > 0, 3, axis=1).any(axis=-1)  # around frames 1 to T - 2
+    no_flight = np.lib.stride_tricks.sliding_window_view((speed < 0.01) | (speed > 60), 4, axis=1).any(
+        axis=-1
+    )  # 2 to T - 3
+    free = ~event[:, 2:-2] & ~no_flight[:, 1:-1]  # frames 3 to T - 4
+    assert free.mean() > 0.5
+    assert np.abs(upwards[:, 2:-2] + GRAVITY)[free].max() < 3.0
+
+
+def test_misses_and_occlusions_only_hide(perfect: tuple[np.ndarray, np.ndarray]) -> None:
+    values, labels = perfect
+    for hiding in ({"missed": 0.1}, {"occlusion": 0.5}):
+        hidden_values, hidden_labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, **hiding})
+        seen = hidden_values[:, :, 2] == 1
+        assert np.array_equal(hidden_labels, labels)
+        assert np.array_equal(hidden_values[seen], values[seen])
+        assert (hidden_values[~seen] == 0).all()
+        newly = (~seen & (values[:, :, 2] == 1)).sum(axis=1)
+        if "missed" in hiding:
+            assert newly.sum() / newly.size / NUM_STEPS == pytest.approx(0.1, abs=0.01)
+        else:
+            assert (newly > 0).mean() == pytest.approx(0.5, abs=0.1)
+            assert newly.max() == 8
+
+
+def test_noise_has_the_size_asked_for(perfect: tuple[np.ndarray, np.ndarray]) -> None:
+    noisy, labels = simulate(NUM_SEQUENCES, NUM_STEPS, 0, **{**PERFECT, "noise": 2.0})
+    seen = perfect[0][:, :, 2] == 1
+    assert np.array_equal(labels, perfect[1]) and np.array_equal(noisy[:, :, 2] == 1, seen)
+    error = (noisy - perfect[0])[seen][:, :2]
+    assert error.std(axis=0) == pytest.approx([2.0, 2.0], rel=0.02)
+    assert error.mean(axis=0) == pytest.approx([0.0, 0.0], abs=0.05)
+
+
+def test_everything_can_be_hidden() -> None:
+    values, _ = simulate(5, SHORTEST, 0, noise=2.0, missed=1.0, occlusion=1.0)
+    assert not values.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_sequences": 0}, "num_sequences is 0"),
+        ({"num_steps": 15}, "at least 16"),
+        ({"seed": -1}, "seed is -1"),
+        ({"noise": -1.0}, "noise is -1.0"),
+        ({"noise": math.nan}, "noise is nan"),
+        ({"missed": 1.5}, "missed is 1.5"),
+        ({"occlusion": -0.1}, "occlusion is -0.1"),
+    ],
+)
+def test_refusals(change: dict[str, float], words: str) -> None:
+    arguments = {"num_sequences": 2, "num_steps": 32, "seed": 0, **USUAL}
+    with pytest.raises(ValueError, match=words) as caught:
+        simulate(**{**arguments, **change})
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,478 @@
+"""Properties of the source `series`: on small tables written out here and on the committed price table."""
+
+import gzip
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages import series
+from stages.params import Series, SeriesColumns, Split
+from stages.series import Grid, Windows, describe, interval_ns, prepare, summarize, to_grid
+from stages.tables import read_table
+from stages.tasks.forecast import levels, linear_forecast
+
+ROOT = Path(__file__).resolve().parents[1]
+PARAMS = Series(
+    source="series",
+    table="table.csv",
+    columns=SeriesColumns(time="time", target="x", features=()),
+    interval="15min",
+    transform="difference",
+    missing="skip",
+    input_steps=2,
+    horizon=2,
+    stride=1,
+    split=Split(train=0.5, val=0.25, test=0.25),
+)
+TWO = SeriesColumns(time="time", target="x", features=("y",))
+LEVELS = [1.0, 2, 4, 7, 11, 16, 22, 29, 37, 46, 56, 67]  # differences 1 to 11
+QUARTERS = [f"2024-01-01T{quarter // 4:02d}:{quarter % 4 * 15:02d}:00Z" for quarter in range(12)]
+ODD = (
+    "num_missing",
+    "num_out_of_order",
+    "num_duplicates",
+    "num_duplicates_differing",
+    "num_off_grid_snapped",
+    "num_off_grid_dropped",
+)
+
+
+def table(times: list[str], *columns: list) -> str:
+    """Rows as CSV; the columns after the time are x, y, ..."""
+    rows = [",".join(map(str, row)) for row in zip(times, *columns, strict=True)]
+    return "\n".join([",".join(["time", *"xyz"[: len(columns)]]), *rows]) + "\n"
+
+
+def prepared(tmp_path: Path, text: str, params: Series = PARAMS) -> Windows:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    return prepare(path, params)
+
+
+def grid_of(tmp_path: Path, text: str, params: Series = PARAMS) -> Grid:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    columns = params.columns
+    cells = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
+    return to_grid(cells, params, interval_ns(params.interval))
+
+
+def odd(grid: Grid) -> dict[str, int]:
+    """What was counted, without the zeros."""
+    return {name: grid.counts[name] for name in ODD if grid.counts[name]}
+
+
+def refused(tmp_path: Path, text: str, *words: str, params: Series = PARAMS) -> None:
+    """`text` is refused in one sentence that holds all of `words`."""
+    with pytest.raises(ValueError) as caught:
+        prepared(tmp_path, text, params)
+    assert type(caught.value) is ValueError and "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
+    """Two positive random walks with everything that is odd: gaps, an empty cell, repeated stamps, rows off the grid and out of order."""
+    draw = np.random.default_rng(seed)
+    time = np.datetime64("2024-01-01T00:00:00") + 900 * np.arange(num_points) + 7 * (draw.random(num_points) < 0.02)
+    x, y = 100 * np.exp(0.01 * draw.normal(size=(2, num_points)).cumsum(axis=1))
+    rows = pd.DataFrame({"time": time, "x": x, "y": y})
+    rows.loc[num_points // 3, "y"] = np.nan
+    rows = rows.drop(index=draw.choice(np.arange(1, num_points), num_points // 50, replace=False))
+    repeated = rows.sample(5, random_state=seed).assign(x=50.0)
+    return pd.concat([rows, repeated]).sample(frac=1, random_state=seed)
+
+
+# Windows --------------------------------------------------------------------------------------------------------------
+
+
+def test_windows_of_a_series_written_out_by_hand(tmp_path: Path):
+    """Train has the points 0 to 5, val 6 to 8, test 9 to 11; the windows whose targets cross 5|6 and 8|9 are left out."""
+    found = prepared(tmp_path, table(QUARTERS, LEVELS))
+    mean, std = 3.0, np.sqrt(2.0)  # of the differences up to point 5: 1, 2, 3, 4, 5
+    np.testing.assert_array_equal(found.mean, [mean])
+    np.testing.assert_allclose(found.std, [std], rtol=1e-15)
+    expected = {  # split: last input points, inputs, targets, anchors
+        "train": ([2, 3], [[1, 2], [2, 3]], [[3, 4], [4, 5]], [4.0, 7.0]),
+        "val": ([5, 6], [[4, 5], [5, 6]], [[6, 7], [7, 8]], [16.0, 22.0]),
+        "test": ([8, 9], [[7, 8], [8, 9]], [[9, 10], [10, 11]], [37.0, 46.0]),
+    }
+    for name, (last, inputs, targets, anchors) in expected.items():
+        part = found.parts[name]
+        assert part.values.dtype == part.targets.dtype == np.float32 and part.anchors.dtype == np.float64
+        np.testing.assert_array_equal(part.values[:, :, 0], ((np.array(inputs) - mean) / std).astype(np.float32))
+        np.testing.assert_array_equal(part.targets, ((np.array(targets) - mean) / std).astype(np.float32))
+        assert part.anchors.tolist() == anchors
+        assert part.ids.tolist() == [QUARTERS[point] for point in last]
+        assert (part.first_time, part.last_time) == (QUARTERS[last[0] + 1], QUARTERS[last[-1] + 2])
+    assert found.counts["num_windows_across_boundaries"] == 2 and found.counts["num_windows_skipped"] == 0
+
+
+def test_log_returns_and_a_further_feature(tmp_path: Path):
+    other = [2.0**power for power in (0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 4, 6)]
+    params = replace(PARAMS, transform="log-return", columns=TWO, horizon=1)
+    found = prepared(tmp_path, table(QUARTERS, LEVELS, other), params)
+    assert found.features == ("x", "y")
+    raw = found.parts["val"].values[0] * found.std + found.mean  # the window that ends at point 5
+    np.testing.assert_allclose(raw, np.log([[11 / 7, 1 / 2], [16 / 11, 4]]), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.parts["val"].targets[0] * found.std[0] + found.mean[0], np.log([22 / 16]), rtol=1e-6
+    )
+
+
+def test_windows_start_at_every_stride_th_point(tmp_path: Path):
+    dense = prepared(tmp_path, table(QUARTERS, LEVELS))
+    sparse = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, stride=3))
+    assert [part.ids.tolist() for part in sparse.parts.values()] == [[QUARTERS[2]], [QUARTERS[5]], [QUARTERS[8]]]
+    for name in series.SPLITS:
+        np.testing.assert_array_equal(sparse.parts[name].values, dense.parts[name].values[:1])
+
+
+def test_training_steps_are_standard_and_a_constant_feature_stays_zero(tmp_path: Path):
+    found = prepared(
+        tmp_path, table(QUARTERS, LEVELS, [5] * 12), replace(PARAMS, columns=TWO, input_steps=1, horizon=1)
+    )
+    train = np.concatenate([found.parts["train"].values[:1, 0, 0], found.parts["train"].targets[:, 0]])
+    np.testing.assert_allclose([train.mean(), train.std()], [0, 1], atol=1e-7)
+    assert all((part.values[:, :, 1] == 0).all() for part in found.parts.values())
+
+
+@pytest.mark.parametrize("kind", ["difference", "log-return"])
+def test_levels_undo_the_transform(tmp_path: Path, kind: str):
+    found = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, transform=kind))
+    for part in found.parts.values():
+        path = levels(part.targets * found.std[0] + found.mean[0], part.anchors, kind)
+        first = [QUARTERS.index(name) + 1 for name in part.ids]
+        np.testing.assert_allclose(path, [LEVELS[point : point + 2] for point in first], rtol=1e-6)
+
+
+# No look-ahead --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["skip", "interpolate"])
+@pytest.mark.parametrize("transform", ["difference", "log-return"])
+@pytest.mark.parametrize("share", [0.6, 0.7, 0.9])
+@pytest.mark.parametrize("garbage", ["huge", "noise", "empty"])
+def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: str, share: float, garbage: str):
+    """Whatever follows `now`, at the end of training or later, no window that ends by then changes by one bit."""
+    params = replace(PARAMS, columns=TWO, missing=missing, transform=transform, input_steps=6, horizon=3)
+    params = replace(params, split=Split(train=0.6, val=0.2, test=0.2))
+    rows = walk()
+    now = np.datetime64("2024-01-01T00:00:00") + 900 * (int(share * 400) - 1)
+    later = (rows["time"] > now).to_numpy()
+    draw = np.random.default_rng(1)
+    changed = rows.copy()
+    if garbage == "huge":
+        changed.loc[later, ["x", "y"]] = 1e30
+    elif garbage == "noise":
+        changed.loc[later, ["x", "y"]] = draw.uniform(1e-9, 1e9, size=(later.sum(), 2))
+    else:
+        changed.loc[later & (draw.random(len(rows)) < 0.05), "x"] = np.nan
+    before, after = (prepared(tmp_path, each.to_csv(index=False), params) for each in (rows, changed))
+    assert before.mean.tobytes() == after.mean.tobytes() and before.std.tobytes() == after.std.tobytes()
+
+    def until_now(windows: Windows) -> dict[str, list[bytes]]:
+        known = {}
+        for part in windows.parts.values():
+            ends = np.array([name.removesuffix("Z") for name in part.ids], dtype="datetime64[s]") + 3 * 900
+            for index in np.flatnonzero(ends <= now):
+                arrays = (part.values[index], part.targets[index], part.anchors[index])
+                known[str(part.ids[index])] = [array.tobytes() for array in arrays]
+        return known
+
+    assert len(until_now(before)) > 80
+    assert until_now(before) == until_now(after)
+    assert not np.array_equal(before.parts["test"].targets, after.parts["test"].targets)  # the change itself is seen
+
+
+def test_statistics_are_those_of_the_training_time_alone(tmp_path: Path):
+    """Its last point is 5: a change there is seen, a change at 6 is not."""
+    base = prepared(tmp_path, table(QUARTERS, LEVELS))
+    for point, same in ((5, False), (6, True), (11, True)):
+        changed = prepared(tmp_path, table(QUARTERS, [*LEVELS[:point], 1e4, *LEVELS[point + 1 :]]))
+        assert (changed.mean == base.mean).all() == same and (changed.std == base.std).all() == same
+
+
+# The grid -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_regular_table_has_nothing_to_report(tmp_path: Path):
+    grid = grid_of(tmp_path, table(QUARTERS, LEVELS))
+    assert odd(grid) == {} and grid.counts["num_rows"] == grid.counts["num_grid_points"] == 12
+    assert grid.levels[:, 0].tolist() == LEVELS
+    assert np.diff(grid.times).tolist() == [900 * 10**9] * 11
+
+
+def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path):
+    shuffled = [0, 1, 4, 2, 3, 5]  # 2 and 3 stand after 4
+    grid = grid_of(tmp_path, table([QUARTERS[point] for point in shuffled], shuffled))
+    assert grid.levels[:, 0].tolist() == [0, 1, 2, 3, 4, 5] and odd(grid) == {"num_out_of_order": 2}
+
+
+def test_of_rows_with_one_stamp_the_last_in_the_file_counts(tmp_path: Path):
+    times = [QUARTERS[point] for point in (0, 1, 1, 1, 2, 2)]
+    grid = grid_of(tmp_path, table(times, [10, 20, 21, 22, 30, 30]))
+    assert grid.levels[:, 0].tolist() == [10, 22, 30]
+    assert odd(grid) == {"num_duplicates": 3, "num_duplicates_differing": 2}
+    many = grid_of(tmp_path, table(QUARTERS * 200, list(range(2400))))  # enough that an unstable sort would mix them up
+    assert many.levels[:, 0].tolist() == list(range(2388, 2400))
+
+
+def test_equal_instants_of_other_offsets_are_one_stamp(tmp_path: Path):
+    times = ["2024-01-01 01:00:00+01:00", "2024-01-01T00:00:00Z", "2024-01-01 00:15"]
+    grid = grid_of(tmp_path, table(times, [1, 2, 3]))
+    assert grid.levels[:, 0].tolist() == [2, 3]
+    assert odd(grid) == {"num_duplicates": 1, "num_duplicates_differing": 1}
+    assert grid.counts["num_without_offset"] == 1
+
+
+def test_a_row_off_the_grid_moves_to_the_next_point_never_to_the_one_before(tmp_path: Path):
+    times = ["00:00", "00:14", "00:15", "00:16", "00:40", "00:44:59", "01:00", "01:15"]
+    grid = grid_of(tmp_path, table([f"2024-01-01T{time}Z" for time in times], [0, 1, 2, 3, 4, 5, 6, 7]))
+    # 00:14 yields to the row at 00:15, 00:16 becomes 00:30, of the two before 00:45 the later one counts.
+    assert grid.levels[:, 0].tolist() == [0, 2, 3, 5, 6, 7]
+    assert odd(grid) == {"num_off_grid_snapped": 2, "num_off_grid_dropped": 2}
+
+
+def test_the_grid_starts_where_most_rows_stand(tmp_path: Path):
+    times = ["2024-01-01T14:30Z", "2024-01-02T14:30Z", "2024-01-03T14:30Z", "2024-01-04T14:31Z", "2024-01-06T14:30Z"]
+    grid = grid_of(tmp_path, table(times, [1, 2, 3, 4, 6]), replace(PARAMS, interval="1d"))
+    assert grid.levels[:, 0].tolist()[:3] == [1, 2, 3] and grid.levels[4:, 0].tolist() == [4, 6]
+    assert series.iso(grid.times)[[0, 4]].tolist() == ["2024-01-01T14:30:00Z", "2024-01-05T14:30:00Z"]
+    assert odd(grid) == {"num_off_grid_snapped": 1, "num_missing": 1}
+
+
+def test_stamps_that_share_nothing_are_put_on_multiples_since_1970(tmp_path: Path):
+    times = ["2024-01-01T00:00:03Z", "2024-01-01T00:15:07Z", "2024-01-01T00:29:59Z"]
+    grid = grid_of(tmp_path, table(times, [1, 2, 3]))
+    assert series.iso(grid.times).tolist() == ["2024-01-01T00:15:00Z", "2024-01-01T00:30:00Z"]
+    assert grid.levels[:, 0].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    "text, seconds", [("30s", 30), ("1min", 60), ("15min", 900), ("1h", 3600), ("1d", 86400), ("7d", 604800)]
+)
+def test_intervals(text: str, seconds: int):
+    assert interval_ns(text) == seconds * 10**9
+
+
+@pytest.mark.parametrize("text", ["15", "min", "0min", "1.5h", "15 min", "15m", "-1h", "1month", "", "999999999d"])
+def test_other_intervals_are_refused_with_an_example(text: str):
+    with pytest.raises(ValueError) as caught:
+        interval_ns(text)
+    assert repr(text) in str(caught.value) and "s, min, h, d, e.g. 15min" in str(caught.value)
+
+
+# Missing points -------------------------------------------------------------------------------------------------------
+
+
+def test_skip_leaves_out_every_window_that_touches_a_missing_point(tmp_path: Path):
+    """Points 0 to 23 without 4: a window takes the points from last - 2 (for its first difference) to last + 2."""
+    times = [f"2024-01-01T{hour:02d}:00Z" for hour in range(24) if hour != 4]
+    found = prepared(tmp_path, table(times, list(range(23))), replace(PARAMS, interval="1h"))
+    hours = [int(name[11:13]) for part in found.parts.values() for name in part.ids]
+    assert hours == [7, 8, 9, 11, 12, 13, 14, 15, 17, 18, 19, 20, 21]  # 2 to 6 touch it; 10 and 16 cross a boundary
+    assert found.counts["num_missing"] == 1 and found.counts["num_windows_skipped"] == 5
+    np.testing.assert_array_equal(found.mean, [1])  # not 2, the jump over the gap
+
+
+def test_interpolate_takes_the_last_known_row_and_no_later_one(tmp_path: Path):
+    times = [QUARTERS[point] for point in (0, 1, 4, 5)]
+    grid = grid_of(
+        tmp_path, table(times, [1, 2, 8, 9], [5, 6, 7, 8]), replace(PARAMS, missing="interpolate", columns=TWO)
+    )
+    assert grid.levels.tolist() == [[1, 5], [2, 6], [2, 6], [2, 6], [8, 7], [9, 8]] and odd(grid) == {"num_missing": 2}
+
+
+def test_what_is_missing_before_the_first_known_row_stays_missing(tmp_path: Path):
+    grid = grid_of(tmp_path, table(QUARTERS[:3], ["", 2, 3]), replace(PARAMS, missing="interpolate"))
+    assert grid.known.tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("missing, expected", [("skip", [np.nan, np.nan]), ("interpolate", [1.0, 5.0])])
+def test_an_empty_cell_makes_its_row_missing(tmp_path: Path, missing: str, expected: list[float]):
+    text = table(QUARTERS[:3], [1, 2, 3], [5, "", 7])
+    grid = grid_of(tmp_path, text, replace(PARAMS, missing=missing, columns=TWO))
+    np.testing.assert_array_equal(grid.levels, [[1, 5], expected, [3, 7]])
+    assert odd(grid) == {"num_missing": 1}
+
+
+def test_refuse_names_the_first_missing_time(tmp_path: Path):
+    words = ("2024-01-01T00:30:00Z", "2 missing", "skip or interpolate")
+    refuse = replace(PARAMS, missing="refuse")
+    refused(tmp_path, table(QUARTERS[:2] + QUARTERS[4:], LEVELS[:10]), *words, params=refuse)
+    refused(tmp_path, table(QUARTERS, [1, 2, "", "", *LEVELS[4:]]), *words, params=refuse)
+    assert prepared(tmp_path, table(QUARTERS, LEVELS), refuse).counts["num_missing"] == 0
+
+
+# Formats and files ----------------------------------------------------------------------------------------------------
+
+
+def test_formats_and_the_order_of_rows_come_to_the_same_bytes(tmp_path: Path):
+    text = table(QUARTERS, LEVELS)
+    expected = series.write_arrays(tmp_path / "expected", prepared(tmp_path, text))
+    (tmp_path / "table.csv.gz").write_bytes(gzip.compress(text.encode()))
+    stamps = pd.to_datetime(QUARTERS)
+    moved = pd.DataFrame({"time": stamps.tz_convert("America/New_York"), "x": LEVELS})
+    moved.to_parquet(tmp_path / "zone.parquet")
+    moved.assign(time=stamps.tz_localize(None)).to_parquet(tmp_path / "naive.parquet")
+    moved.assign(time=stamps.tz_localize(None).astype("datetime64[s]").astype("int64")).to_csv(
+        tmp_path / "unix.csv", index=False
+    )
+    moved.sample(frac=1, random_state=0).to_csv(tmp_path / "shuffled.csv", index=False)
+    for name in ("table.csv.gz", "zone.parquet", "naive.parquet", "unix.csv", "shuffled.csv"):
+        found = prepare(tmp_path / name, PARAMS)
+        assert series.write_arrays(tmp_path / "found", found) == expected, name
+        assert found.counts["num_without_offset"] == (12 if name == "naive.parquet" else 0)
+
+
+def test_the_files_of_a_split(tmp_path: Path):
+    found = prepared(tmp_path, table(QUARTERS, LEVELS))
+    digests = series.write_arrays(tmp_path / "out", found)
+    names = ("values", "lengths", "targets", "ids", "anchors")
+    assert set(digests) == {f"{split}/{name}.npy" for split in ("train", "val", "test") for name in names}
+    for path, digest in digests.items():
+        assert hashlib.sha256((tmp_path / "out" / path).read_bytes()).hexdigest() == digest
+    arrays = {name: np.load(tmp_path / "out" / "val" / f"{name}.npy", allow_pickle=False) for name in names}
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "values": (2, 2, 1),
+        "lengths": (2,),
+        "targets": (2, 2),
+        "ids": (2,),
+        "anchors": (2,),
+    }
+    assert arrays["lengths"].dtype == np.int32 and arrays["lengths"].tolist() == [2, 2]
+
+
+def test_the_summary_is_json_and_the_sentence_says_what_was_odd(tmp_path: Path):
+    times = [*QUARTERS, QUARTERS[3]]
+    summary = json.loads(json.dumps(summarize(prepared(tmp_path, table(times, [*LEVELS, 7]))), allow_nan=False))
+    assert summary["num_per_split"] == {"train": 2, "val": 2, "test": 2} and summary["num_sequences"] == 6
+    assert summary["min_steps"] == summary["max_steps"] == 2 and summary["horizon"] == summary["num_outputs"] == 2
+    assert summary["target"] == {"name": "x", "transform": "difference"} and summary["interval"] == "15min"
+    assert summary["first_time"]["val"] == QUARTERS[6] and summary["last_time"]["test"] == QUARTERS[11]
+    assert describe(summary) == (
+        "6 windows of 2 steps of 15min, 2 ahead: train 2, val 2, test 2; windows left out because their targets cross a split's "
+        "boundary: 2; rows out of order: 1; rows replaced by a later one of the same time: 1 (0 differing)"
+    )
+
+
+# The linear baseline --------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_finds_an_autoregression_of_order_two():
+    """x_t = 0.6 x_(t-1) - 0.3 x_(t-2) + 1, continued for three steps; another feature and an older lag say nothing."""
+    values = np.random.default_rng(0).normal(size=(60, 3, 2))
+    before, last = values[:, 1, 0], values[:, 2, 0]
+    first = 0.6 * last - 0.3 * before + 1
+    second = 0.6 * first - 0.3 * last + 1
+    targets = np.column_stack([first, second, 0.6 * second - 0.3 * first + 1])
+    found = linear_forecast(values[:40], targets[:40], values[40:])
+    assert found.shape == (20, 3)
+    np.testing.assert_allclose(found, targets[40:], rtol=1e-10)
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stamp", ["yesterday", "2024-13-01", "1704067200000", "1.5", "12:30", "1500-01-01", ""])
+def test_a_bad_time_is_named_with_its_line(tmp_path: Path, stamp: str):
+    shown = stamp or "(empty)"
+    refused(tmp_path, table([*QUARTERS[:3], stamp], [1, 2, 3, 4]), "line 5", f"found {shown};", "ISO 8601", "'time'")
+
+
+def test_seconds_and_iso_times_do_not_mix(tmp_path: Path):
+    refused(tmp_path, table([*QUARTERS[:3], "1704067200"], [1, 2, 3, 4]), "line 5", "found 1704067200")
+
+
+@pytest.mark.parametrize("cell", ["n/a", "1,5", "inf"])
+def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str):
+    text = table(QUARTERS[:4], [1, 2, f'"{cell}"', 4])
+    refused(tmp_path, text, "line 4", f"found {cell}", "'x' must hold finite numbers")
+
+
+@pytest.mark.parametrize("value", [0, -1.5])
+def test_a_log_return_needs_levels_above_zero(tmp_path: Path, value: float):
+    text = table(QUARTERS, [*LEVELS[:6], value, *LEVELS[7:]])
+    words = ("line 8", "'x' must be above 0", f"found {value}", "difference")
+    refused(tmp_path, text, *words, params=replace(PARAMS, transform="log-return"))
+    prepared(tmp_path, text)
+
+
+def test_a_step_too_large_for_32_bits_is_named_with_its_time(tmp_path: Path):
+    refused(tmp_path, table(QUARTERS, [*LEVELS[:11], 1e300]), QUARTERS[11], "32-bit float")
+
+
+def test_a_split_in_whole_numbers_is_refused(tmp_path: Path):
+    params = replace(PARAMS, split=Split(train=6, val=3, test=3))
+    refused(tmp_path, table(QUARTERS, LEVELS), "6, 3, 3", "shares", "0.7, 0.15, 0.15", params=params)
+
+
+def test_an_empty_split_is_refused_with_counts(tmp_path: Path):
+    params = replace(PARAMS, horizon=4)
+    refused(
+        tmp_path, table(QUARTERS, LEVELS), "12 grid points", "0 val", "larger share, lower input_steps", params=params
+    )
+    params = replace(PARAMS, input_steps=50)
+    refused(tmp_path, table(QUARTERS, LEVELS), "0 train, 0 val, 0 test", params=params)
+
+
+def test_an_interval_far_finer_than_the_table_is_refused(tmp_path: Path):
+    refused(
+        tmp_path,
+        table(QUARTERS, LEVELS),
+        "'1s'",
+        "9,901 grid points of 12 rows",
+        "900 s apart",
+        params=replace(PARAMS, interval="1s"),
+    )
+
+
+def test_columns_that_cannot_be_are_refused(tmp_path: Path):
+    text = table(QUARTERS, LEVELS)
+    again = replace(PARAMS, columns=SeriesColumns(time="time", target="x", features=("x",)))
+    refused(tmp_path, text, "names the target 'x'", "always the first feature", params=again)
+    same = replace(PARAMS, columns=SeriesColumns(time="x", target="x", features=()))
+    refused(tmp_path, text, "'x' twice", params=same)
+    absent = replace(PARAMS, columns=SeriesColumns(time="time", target="xx", features=()))
+    refused(tmp_path, text, "no column 'xx'", "did you mean 'x'", params=absent)
+    refused(tmp_path, "time,x\n", "0 rows")
+    refused(tmp_path, "", "0 bytes")
+    refused(tmp_path, text + "2024-01-02T00:00Z,1,2\n", "line 14 has 3 cells")
+
+
+# The committed table --------------------------------------------------------------------------------------------------
+
+
+def test_the_price_table_is_as_its_readme_says():
+    """The numbers in data/raw/price/README.md, counted again."""
+    path = ROOT / "data" / "raw" / "price" / "table.csv.gz"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in (path.parent / "README.md").read_text(encoding="utf-8")
+    params = replace(
+        PARAMS, columns=SeriesColumns(time="Datetime", target="Close", features=()), transform="log-return"
+    )
+    params = replace(params, input_steps=96, horizon=4, split=Split(train=0.7, val=0.15, test=0.15))
+    found = prepare(path, params)
+    assert found.counts == {
+        "num_rows": 8721,
+        "num_without_offset": 0,
+        "num_out_of_order": 32,
+        "num_duplicates": 32,
+        "num_duplicates_differing": 1,
+        "num_off_grid_snapped": 2,
+        "num_off_grid_dropped": 1,
+        "num_grid_points": 8930,
+        "num_missing": 242,
+        "num_windows_skipped": 899,
+        "num_windows_across_boundaries": 0,
+    }
+    assert {name: part.values.shape for name, part in found.parts.items()} == {
+        "train": (5572, 96, 1),
+        "val": (1108, 96, 1),
+        "test": (1251, 96, 1),
+    }

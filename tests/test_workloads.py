@@ -1,0 +1,235 @@
+"""Every kind of workload goes all the way: forecast and detect, from a table and simulated, to files, pictures, MLflow; and presets."""
+
+import html.parser
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.conftest import dvc, make_project, run, settle
+
+COMMON = """
+  preload: {residency: auto}
+  train:
+    model: MODEL
+    augment: {group: 1, mix: 0.0, shift: 0.0, warp: 0.0}
+    seed: 0
+    epochs: 2
+    warmup_epochs: 1
+    batch_size: 32
+    accumulation: 2
+    precision: fp32
+    learning_rate: 1e-2
+    weight_decay: 0.01
+    schedule: cosine
+    clip_norm: 1.0
+    label_smoothing: 0.0
+    threads: 1
+    deterministic: true
+  evaluate: {weights: best}
+"""
+SEQ2SEQ = (
+    "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.0, cell: native, "
+    "teacher_forcing: {start: 1.0, end: 0.0, decay: linear}}"
+)
+CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 3, dropout: 0.0}"
+PARAMS = f"""
+workloads: [waves, spikes, rally]
+devices: [cpu]
+preset: none
+presets: {{small: {{all: {{train.batch_size: 16}}, waves: {{preprocess.input_steps: 6, train.precision: bf16}}}}}}
+waves:
+  task: forecast
+  preprocess:
+    source: series
+    table: waves.csv
+    columns: {{time: time, target: level, features: [other]}}
+    interval: 1h
+    transform: difference
+    missing: skip
+    input_steps: 12
+    horizon: 3
+    stride: 1
+    split: {{train: 0.6, val: 0.2, test: 0.2}}
+{COMMON.replace("MODEL", SEQ2SEQ)}
+spikes:
+  task: detect
+  preprocess:
+    source: sequences
+    table: spikes.csv
+    columns: {{sequence: id, step: frame, features: [x], label: event}}
+    split: {{train: 0.6, val: 0.2, test: 0.2}}
+    seed: 0
+    velocity: false
+    missing: interpolate
+{COMMON.replace("MODEL", CONV_GRU).replace("epochs: 2", "epochs: 15").replace("batch_size: 32", "batch_size: 8")}
+rally:
+  task: detect
+  preprocess:
+    source: rally
+    num_steps: 48
+    noise: 1.0
+    missed: 0.05
+    occlusion: 0.2
+    split: {{train: 60, val: 20, test: 20}}
+    seed: 0
+{COMMON.replace("MODEL", CONV_GRU)}
+"""
+
+
+def waves() -> pd.DataFrame:
+    hours = np.arange(400)
+    level = 50 + 10 * np.sin(hours / 4)
+    times = pd.date_range("2026-01-01", periods=400, freq="h").astype(str)
+    table = pd.DataFrame({"time": times, "level": level, "other": np.cos(hours / 4)})
+    return table.drop(index=[100, 101])
+
+
+def spikes() -> pd.DataFrame:
+    """Noise with an up or down spike per sequence, of unequal lengths; some values are missing."""
+    draw = np.random.default_rng(0)
+    parts = []
+    for number in range(60):
+        length = 20 + number % 5
+        x, event = 0.1 * draw.normal(size=length), np.full(length, "", dtype=object)
+        frame = int(draw.integers(3, length - 3))
+        x[frame], event[frame] = (3.0, "up") if number % 2 else (-3.0, "down")
+        x[(frame + 5) % length] = np.nan
+        parts.append(pd.DataFrame({"id": f"s{number:02}", "frame": np.arange(length) * 10, "x": x, "event": event}))
+    return pd.concat(parts)
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a workload of every kind but classify, after `dvc repro`."""
+    folder = make_project(tmp_path_factory.mktemp("kinds") / "project", PARAMS)
+    for name, table in (("waves", waves()), ("spikes", spikes())):
+        (folder / "data/raw" / name).mkdir()
+        table.to_csv(folder / f"data/raw/{name}/{name}.csv", index=False)
+    (folder / "data/raw/rally").mkdir()
+    (folder / "data/raw/rally/README.md").write_text("simulated\n")
+    run(folder, "git", "add", "-A")
+    run(folder, "git", "commit", "-qm", "three kinds")
+    dvc(folder, "repro")
+    settle(folder)
+    return folder
+
+
+def of(project: Path, workload: str, name: str) -> dict:
+    return json.loads((project / "results/runs" / workload / "cpu" / name).read_text())
+
+
+def test_every_kind_leaves_the_same_files(kinds: Path):
+    for workload, score in (("waves", "skill"), ("spikes", "event_f1"), ("rally", "event_f1")):
+        folder = kinds / "results/runs" / workload / "cpu"
+        result, metrics = of(kinds, workload, "result.json"), of(kinds, workload, "metrics.json")
+        assert result["score_name"] == score and result["score"] == metrics[score]
+        for name in ("scores.csv", "predictions.csv", "confusion.csv"):
+            assert len(pd.read_csv(folder / name)), name
+        for name in ("result", "training"):
+            assert (folder / f"plots/{name}.png").read_bytes().startswith(b"\x89PNG")
+        summary = json.loads((kinds / f"data/prepared/{workload}/summary.json").read_text())
+        assert set(summary["num_per_split"]) == {"train", "val", "test"}
+    assert of(kinds, "spikes", "metrics.json")["event_f1"] > 0.8
+    assert json.loads((kinds / "data/prepared/waves/summary.json").read_text())["num_missing"] == 2
+
+
+def test_a_forecast_stands_beside_its_baselines(kinds: Path):
+    metrics = of(kinds, "waves", "metrics.json")
+    assert metrics["linear_skill"] > 0.9  # a sine is an autoregression
+    assert metrics["skill"] == pytest.approx(1 - metrics["mae"] / metrics["persistence_mae"])
+    rows = pd.read_csv(kinds / "results/runs/waves/cpu/predictions.csv")
+    assert (rows["predicted"] - rows["actual"]).abs().mean() == pytest.approx(metrics["mae"])
+    assert (rows["last"] - rows["actual"]).abs().mean() == pytest.approx(metrics["persistence_mae"])
+    assert "persistence" in of(kinds, "waves", "result.json")["sentence"]
+
+
+def test_a_simulation_is_scored_against_its_noise(kinds: Path):
+    metrics = of(kinds, "rally", "metrics.json")
+    found = {name for name in metrics if name.startswith("event_f1_at_noise_")}
+    assert found == {f"event_f1_at_noise_{noise}px" for noise in ("0", "0.5", "2", "4", "8")}
+    assert (kinds / "results/runs/rally/cpu/plots/noise.png").exists()
+
+
+def test_the_report_is_one_file_about_all_of_them(kinds: Path):
+    text = (kinds / "results/report.html").read_text()
+    seen: list[str] = []
+
+    class Reader(html.parser.HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list) -> None:
+            seen.extend(value or "" for name, value in attrs if name in ("src", "href"))
+
+    Reader().feed(text)
+    assert seen and all(value.startswith(("data:image/png", "#")) for value in seen), "nothing from elsewhere"
+    for word in (
+        "waves",
+        "spikes",
+        "rally",
+        "does not beat persistence" if "does not" in text else "beats persistence",
+    ):
+        assert word in text
+    rows = json.loads((kinds / "results/compare.json").read_text())["rows"]
+    assert [row["workload"] for row in rows] == ["waves", "spikes", "rally"]
+
+
+def test_logged_models_predict_from_raw_tables(kinds: Path):
+    code = """
+import json, sys, warnings
+import mlflow, numpy as np, pandas as pd
+warnings.simplefilter("ignore")
+mlflow.set_tracking_uri(f"sqlite:///{sys.argv[1]}/mlruns/mlflow.db")
+def model(workload):
+    run_id = json.load(open(f"results/runs/{workload}/cpu/tracking.json"))["run_id"]
+    return mlflow.pyfunc.load_model(f"runs:/{run_id}/model")
+expected = pd.read_csv("results/runs/spikes/cpu/predictions.csv").dropna(subset="predicted")
+table = pd.read_csv("data/raw/spikes/spikes.csv").drop(columns="event")
+found = model("spikes").predict(table)
+found = found[found["sequence"].isin(expected["sequence"])]
+pairs = lambda names, events, frames: sorted(zip(names, events, frames))
+assert pairs(found["sequence"], found["predicted"], found["step"]) == pairs(
+    expected["sequence"], expected["event"], expected["predicted"].astype(int) * 10
+), (found, expected)
+series = pd.read_csv("data/raw/waves/waves.csv")
+rows = pd.read_csv("results/runs/waves/cpu/predictions.csv")
+last = rows.iloc[-1]["time"]
+known = series[pd.to_datetime(series["time"]) <= pd.Timestamp(last).tz_localize(None)]
+found = model("waves").predict(known)
+assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
+assert list(found["step_ahead"]) == [1, 2, 3]
+"""
+    run(kinds, sys.executable, "-c", code, str(kinds))
+
+
+def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
+    before = (kinds / "params.yaml").read_bytes()
+    output = dvc(kinds, "exp", "run", "--temp", "-n", "small", "-S", "preset=small", "-S", "workloads=[waves]").stdout
+    assert "train@waves-cpu" in output
+    assert (kinds / "params.yaml").read_bytes() == before
+    settle(kinds)
+    code = """
+import sys, mlflow
+mlflow.set_tracking_uri(f"sqlite:///{sys.argv[1]}/mlruns/mlflow.db")
+runs = mlflow.search_runs(experiment_names=["waves"], output_format="list")
+names = ("preset", "train.batch_size", "train.precision", "preprocess.input_steps")
+print(sorted(tuple(run.data.params[name] for name in names) for run in runs))
+"""
+    assert run(kinds, sys.executable, "-c", code, str(kinds)).stdout.splitlines()[-1] == (
+        "[('none', '32', 'fp32', '12'), ('small', '16', 'bf16', '6')]"
+    )
+
+
+def test_a_combination_that_makes_no_sense_is_refused_with_those_that_do(kinds: Path):
+    (kinds / "params.yaml").write_text(PARAMS.replace(SEQ2SEQ, CONV_GRU).replace("task: forecast", "task: classify"))
+    done = dvc(kinds, "repro", check=False)
+    (kinds / "params.yaml").write_text(PARAMS)
+    assert done.returncode != 0 and "sources for classify: sequences" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_an_unknown_preset_is_refused(kinds: Path):
+    done = dvc(kinds, "exp", "run", "--temp", "-S", "preset=smal", check=False)
+    assert done.returncode != 0 and "did you mean 'small'" in done.stdout
+    assert "accepted: auto, none, small" in done.stdout
