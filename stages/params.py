@@ -176,7 +176,8 @@ class Train:
     warmup_epochs: int
     batch_size: int
     accumulation: int  # the batch is worked through in this many parts, to save memory; the step is the same
-    precision: Literal["fp32", "tf32", "bf16"]
+    precision: Literal["fp32", "tf32", "bf16", "fp16"]
+    step: Literal["eager", "graph", "compile"]
     learning_rate: float
     weight_decay: float
     schedule: Literal["cosine", "one-cycle"]

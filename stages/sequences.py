@@ -335,7 +335,7 @@ def check_class_sizes(sequences: Sequences, num_splits: int) -> None:
         smallest = int(counts.argmin())
         raise ValueError(
             f"class {sequences.classes[smallest]!r} has {counts[smallest]} sequences and {num_splits} splits want at least one each; "
-            "add sequences of it, leave the class out, or set a share of preprocess.split to 0"
+            "add sequences of it, or leave the class out"
         )
 
 

@@ -13,6 +13,7 @@ import json
 import platform
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ CODE = (
     "stages/runtime/fit.py",
     "stages/runtime/loop.py",
     "stages/runtime/measure.py",
+    "stages/runtime/step.py",
 )
 # What preprocess learned from the data, which a new table must be treated with too.
 LEARNED = ("features", "classes", "mean", "std", "target")
@@ -60,6 +62,23 @@ RUN_METRICS = {
     "vram/peak_allocated_mib_max": "peak_allocated_mib",
     "vram/peak_reserved_mib_max": "peak_reserved_mib",
     "vram/peak_process_mib_max": "process_mib",
+    "vram/peak_device_mib_max": "device_mib",
+    "gpu/busy_share_mean": "gpu_busy_share",
+    "gpu/power_watts_mean": "power_watts",
+    "gpu/energy_joules_sum": "energy_joules",
+    "cpu/share_mean": "cpu_share",
+}
+# What is measured of an epoch besides its time: MLflow's name, and the field of a Measurement.
+EPOCH_METRICS = {
+    "vram/peak_allocated_mib": "peak_allocated_mib",
+    "vram/peak_reserved_mib": "peak_reserved_mib",
+    "vram/peak_process_mib": "process_mib",
+    "vram/peak_device_mib": "device_mib",
+    "gpu/busy_share": "gpu_busy_share",
+    "gpu/power_watts": "power_watts",
+    "gpu/energy_joules": "energy_joules",
+    "memory/peak_rss_mib": "peak_rss_mib",
+    "cpu/share": "cpu_share",
 }
 
 
@@ -240,7 +259,10 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     store.write_table(out / "timings.csv", record.timings)
     result = summarize(record.timings)
     store.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
-    store.write_json(out / "measured.json", {**circumstances(fit.absent, job.identity), **digests(job.inputs)})
+    store.write_json(
+        out / "measured.json",
+        {**circumstances(fit.absent, job.identity), **digests(job.inputs), "out_of_memory": fit.step.relief.taken},
+    )
 
     journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
     for name in ("history.csv", "timings.csv"):
@@ -356,10 +378,7 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, 
         "epoch_seconds": measured.seconds,
         "samples_per_second": num_samples / measured.seconds,
         "validation_seconds": epoch.validation.seconds,
-        "peak_allocated_mib": measured.peak_allocated_mib,
-        "peak_reserved_mib": measured.peak_reserved_mib,
-        "process_mib": measured.process_mib,
-        "peak_rss_mib": measured.peak_rss_mib,
+        **{name: getattr(measured, name) for name in EPOCH_METRICS.values()},
     }
 
 
@@ -373,22 +392,28 @@ def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float
         "time/epoch_seconds": measured.seconds,
         "time/validation_seconds": epoch.validation.seconds,
         "throughput/samples_per_second": num_samples / measured.seconds,
-        "vram/peak_allocated_mib": measured.peak_allocated_mib,
-        "vram/peak_reserved_mib": measured.peak_reserved_mib,
-        "vram/peak_process_mib": measured.process_mib,
-        "memory/peak_rss_mib": measured.peak_rss_mib,
+        **{name: getattr(measured, key) for name, key in EPOCH_METRICS.items()},
     }
 
 
 def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run's measurements: medians and quartiles over the epochs after warm-up, peaks over all of them.
+    """The run's measurements: medians and quartiles over the epochs after warm-up; peaks, means and sums over all of them.
 
     What could not be measured is None; measured.json says why.
     """
     measured = [row for row in timings if not row["is_warmup"]]
     seconds = [row["epoch_seconds"] for row in measured]
     low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
-    peaks = ("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib")
+    reduced: list[tuple[Callable[[list[float]], float], tuple[str, ...]]] = [
+        (max, ("peak_allocated_mib", "peak_reserved_mib", "process_mib", "device_mib", "peak_rss_mib")),
+        (statistics.fmean, ("gpu_busy_share", "power_watts", "cpu_share")),
+        (sum, ("energy_joules",)),
+    ]
+    found: dict[str, float | None] = {}
+    for reduce, names in reduced:
+        for name in names:
+            values = [row[name] for row in timings if row[name] is not None]
+            found[name] = reduce(values) if values else None
     return {
         "epoch_seconds": statistics.median(seconds),
         "epoch_seconds_quartile_low": low,
@@ -397,7 +422,7 @@ def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
         "num_epochs_measured": len(measured),
         "num_epochs_warmup": len(timings) - len(measured),
         "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
-        **{name: max((row[name] for row in timings if row[name] is not None), default=None) for name in peaks},
+        **found,
     }
 
 

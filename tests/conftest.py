@@ -38,6 +38,7 @@ tiny:
     batch_size: 16
     accumulation: 1
     precision: fp32
+    step: eager
     learning_rate: 1e-2
     weight_decay: 0.01
     schedule: one-cycle

@@ -1,10 +1,12 @@
 """The loop's promises: identical runs, identical batches wherever the data lies, exact resumption; checkpoints that survive."""
 
 import io
+import json
 import os
 import pickle
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from stages.tasks import classify
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
-    seed=0, epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", learning_rate=1e-2,
+    seed=0, epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", step="eager", learning_rate=1e-2,
     weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip
@@ -46,7 +48,7 @@ def identity(device: str) -> dict:
 
 
 def fit_on(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> Fit:
-    where = open_device(identity(device), threads=1, deterministic=True)
+    where = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
     path = folder / "split.safetensors"
     if not path.exists():
         save_file(tensors(), path)
@@ -155,8 +157,115 @@ def test_the_checksum_notices_a_flipped_bit_and_swapped_bytes():
 def test_what_a_cpu_cannot_have_is_absent_with_its_reason():
     with measure(torch.device("cpu")) as measured:
         pass
-    assert measured.peak_allocated_mib is None and "no VRAM" in measured.absent["peak_allocated_mib"]
+    for name in ("peak_allocated_mib", "process_mib", "gpu_busy_share", "energy_joules"):
+        assert getattr(measured, name) is None and "no GPU" in measured.absent[name]
     assert measured.peak_rss_mib > 10
+
+
+def test_the_cpu_share_is_one_core_kept_busy():
+    with measure(torch.device("cpu")) as busy:
+        end = time.process_time() + 0.3
+        while time.process_time() < end:
+            pass
+    with measure(torch.device("cpu")) as idle:
+        time.sleep(0.3)
+    assert idle.cpu_share < 0.2 < busy.cpu_share < 1.5  # less than 1 where the machine is shared
+
+
+def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0))
+    whole, losses = finish(fit_on("cpu", "device", tmp_path, settings))
+    parts, part_losses = finish(fit_on("cpu", "device", tmp_path, replace(settings, accumulation=3)))
+    assert part_losses == pytest.approx(losses, rel=1e-5)
+    for name in whole:
+        torch.testing.assert_close(parts[name], whole[name], rtol=1e-3, atol=1e-4)
+
+
+OUT_OF_MEMORY = """
+import json, resource, torch
+from stages import models
+from stages.params import Transformer
+from stages.runtime.batches import Batch
+from stages.runtime.step import Step
+torch.set_num_threads(1)
+config = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
+batch = Batch(torch.randn(256, 128, 4), torch.ones(256, 128, dtype=torch.bool), torch.arange(256) % 3, torch.arange(256))
+loss = lambda outputs, batch: torch.nn.functional.cross_entropy(outputs, batch.targets)
+
+def one_step(more_mib):
+    torch.manual_seed(0)
+    model = models.build(config, models.Shape(4, 3, 128, per_step=False))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    step = Step(model, loss, optimizer, clip_norm=1.0, accumulation=1, precision="fp32", way="eager", device=torch.device("cpu"))
+    if more_mib:
+        in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (in_use + more_mib * 2**20, resource.RLIM_INFINITY))
+    try:
+        found = {"loss": step(batch).item(), "weights": sum(p.double().abs().sum().item() for p in model.parameters())}
+    except ValueError as error:
+        found = {"error": str(error)}
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    print(json.dumps({**found, "parts": step.accumulation, "taken": step.relief.taken}))
+
+for more_mib in (0, 250, 1):
+    one_step(more_mib)
+"""
+
+
+def test_memory_that_runs_out_costs_time_and_not_the_experiment():
+    """A real limit on the address space of a process: enough for all, for some sequences at a time, for not even one."""
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={
+            **os.environ,
+            "MALLOC_MMAP_THRESHOLD_": "65536",
+        },  # what is freed goes back at once, or the limit means nothing
+    )
+    assert done.returncode == 0, done.stderr
+    plenty, little, nothing = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    assert (plenty["parts"], plenty["taken"]) == (1, [])
+    assert little["parts"] > 1 and little["taken"][0] == "freed the allocator's cache"
+    assert little["taken"][-1] == f"the batch of 256 goes through in {little['parts']} parts"
+    assert little["loss"] == pytest.approx(plenty["loss"], rel=1e-5)
+    assert little["weights"] == pytest.approx(plenty["weights"], rel=1e-5)
+    assert nothing["error"].startswith("out of memory with single sequences")
+    assert "activations are computed again" in nothing["error"] and "train.model.hidden_size" in nothing["error"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_captured_step_trains_as_the_eager_one(accumulation: int, tmp_path: Path):
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), accumulation=accumulation)
+    eager, losses = finish(fit_on("cuda", "device", tmp_path, settings))
+    captured = fit_on("cuda", "device", tmp_path, replace(settings, step="graph"))
+    weights, graph_losses = finish(captured)
+    assert captured.step.instead == "" and captured.step.graph.is_captured
+    assert graph_losses == pytest.approx(losses, rel=1e-4)
+    for name in eager:
+        torch.testing.assert_close(weights[name], eager[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_lower_precisions_train_too(precision: str, tmp_path: Path):
+    _, losses = finish(fit_on("cuda", "device", tmp_path, replace(SETTINGS, precision=precision)))
+    assert losses[-1] < losses[0]
+
+
+def test_bf16_trains_too_and_fp16_wants_a_gpu(tmp_path: Path):
+    _, losses = finish(fit_on("cpu", "device", tmp_path, replace(SETTINGS, precision="bf16")))
+    assert losses[-1] < losses[0]
+    with pytest.raises(ValueError, match="'fp16', which needs a GPU"):
+        open_device(identity("cpu"), 1, True, "fp16")
+
+
+def test_what_cannot_be_captured_is_done_eagerly_and_says_so(tmp_path: Path):
+    fit = fit_on("cpu", "device", tmp_path, replace(SETTINGS, step="graph"))
+    fit.epoch()
+    assert fit.absent["step: graph"] == "CUDA graphs need a CUDA device"
 
 
 def test_packed_data_starts_on_a_cache_line(tmp_path: Path):

@@ -22,6 +22,7 @@ COMMON = """
     batch_size: 32
     accumulation: 2
     precision: fp32
+    step: eager
     learning_rate: 1e-2
     weight_decay: 0.01
     schedule: cosine

@@ -7,6 +7,7 @@ Encoder: Vaswani et al. 2017, arXiv:1706.03762; normalization before each sublay
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from stages.models import Shape
 from stages.models.parts import mean_over_steps
@@ -55,6 +56,7 @@ class TransformerNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.per_step = shape.per_step
+        self.checkpoint_activations = False  # true: each block's activations are computed again in the backward pass
         self.embedding = nn.Linear(shape.num_features, hidden_size)
         self.positions = nn.Parameter(torch.randn(shape.max_steps, hidden_size) * 0.02)
         self.blocks = nn.ModuleList(Block(hidden_size, num_heads, feedforward_size, dropout) for _ in range(num_layers))
@@ -64,7 +66,10 @@ class TransformerNetwork(nn.Module):
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         x = self.embedding(values) + self.positions[: values.shape[1]]
         for block in self.blocks:
-            x = block(x, mask)
+            if self.checkpoint_activations and self.training:
+                x = checkpoint(block, x, mask, use_reentrant=False)
+            else:
+                x = block(x, mask)
         x = self.norm(x)
         return self.head(x if self.per_step else mean_over_steps(x, mask))
 

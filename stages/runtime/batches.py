@@ -2,7 +2,8 @@
 
 Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). Data that fits lies on the device and a batch is
 one `index_select` per tensor, with no copy from the host and no loader process; data that does not stays in a memory-mapped file and is
-copied batch by batch. Both give the same batches in the same order, because the order is drawn on the CPU and handed in.
+copied batch by batch, the next one while the device works on this one. Both give the same batches in the same order, because the order is
+drawn on the CPU and handed in.
 """
 
 from collections.abc import Iterator
@@ -25,9 +26,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def to(self, device: torch.device) -> "Batch":
-        return Batch(self.values.to(device), self.mask.to(device), self.targets.to(device), self.rows.to(device))
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """What a model takes."""
@@ -59,11 +57,52 @@ class Split:
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Batches of `order` ((N,) int64 on the CPU); the last one may be smaller."""
         where = self.tensors["values"].device
-        resident = where == self.device
+        if where != self.device:
+            yield from self.streamed(order, batch_size)
+            return
         for rows in order.to(where).split(batch_size):
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
-            batch = Batch(values, mask, targets, rows)
-            yield batch if resident else batch.to(self.device)
+            yield Batch(values, mask, targets, rows)
+
+    def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
+        """Batches copied from the host on a stream of their own, always one ahead of the one in use.
+
+        Pinned memory is what a copy can run from beside the computation; there are two buffers of it, filled in turn.
+        """
+        side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
+        buffers = [self.pinned(batch_size) for _ in range(2)]
+        copied = [torch.cuda.Event() for _ in range(2)]
+
+        def fetch(number: int, rows: torch.Tensor) -> Batch:
+            copied[number % 2].synchronize()  # the copy from this buffer two batches ago; long done
+            hosts = [*self.tensors_at(rows, buffers[number % 2]), rows.pin_memory()]
+            with torch.cuda.stream(side):
+                values, mask, targets, places = (host.to(self.device, non_blocking=True) for host in hosts)
+                copied[number % 2].record(side)
+            return Batch(values, mask, targets, places)
+
+        ahead: Batch | None = None
+        for number, rows in enumerate(order.split(batch_size)):
+            fetched = fetch(number, rows)
+            if ahead is not None:
+                yield ahead
+            # From here on the current stream uses it: the allocator must not hand its memory to the side stream meanwhile.
+            current.wait_event(copied[number % 2])
+            for tensor in (fetched.values, fetched.mask, fetched.targets, fetched.rows):
+                tensor.record_stream(current)
+            ahead = fetched
+        if ahead is not None:
+            yield ahead
+
+    def pinned(self, batch_size: int) -> dict[str, torch.Tensor]:
+        return {
+            name: torch.empty((batch_size, *self.tensors[name].shape[1:]), dtype=self.tensors[name].dtype).pin_memory()
+            for name in TENSORS
+        }
+
+    def tensors_at(self, rows: torch.Tensor, buffers: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """The rows of every tensor, gathered into `buffers`."""
+        return [torch.index_select(self.tensors[name], 0, rows, out=buffers[name][: len(rows)]) for name in TENSORS]
 
 
 def load_split(path: Path, device: torch.device, residency: str) -> Split:

@@ -21,6 +21,10 @@ def open_device(identity: dict[str, Any], threads: int, deterministic: bool, pre
     torch.backends.cudnn.benchmark = not deterministic
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    if identity["kind"] == "cpu" and precision == "fp16":
+        raise ValueError(
+            "train.precision is 'fp16', which needs a GPU; on the CPU accepted: fp32, bf16, tf32 (computed as fp32)"
+        )
     if identity["kind"] == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():

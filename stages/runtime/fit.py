@@ -13,6 +13,7 @@ from stages.params import Seq2Seq, Train
 from stages.runtime import loop
 from stages.runtime.batches import Batch, Split, in_order, shuffled
 from stages.runtime.measure import Measurement, measure
+from stages.runtime.step import Step
 from stages.tasks import Task
 
 
@@ -43,9 +44,24 @@ class Fit:
     ):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
-        fused = self.device.type in ("cuda", "cpu")
+        in_graph = params.step == "graph" and self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=params.learning_rate, weight_decay=params.weight_decay, fused=fused
+            model.parameters(),
+            # A captured step reads the rate from where it lies: a number would be frozen into the graph.
+            lr=torch.tensor(params.learning_rate, device=self.device) if in_graph else params.learning_rate,
+            weight_decay=params.weight_decay,
+            fused=True,
+            capturable=in_graph,
+        )
+        self.step = Step(
+            model,
+            lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
+            self.optimizer,
+            clip_norm=params.clip_norm,
+            accumulation=params.accumulation,
+            precision=params.precision,
+            way=params.step,
+            device=self.device,
         )
         steps_per_epoch = -(-len(train) // params.batch_size)
         self.schedule = make_schedule(self.optimizer, params, steps_per_epoch * params.epochs)
@@ -60,16 +76,7 @@ class Fit:
         params = self.params
         batches = self.training_batches()
         with measure(self.device) as training:
-            train_loss = loop.train_epoch(
-                self.model,
-                batches,
-                lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
-                self.optimizer,
-                self.schedule,
-                params.clip_norm,
-                params.accumulation,
-                params.precision,
-            )
+            train_loss = loop.train_epoch(self.model, batches, self.step, self.schedule)
         with measure(self.device) as validation:
             loss, predictions = loop.validate(
                 self.model,
@@ -78,7 +85,7 @@ class Fit:
                 self.task.predict,
                 params.precision,
             )
-        self.absent = training.absent
+        self.absent = {**training.absent, **({f"step: {params.step}": self.step.instead} if self.step.instead else {})}
         self.epochs_done += 1
         val_loss = loss.item()
         is_best = val_loss < self.best_loss
@@ -127,6 +134,7 @@ class Fit:
             "best_loss": self.best_loss,
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
+            "step": self.step.state(),
             "generator": self.generator.get_state(),
             "torch_rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
@@ -138,6 +146,7 @@ class Fit:
         self.best_weights, self.best_loss = state["best_weights"], state["best_loss"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
+        self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())
         torch.set_rng_state(state["torch_rng"].cpu())
         if state["cuda_rng"] is not None:

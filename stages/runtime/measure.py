@@ -1,15 +1,34 @@
-"""Measuring a region of work: seconds synchronized at both ends, and memory peaks, each absent with a reason where it cannot be had."""
+"""Measuring a region of work: seconds synchronized at both ends, memory, how busy the device was, and the energy it took.
 
+What cannot be had is None, with the reason in `absent`. torch's own peaks leave the CUDA context and other processes out; NVML counts them,
+by process and for the device. NVML is asked for the GPU by UUID, because its order is not CUDA's, and is read by a thread beside the work.
+"""
+
+import os
 import resource
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from stages.runtime.device import synchronize
+
+SAMPLE_SECONDS = 0.05
+# What only a GPU has.
+OF_GPU = (
+    "peak_allocated_mib",
+    "peak_reserved_mib",
+    "process_mib",
+    "device_mib",
+    "gpu_busy_share",
+    "power_watts",
+    "energy_joules",
+)
 
 
 @dataclass
@@ -17,38 +36,43 @@ class Measurement:
     """One measured region. None means not measured; `absent` says why."""
 
     seconds: float = 0.0
-    peak_allocated_mib: float | None = None
-    peak_reserved_mib: float | None = None
-    process_mib: float | None = None
-    peak_rss_mib: float | None = None
+    peak_allocated_mib: float | None = None  # by torch, for tensors
+    peak_reserved_mib: float | None = None  # by torch, from the driver
+    process_mib: float | None = None  # by the driver, for this process, CUDA context included; the largest sample
+    device_mib: float | None = None  # by the driver, for everybody on this GPU; the largest sample
+    gpu_busy_share: float | None = None  # of the time, during which a kernel ran; mean of the samples
+    power_watts: float | None = None  # mean of the samples
+    energy_joules: float | None = None  # by the GPU's own counter
+    peak_rss_mib: float | None = None  # of this process since it started
+    cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 is one core kept busy
     absent: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
 def measure(device: torch.device) -> Iterator[Measurement]:
-    """Time the body and record its memory peaks.
+    """Time the body and record what it used.
 
     The device is idle when the clock starts and when it stops; everything else that is read here is read outside the two clock readings.
     """
     result = Measurement()
-    if device.type == "cuda":
+    gpu = Gpu.of(device) if device.type == "cuda" else None
+    if gpu:
         torch.cuda.reset_peak_memory_stats(device)
+        gpu.start()
     synchronize(device)
+    cpu_before = time.process_time()
     start = time.perf_counter()
     yield result
     synchronize(device)
     result.seconds = time.perf_counter() - start
+    result.cpu_share = (time.process_time() - cpu_before) / result.seconds
     result.peak_rss_mib = peak_rss_mib()
-    if device.type == "cuda":
+    if gpu:
+        gpu.stop(result)
         result.peak_allocated_mib = torch.cuda.max_memory_allocated(device) / 2**20
         result.peak_reserved_mib = torch.cuda.max_memory_reserved(device) / 2**20
-        result.process_mib, reason = process_vram_mib(device)
-        if reason:
-            result.absent["process_mib"] = reason
     else:
-        result.absent = dict.fromkeys(
-            ("peak_allocated_mib", "peak_reserved_mib", "process_mib"), "the device is the CPU: there is no VRAM"
-        )
+        result.absent = dict.fromkeys(OF_GPU, "the device is the CPU: there is no GPU to measure")
 
 
 def peak_rss_mib() -> float:
@@ -57,28 +81,101 @@ def peak_rss_mib() -> float:
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
-def process_vram_mib(device: torch.device) -> tuple[float | None, str]:
-    """VRAM that the driver counts for this process, CUDA context included, or None and the reason.
+class Gpu:
+    """One GPU as NVML sees it. `start` and `stop` enclose a region; in between a thread reads it every SAMPLE_SECONDS."""
 
-    torch's own peaks leave the context out. NVML is asked for the GPU by UUID: its order is not CUDA's.
-    """
-    import os
+    known: dict[int, "Gpu"] = {}
 
-    import pynvml
+    @classmethod
+    def of(cls, device: torch.device) -> "Gpu":
+        """Opened once per process: NVML's start costs milliseconds."""
+        index = device.index or 0
+        if index not in cls.known:
+            cls.known[index] = cls(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        return cls.known[index]
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return None, f"NVML is not available: {error}"
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            if process.pid == os.getpid():
-                if process.usedGpuMemory is None:
-                    return None, "the driver does not tell memory per process here (WSL and some containers)"
-                return process.usedGpuMemory / 2**20, ""
-        return None, "NVML does not list this process (a container with its own process numbers)"
-    except pynvml.NVMLError as error:
-        return None, f"NVML: {error}"
-    finally:
-        pynvml.nvmlShutdown()
+    def __init__(self, uuid: str) -> None:
+        self.handle: Any = None
+        self.unavailable = ""
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self.handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except Exception as error:  # NVML's errors have no common public base on a machine without the library
+            self.unavailable = f"NVML: {error}"
+
+    def start(self) -> None:
+        self.samples: dict[str, list[float]] = {}
+        self.reasons: dict[str, str] = {}
+        self.done = threading.Event()
+        self.energy_before = self.read("energy_joules", self.energy)
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def stop(self, result: Measurement) -> None:
+        self.done.set()
+        self.thread.join()
+        self.sample()  # at least one, however short the region
+        for name, reduce in (
+            ("process_mib", max),
+            ("device_mib", max),
+            ("gpu_busy_share", mean),
+            ("power_watts", mean),
+        ):
+            if found := self.samples.get(name):
+                setattr(result, name, reduce(found))
+        energy_after = self.read("energy_joules", self.energy)
+        if self.energy_before is not None and energy_after is not None:
+            result.energy_joules = energy_after - self.energy_before
+        result.absent = {name: reason for name, reason in self.reasons.items() if getattr(result, name) is None}
+
+    def watch(self) -> None:
+        while not self.done.wait(SAMPLE_SECONDS):
+            self.sample()
+
+    def sample(self) -> None:
+        for name, reader in (
+            ("process_mib", self.process),
+            ("device_mib", self.device),
+            ("gpu_busy_share", self.busy),
+            ("power_watts", self.power),
+        ):
+            if name not in self.reasons and (value := self.read(name, reader)) is not None:
+                self.samples.setdefault(name, []).append(value)
+
+    def read(self, name: str, reader: Callable[[Any], float]) -> float | None:
+        if self.unavailable:
+            self.reasons[name] = self.unavailable
+            return None
+        import pynvml
+
+        try:
+            return reader(pynvml)
+        except (pynvml.NVMLError, LookupError) as error:  # under MIG, on WSL and in some containers
+            self.reasons[name] = f"NVML: {error}" if isinstance(error, pynvml.NVMLError) else str(error.args[0])
+            return None
+
+    def process(self, nvml: Any) -> float:
+        own = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(self.handle) if p.pid == os.getpid()]
+        if not own:
+            raise LookupError("NVML does not list this process (a container with its own process numbers)")
+        if own[0].usedGpuMemory is None:
+            raise LookupError("the driver does not tell memory per process here (WSL and some containers)")
+        return float(own[0].usedGpuMemory) / 2**20
+
+    def device(self, nvml: Any) -> float:
+        return float(nvml.nvmlDeviceGetMemoryInfo(self.handle).used) / 2**20
+
+    def busy(self, nvml: Any) -> float:
+        return float(nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu) / 100
+
+    def power(self, nvml: Any) -> float:
+        return float(nvml.nvmlDeviceGetPowerUsage(self.handle)) / 1000
+
+    def energy(self, nvml: Any) -> float:
+        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)) / 1000
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)

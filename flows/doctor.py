@@ -1,0 +1,536 @@
+"""`python -m flows.doctor [--json] [--no-live]`, which is `make doctor`: what is wrong here, and the command that mends it.
+
+Goes in: the machine and the project as they are. Comes out: one line for everything that is well; for the rest what is wrong, why it
+matters and the fix. Exit status 0 is healthy (warnings allowed), 1 means problems. Nothing is changed.
+
+It is for broken environments too: it imports only the standard library, every check runs by itself with a time limit, and what may crash
+(the GPU's driver, torch) is asked in a process of its own, stages/runtime/livecheck.py. Any Python 3.11 will do, without packages too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from stages.runtime.livecheck import REINSTALL, Finding, process_name, without_user
+
+ROOT = Path(__file__).resolve().parents[1]
+OLDEST_PYTHON = (3, 11)
+CHECK_SECONDS = 20  # a check that takes longer hangs: a dead network drive, a wedged driver
+LIVE_SECONDS = 60
+GIB = 2**30
+PORTS = {"Prefect": 4200, "MLflow": 5000}  # the defaults of flows/ui.py
+# (package, first version that breaks Prefect 3.8, how). pyproject.toml holds them back; pip does not.
+BREAKS_PREFECT = (
+    ("fastapi", "0.151", "Prefect's server answers 422 or fails with a TypeError, so no run is listed"),
+    ("sqlalchemy", "2.1", "Prefect's scheduler inserts no runs, and says so in its log only"),
+)
+NAMED_FIRST = ("torch", "dvc", "prefect", "mlflow", "numpy", "pandas")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flows.doctor", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--no-live", action="store_true", help="skip what starts torch and measures")
+    options = parser.parse_args(arguments)
+    os.chdir(ROOT)
+    findings: list[Finding] = []
+    for check in checks(not options.no_live):
+        for finding in guarded(check):
+            findings.append(finding)
+            if not options.json:
+                print(as_text(finding), flush=True)
+    counts = {status: sum(finding.status == status for finding in findings) for status in ("problem", "warning")}
+    if options.json:
+        print(json.dumps({"healthy": not counts["problem"], "findings": list(map(asdict, findings))}, indent=2))
+    else:
+        verdict = f"problems: {counts['problem']}" if counts["problem"] else "healthy"
+        print(f"\n{verdict}, warnings: {counts['warning']}")
+    return 1 if counts["problem"] else 0
+
+
+def checks(with_live: bool) -> list[Callable[[], Iterator[Finding]]]:
+    if sys.version_info < OLDEST_PYTHON:
+        return [python]  # an older one cannot read the project's own modules
+    offline = [python, packages, gpu, limits, memory, disk, writable, ports, git, dvc, history, servers, leftovers]
+    return [*offline, live] if with_live else offline
+
+
+def guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """What `check` finds. That it failed, or hangs, is a finding too."""
+    found: list[Finding] = []
+
+    def work() -> None:
+        try:
+            found.extend(check())
+        except Exception as error:
+            what = f"this check failed: {type(error).__name__}: {without_user(str(error))}"
+            why, fix = (
+                "what it looks at may be damaged",
+                "see the message; where a file of the project is damaged: git status",
+            )
+            found.append(Finding(check.__name__, "problem", what, why, fix))
+
+    seconds = CHECK_SECONDS + (LIVE_SECONDS if check is live else 0)
+    thread = threading.Thread(target=work, daemon=True)  # a daemon: the report ends even where a check does not
+    thread.start()
+    thread.join(seconds)
+    late = Finding(
+        check.__name__, "warning", f"no answer within {seconds} s", "a drive or a driver may hang", "dmesg | tail"
+    )
+    return [*found, late] if thread.is_alive() else found
+
+
+def as_text(finding: Finding) -> str:
+    line = f"{finding.status:<8} {finding.check:<10} {finding.what}"
+    if finding.status == "ok":
+        return line
+    return f"{line}\n{'':<8} {'why':<10} {finding.why}\n{'':<8} {'fix':<10} {finding.fix}"
+
+
+def child(command: list[str], seconds: float) -> tuple[str, str]:
+    """(what went wrong, stdout) of `command`, run at the project's root; nothing went wrong where it ended with 0."""
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as late:
+        return f"did not end within {seconds:g} s", (late.stdout or b"").decode(errors="replace")
+    except OSError as error:
+        return f"could not be started ({error.strerror})", ""
+    code, errors = done.returncode, done.stderr.decode(errors="replace").strip().splitlines()
+    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+    return ": ".join([ended, *errors[-1:]]) if code else "", done.stdout.decode(errors="replace")
+
+
+def python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < OLDEST_PYTHON:
+        why, fix = "the code needs Python 3.11; nothing else was checked", "make PYTHON=/path/to/python3.11 setup"
+        yield Finding("python", "problem", f"this is Python {version}", why, fix)
+        return
+    venv = (ROOT / ".venv").resolve()
+    if Path(sys.prefix).resolve() == venv:
+        yield Finding("python", "ok", f"{version}, the project's .venv")
+    elif venv.is_dir() and (broken := child([f"{venv}/bin/python", "-c", ""], 10)[0]):
+        why, fix = "nothing runs; an update of the Python below it does that", "rm -rf .venv && make setup"
+        yield Finding("python", "problem", f".venv/bin/python {broken}", why, fix)
+    else:
+        what = f"{version} in {sys.prefix}, not the project's .venv{'' if venv.is_dir() else ', which is not there'}"
+        fix = ".venv/bin/python -m flows.doctor" if venv.is_dir() else "make setup"
+        yield Finding("python", "warning", what, "the locked versions are installed in .venv, and nowhere else", fix)
+    found = shutil.which("python")
+    is_this = found is not None and os.path.realpath(os.path.dirname(found)) == os.path.realpath(f"{sys.prefix}/bin")
+    if sys.prefix != sys.base_prefix and not is_this:
+        why = "dvc.yaml says `python`: a plain `dvc repro` would run the stages with that one (`make repro` would not)"
+        fix = f"source {sys.prefix}/bin/activate"
+        yield Finding("python", "warning", f"`python` on PATH is {found or 'not found'}, not this one", why, fix)
+
+
+def packages() -> Iterator[Finding]:
+    """Every line of requirements.txt that holds for this machine, against what is installed."""
+    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    locked = re.findall(r"^([\w.-]+)==([^\s;]+)(?: ; ([^\\\n]+))?", text, re.MULTILINE)
+    wanted = {name: version for name, version, marker in locked if not marker or applies(marker)}
+    versions = {name: installed(name) for name in wanted}
+    missing = sorted((name for name in wanted if not versions[name][0]), key=lambda name: name not in NAMED_FIRST)
+    differing = {
+        name: f"{name} {version} instead of {wanted[name]}"
+        for name, (version, _) in versions.items()
+        if version and version.partition("+")[0] != wanted[name]
+    }
+    elsewhere = {versions[name][1] for name in differing if not versions[name][1].startswith(sys.prefix)}
+    fix = f"unset PYTHONPATH (or what else puts {', '.join(elsewhere)} first)" if elsewhere else REINSTALL
+    if missing:
+        some = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
+        what = f"{len(missing)} of {len(wanted)} locked packages are not installed: {some}"
+        yield Finding("packages", "problem", what, "the stages or the servers do not start", REINSTALL)
+    prefect = installed("prefect")[0]
+    for name, limit, how in BREAKS_PREFECT:
+        version = installed(name)[0]
+        if prefect.startswith("3.8.") and first_two(version) >= first_two(limit):
+            what = f"{name} {version} does not work with prefect {prefect}, which needs {name}<{limit}"
+            yield Finding("packages", "problem", what, f"{how}; pip does not say so", fix)
+    if installed("pynvml")[0]:
+        what, why = (
+            "the package pynvml is installed beside nvidia-ml-py",
+            "both bring the module pynvml, and that one only warns",
+        )
+        yield Finding("packages", "warning", what, why, f"{sys.executable} -m pip uninstall -y pynvml && {REINSTALL}")
+    if differing:
+        what = f"{len(differing)} packages are not in the locked version: {', '.join(list(differing.values())[:8])}"
+        yield Finding(
+            "packages", "warning", what, "the project is tested, and its results compare, with the locked ones", fix
+        )
+    if not missing and not differing:
+        yield Finding("packages", "ok", f"all {len(wanted)} locked packages are installed in the locked version")
+
+
+def installed(name: str) -> tuple[str, str]:
+    """Version and folder of an installed package, as `import` would find it; empty where it is absent or damaged."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution(name)
+        return found.version or "", str(found.locate_file(""))
+    except (PackageNotFoundError, KeyError):
+        return "", ""
+
+
+def applies(marker: str) -> bool:
+    """Whether a requirement's condition holds here. Where nothing can evaluate it, the requirement is passed over."""
+    try:
+        from packaging.markers import Marker
+    except ImportError:
+        return False
+    return Marker(marker).evaluate()
+
+
+def first_two(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def gpu() -> Iterator[Finding]:
+    return livecheck("driver", CHECK_SECONDS / 2)
+
+
+def live() -> Iterator[Finding]:
+    return livecheck("compute", LIVE_SECONDS)
+
+
+def livecheck(part: str, seconds: float) -> Iterator[Finding]:
+    wrong, output = child([sys.executable, "-m", "stages.runtime.livecheck", part], seconds)
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
+    yield from (Finding(**line) for line in lines if "doing" not in line)
+    if wrong:
+        doing = [line["doing"] for line in lines if "doing" in line] or ["starting Python"]
+        fix = f"python -m stages.runtime.livecheck {part} (shows all of it); {REINSTALL}"
+        yield Finding(part, "problem", f"{doing[-1]}: the process {wrong}", "a training would meet the same", fix)
+
+
+def limits() -> Iterator[Finding]:
+    from stages import hardware
+
+    cores, allowed = hardware.usable_cores(), hardware.memory_limit_bytes() / GIB
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    what = f"{cores:g} of {os.cpu_count()} cores and {allowed:.1f} of {there:.1f} GiB memory may be used"
+    why, fix = "trainings crawl, or the kernel ends them", "docker run --cpus 2 --memory 4g, or your scheduler's limits"
+    yield Finding("limits", "warning" if cores < 1 or allowed < 2 else "ok", what, why, fix)
+
+
+def memory() -> Iterator[Finding]:
+    from stages import hardware
+
+    words = hardware.read_words("/proc/meminfo")
+    if not words:
+        yield Finding("memory", "absent", "no /proc/meminfo on this system", "free memory is not known", "none needed")
+        return
+    free = int(words[words.index("MemAvailable:") + 1]) * 2**10
+    used, parts = (hardware.read_words(f"/sys/fs/cgroup/memory.{name}") for name in ("current", "stat"))
+    if used and "inactive_file" in parts:  # the page cache counts as used, and is given back on demand
+        cached = int(parts[parts.index("inactive_file") + 1])
+        free = min(free, hardware.memory_limit_bytes() - int(used[0]) + cached)
+    status = "problem" if free < GIB / 4 else "warning" if free < 2 * GIB else "ok"
+    why = "importing torch alone takes 0.5 GiB; without room the kernel ends the training"
+    yield Finding(
+        "memory", status, f"{free / GIB:.1f} GiB free", why, "end what is not needed: ps aux --sort=-rss | head"
+    )
+
+
+def folders() -> dict[Path, str]:
+    """Where this project writes, by the name a person knows it by: each folder, or the nearest one above it that is there."""
+    from configparser import ConfigParser, ParsingError
+
+    from stages.runtime.store import HOME, MLRUNS, STATE
+
+    config = ConfigParser(interpolation=None)
+    with suppress(ParsingError):  # DVC says where; the message would hold the line, and the line maybe a password
+        config.read([HOME / ".dvc/config", HOME / ".dvc/config.local"])
+    cache = HOME / ".dvc" / os.path.expanduser(config.get("cache", "dir", fallback="cache"))
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")
+    found = {ROOT: "the project"}
+    for path in (ROOT / "data", ROOT / "results", STATE, MLRUNS, HOME / ".dvc/tmp", cache, temporary):
+        nearest = next(folder for folder in (path, *path.parents) if folder.is_dir())
+        found.setdefault(nearest, os.path.relpath(nearest, ROOT) if ROOT in nearest.parents else str(nearest))
+    return found
+
+
+def disk() -> Iterator[Finding]:
+    drives: dict[int, dict[Path, str]] = {}
+    for folder, name in folders().items():
+        drives.setdefault(folder.stat().st_dev, {})[folder] = name
+    for members in drives.values():
+        state = os.statvfs(next(iter(members)))
+        free, no_inodes = state.f_bavail * state.f_frsize, state.f_files > 0 and state.f_favail == 0
+        status = "problem" if free < GIB or no_inodes else "warning" if free < 5 * GIB else "ok"
+        what = f"{free / GIB:.1f} GiB free{', and no inodes,' if no_inodes else ''} for {', '.join(members.values())}"
+        why = "a checkpoint, or DVC's copy of a result, may not fit"
+        fix = "du -xh . | sort -h | tail; dvc gc --workspace --all-commits --all-experiments drops results that nothing names"
+        yield Finding("disk", status, what, why, fix)
+
+
+def writable() -> Iterator[Finding]:
+    from tempfile import TemporaryFile
+
+    refused = False
+    for folder, name in folders().items():
+        try:
+            with TemporaryFile(dir=folder) as file:
+                file.write(b"tandem")
+                file.flush()
+        except OSError as error:
+            refused, reason = True, error.strerror or str(error)
+            fix = "free some: du -xh . | sort -h | tail" if "space" in reason else f'sudo chown -R "$USER" {folder}'
+            yield Finding(
+                "writable", "problem", f"{name} cannot be written: {reason}", "stages fail when they save", fix
+            )
+    if not refused:
+        yield Finding("writable", "ok", "every folder that the project writes to")
+
+
+def ports() -> Iterator[Finding]:
+    if "flows.ui" in ui_process():
+        yield Finding("ports", "ok", "make ui runs, and has its ports")
+        return
+    for name, port in PORTS.items():
+        with socket.socket() as attempt:
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                attempt.bind(("127.0.0.1", port))
+                yield Finding("ports", "ok", f"{port} is free for {name}")
+            except OSError:
+                what = f"{port}, which {name} takes in make ui, is in use by {listener(port)}"
+                why = f"make ui says so, and gives {name} the next free port: bookmarks and PREFECT_API_URL miss it"
+                fix = f"end that process, or choose: python -m flows.ui --{name.lower()}-port {port + 100}"
+                yield Finding("ports", "warning", what, why, fix)
+
+
+def ui_process() -> str:
+    """What the process is that .tandem/ui.json names; empty where none of that number lives."""
+    from flows.repro import running_servers
+
+    running = running_servers()
+    return process_name(int(running["pid"])) if running else ""
+
+
+def listener(port: int) -> str:
+    """The process that listens on `port`, as far as /proc shows."""
+    sockets = set()
+    for table in filter(os.path.exists, ("/proc/net/tcp", "/proc/net/tcp6")):
+        for fields in map(str.split, Path(table).read_text().splitlines()[1:]):
+            if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":  # listening
+                sockets.add(f"socket:[{fields[9]}]")
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(descriptor) in sockets:
+                return f"process {descriptor.parts[2]} ({process_name(int(descriptor.parts[2]))})"
+        except OSError:  # another user's, or just ended
+            continue
+    return "a process that /proc does not show"
+
+
+def git() -> Iterator[Finding]:
+    wrong, _ = child(["git", "rev-parse", "--show-toplevel"], 10)
+    fix = "git init && git add -A && git commit -m start"
+    if "could not be started" in wrong:
+        fix = "sudo apt-get install git"
+    elif "dubious ownership" in wrong:
+        fix = f"git config --global --add safe.directory {ROOT}"
+    if wrong:
+        yield Finding("git", "problem", f"git {wrong}", "DVC needs the repository, and results name their commit", fix)
+    else:
+        yield Finding("git", "ok", "repository found")
+    for path in filter(Path.exists, (ROOT / "dvc.lock", ROOT / "dvc.yaml", ROOT / "params.yaml")):
+        if marks := re.findall(r"^(?:<{7}|>{7})(?: .*)?$", path.read_text(errors="replace"), re.MULTILINE):
+            what = f"{path.name} has merge conflict markers ({marks[0]})"
+            fix = f"edit {path.name}, then: git add {path.name}"
+            if path.name == "dvc.lock":  # a record only: DVC's run cache restores what was trained from the same inputs
+                fix = "rm dvc.lock && dvc repro && git add dvc.lock"
+            yield Finding("git", "problem", what, "DVC cannot read it: nothing runs", fix)
+
+
+def dvc() -> Iterator[Finding]:
+    from stages.runtime.store import HOME
+    from stages.runtime.tracking import is_alive
+
+    if not (HOME / ".dvc").is_dir():
+        yield Finding(
+            "dvc", "problem", "there is no folder .dvc", "DVC sees no project here", "git checkout .dvc || dvc init"
+        )
+        return
+    holders: set[int] = running_dvc(HOME / ".dvc/tmp/lock")
+    try:
+        locks = json.loads((HOME / ".dvc/tmp/rwlock").read_text())
+        infos = [*locks.get("write", {}).values(), *sum(locks.get("read", {}).values(), [])]
+        holders |= {info["pid"] for info in infos if is_alive(info["pid"])}
+    except FileNotFoundError:
+        pass
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        why = "every dvc repro fails until it is gone; it only lists running processes, so nothing is lost"
+        fix = "".join(f"wait for process {pid}, then: " for pid in holders) + "rm .dvc/tmp/rwlock"
+        yield Finding("dvc", "problem", f".dvc/tmp/rwlock is damaged ({error})", why, fix)
+        return
+    for pid in holders:
+        name = process_name(pid)
+        if re.search("dvc|flows|python|/proc", name):
+            why = "a second dvc repro of the same stages is refused until it ends"
+            yield Finding(
+                "dvc", "warning", f"process {pid} ({name}) holds DVC's lock", why, f"wait, or: kill -INT {pid}"
+            )
+        else:  # after a reboot the number is somebody else's, and DVC looks at the number alone
+            what = f".dvc/tmp/rwlock names process {pid}, which is now {name} and no DVC"
+            yield Finding("dvc", "problem", what, "dvc repro is refused while that lives", "rm .dvc/tmp/rwlock")
+    if not holders:
+        yield Finding("dvc", "ok", "project found, no lock is held")
+
+
+def running_dvc(lock: Path) -> set[int]:
+    """The process that holds DVC's own lock (zc.lockfile: an flock, the number inside)."""
+    import fcntl
+
+    if not lock.exists():
+        return set()
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go at once; DVC tries for 3 s
+            return set()
+        except BlockingIOError:
+            return set(map(int, re.findall(r"\d+", file.read())))
+
+
+def history() -> Iterator[Finding]:
+    """MLflow's store: readable, whole, in the schema that the installed MLflow wants."""
+    import sqlite3
+
+    from stages.runtime.store import MLRUNS
+
+    library = f"SQLite {sqlite3.sqlite_version}"
+    if sqlite3.sqlite_version_info < (3, 31):
+        fix = "make PYTHON=/path/to/another/python3.11 -B setup"
+        yield Finding("mlflow", "problem", f"this Python has {library}", "MLflow needs 3.31, Prefect 3.24", fix)
+    if numeric := sorted(path.name for path in MLRUNS.glob("[0-9]*") if path.is_dir()):
+        why = "an older MLflow's file store: `mlflow ui` typed by hand shows it instead of this project's runs"
+        fix = f"mlflow migrate-filestore --source mlruns --target sqlite:///old.db && rm -r {'mlruns/' + ' mlruns/'.join(numeric)}"
+        yield Finding("mlflow", "warning", f"mlruns holds the folders {', '.join(numeric)}", why, fix)
+    path, aside = MLRUNS / "mlflow.db", "mv mlruns/mlflow.db mlruns/mlflow.db.old"
+    if not path.exists():
+        yield Finding("mlflow", "ok", f"no mlruns/mlflow.db yet, the first training makes it; {library}")
+        return
+    version, (wanted, known) = "", mlflow_schema()
+    try:
+        store = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2)
+        whole = store.execute("PRAGMA quick_check(1)").fetchone()[0]
+        tables = {name for (name,) in store.execute("SELECT name FROM sqlite_master")}
+        if tables:
+            version = store.execute("SELECT version_num FROM alembic_version").fetchone()[0]
+        store.close()
+    except (sqlite3.Error, TypeError) as error:
+        whole = str(error)
+    if "locked" in whole:
+        fix = "wait, or see who holds it: fuser mlruns/mlflow.db"
+        yield Finding("mlflow", "warning", "mlruns/mlflow.db is locked", "records of trainings wait for it", fix)
+    elif whole != "ok":
+        fix = f"{aside} (a new history starts; sqlite3 mlruns/mlflow.db.old .recover prints what is readable)"
+        yield Finding(
+            "mlflow", "problem", f"mlruns/mlflow.db is damaged: {whole}", "no run can be recorded or compared", fix
+        )
+    elif version and wanted and version != wanted:
+        fix = "cp mlruns/mlflow.db mlruns/mlflow.db.old && mlflow db upgrade sqlite:///mlruns/mlflow.db"
+        if version not in known:
+            fix = f"git pull && {REINSTALL} (a newer MLflow wrote it), or start a new history: {aside}"
+        what = f"mlruns/mlflow.db has schema {version}, the installed MLflow wants {wanted}"
+        yield Finding("mlflow", "problem", what, "MLflow refuses to open it", fix)
+    else:
+        yield Finding("mlflow", "ok", f"mlruns/mlflow.db is whole, schema {version or 'not made yet'}; {library}")
+
+
+def mlflow_schema() -> tuple[str, set[str]]:
+    """The schema the installed MLflow wants, and all it knows, from its migrations: importing it takes 1.6 s."""
+    from importlib.util import find_spec
+
+    spec = find_spec("mlflow")
+    folder = Path(spec.origin).parent / "store/db_migrations/versions" if spec and spec.origin else None
+    text = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py")) if folder else ""
+    known = set(re.findall(r"^revision = [\"'](\w+)", text, re.MULTILINE))
+    latest = known - set(re.findall(r"^down_revision = [\"'](\w+)", text, re.MULTILINE))
+    return latest.pop() if len(latest) == 1 else "", known
+
+
+def servers() -> Iterator[Finding]:
+    """The servers that the environment names. User names and passwords in addresses are not shown."""
+    from flows.prefect_api import ApiError, PrefectApi, configured
+
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    shown = f"MLFLOW_TRACKING_URI {without_user(uri).partition('?')[0]}"
+    if uri.startswith("http") and (wrong := unreachable(uri)):
+        why = "trainings go on, and keep their records in .tandem/journals until these can be sent"
+        fix = "start that server, or: unset MLFLOW_TRACKING_URI; then: python -m stages.runtime.tracking sync"
+        yield Finding("servers", "warning", f"{shown} does not answer: {wrong}", why, fix)
+    elif uri.startswith("file:") or (uri and "://" not in uri and uri != "databricks"):
+        yield Finding(
+            "servers", "problem", f"{shown} is a folder", "MLflow refuses it as a store", "unset MLFLOW_TRACKING_URI"
+        )
+    elif uri:
+        yield Finding("servers", "ok", f"{shown}{' answers' if uri.startswith('http') else ''}")
+    settings = configured()
+    if os.environ.get("TANDEM_PREFECT") == "off" or not settings:
+        yield Finding("servers", "ok", "no Prefect server is set, so stages run plainly")
+        return
+    shown = f"PREFECT_API_URL {without_user(settings['PREFECT_API_URL'])}"
+    try:
+        PrefectApi(settings).check(2.0)
+        yield Finding("servers", "ok", f"{shown} answers")
+    except (ApiError, ValueError) as error:
+        why, fix = "every stage fails at its start", "make ui, or go on without: export TANDEM_PREFECT=off"
+        yield Finding("servers", "problem", f"{shown} does not answer: {without_user(str(error))}", why, fix)
+
+
+def unreachable(url: str) -> str:
+    """Why an HTTP server does not answer within 2 s; empty where it answers anything at all."""
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(f"{without_user(url).partition('?')[0].rstrip('/')}/health", timeout=2):
+            return ""
+    except HTTPError:
+        return ""  # it may want a password
+    except (OSError, ValueError) as error:
+        return without_user(str(getattr(error, "reason", error)))
+
+
+def leftovers() -> Iterator[Finding]:
+    from flows.repro import UI_STATE
+    from stages.runtime.store import STATE
+    from stages.runtime.tracking import JOURNALS, is_alive
+
+    waiting = 0
+    for folder in filter(Path.is_dir, JOURNALS.glob("*")):
+        writer = (folder / "writer").read_text() if (folder / "writer").exists() else ""
+        waiting += not (writer.isdigit() and is_alive(int(writer)))
+    if waiting:
+        what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.runtime.tracking sync"
+        yield Finding("leftovers", "warning", what, "these trainings are not in MLflow yet", fix)
+    if UI_STATE.exists() and "flows.ui" not in (process := ui_process()):
+        what = f".tandem/ui.json is left from a make ui that was killed{f'; its process is now {process}' if process else ''}"
+        why = "make ui takes itself for running, and refuses to start" if process else "nothing is lost"
+        yield Finding("leftovers", "problem" if process else "warning", what, why, "rm .tandem/ui.json")
+    sizes = [path.stat().st_size for path in (STATE / "checkpoints").rglob("*.pt")]
+    what = (
+        f"{len(sizes)} checkpoints of interrupted trainings, {sum(sizes) / 2**20:.1f} MiB, which dvc repro goes on from"
+    )
+    yield Finding("leftovers", "ok", what if sizes else "no interrupted training")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,348 @@
+"""stages/new_workload.py: from a table that nobody has seen to a tracked result, and what it must never do."""
+
+import json
+import re
+import shlex
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages import new_workload
+from stages.params import MODELS, parse_block, parse_params
+from stages.runtime import store
+from stages.runtime.store import sha256_file
+from tests.conftest import ROOT, TINY, run, settle
+
+DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
+COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
+
+
+def blocks(language: str) -> list[str]:
+    """What stands in the document's fenced blocks of `language`."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+
+
+def planned(table: Path, *options: str, name: str = "mine") -> new_workload.Plan:
+    return new_workload.make_plan(new_workload.make_parser().parse_args([name, str(table), *options]))
+
+
+def chosen(plan: new_workload.Plan) -> dict[str, str]:
+    return {what: which for what, which, _ in plan.said}
+
+
+def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
+    """One sequence per label, of different lengths, each feature a random walk."""
+    draw = np.random.default_rng(seed)
+    parts = []
+    for number, label in enumerate(labels):
+        length = int(draw.integers(*lengths))
+        features = draw.normal(size=(length, num_features)).cumsum(axis=0).round(3)
+        part = pd.DataFrame(features, columns=[f"f{index}" for index in range(num_features)])
+        part.insert(0, "clip", f"c{number:03}")
+        part.insert(1, "frame", range(length))
+        parts.append(part.assign(label=label))
+    return pd.concat(parts, ignore_index=True)
+
+
+def saved(table: pd.DataFrame, path: Path) -> Path:
+    table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
+    return path
+
+
+def test_the_commands_of_the_document_make_a_tracked_result(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On the document's own table: text labels, unequal lengths, missing values, a feature that never changes."""
+    project = shutil.copytree(trained, tmp_path / "project", symlinks=True)
+    [script], [commands] = blocks("python"), blocks("sh")
+    monkeypatch.chdir(project)
+    exec(script, {})
+    assert len(commands.splitlines()) == 2
+    said = [run(project, *shlex.split(command)).stdout for command in commands.splitlines()]
+    settle(project)
+
+    assert "interpolate: 66 of 6,633 cells are empty" in said[0]
+    assert "Stage 'train@tiny-cpu' didn't change, skipping" in said[1]
+    summary = json.loads((project / "data/prepared/gesture/summary.json").read_text())
+    assert summary["classes"] == ["push", "swipe", "twist"]
+    assert (summary["num_filled"], summary["min_steps"], summary["max_steps"]) == (66, 16, 32)
+    assert summary["std"][summary["features"].index("room")] == 1.0
+    results = project / "results/runs/gesture/cpu"
+    assert json.loads((results / "metrics.json").read_text())["accuracy"] > 0.8
+    assert len(pd.read_csv(results / "predictions.csv")) == summary["num_per_split"]["test"]
+    assert "gesture" in (project / "results/report.html").read_text(encoding="utf-8")
+    with sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True) as database:
+        query = "select runs.status from runs join experiments using (experiment_id) where experiments.name = 'gesture'"
+        assert database.execute(query).fetchall() == [("FINISHED",)]
+
+    table = project / "data/raw/gesture/gesture.csv"
+    assert table.read_bytes() == (project / "gesture.csv").read_bytes()
+    assert sha256_file(table) in (project / "data/raw/gesture/README.md").read_text()
+
+
+def test_the_outputs_in_the_document_are_what_the_command_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    [script] = blocks("python")
+    monkeypatch.chdir(tmp_path)
+    exec(script, {})
+    plan = planned(tmp_path / "gesture.csv", "--epochs", "40", name="gesture")
+    for line in new_workload.described(plan):
+        assert line in DOCUMENT
+    plan = planned(ROOT / "data/raw/price/table.csv.gz", "--features", "High,Low", name="btc")
+    for line in new_workload.described(plan):
+        assert line in DOCUMENT
+
+
+def test_the_whole_block_in_the_readme_is_a_valid_one():
+    text = (ROOT / "data/raw/README.md").read_text(encoding="utf-8")
+    shown = re.search(r"^    mine:\n(    .*\n)+", text, re.MULTILINE)
+    assert shown
+    parse_block("mine", new_workload.from_yaml(shown[0])["mine"], {})
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
+def test_events_are_for_detect(tmp_path: Path, ending: str):
+    table = clips([None] * 20, lengths=(30, 40))
+    table.loc[table.frame == 7, "label"] = "hit"
+    table.loc[table.frame == 19, "label"] = "bounce"
+    plan = planned(saved(table, tmp_path / f"t.{ending}"))
+    assert (plan.workload.task, plan.workload.train.model.name) == ("detect", "conv_gru")
+    assert plan.summary["classes"] == ["none", "bounce", "hit"]
+    assert plan.workload.train.label_smoothing == 0
+
+
+@pytest.mark.parametrize("background", [0, "background"])
+def test_an_event_column_with_another_background_is_explained(tmp_path: Path, background: Any):
+    table = clips([background] * 20, lengths=(30, 40))
+    table.loc[table.frame == 7, "label"] = 1 if background == 0 else "hit"
+    with pytest.raises(ValueError, match=re.escape(f"replace({background!r}, 'none')")) as caught:
+        planned(saved(table, tmp_path / "t.csv"))
+    assert "\n" not in str(caught.value)
+
+
+def test_one_series_is_for_forecast(tmp_path: Path):
+    draw = np.random.default_rng(0)
+    hours = pd.date_range("2024-01-01", periods=600, freq="h").strftime("%Y-%m-%d %H:%M:%SZ")
+    table = pd.DataFrame({"when": hours, "wind": draw.normal(size=600), "value": draw.normal(size=600).cumsum()})
+    table = table.drop(index=[100, 300])
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    params = plan.workload.preprocess
+    assert (plan.workload.task, plan.workload.train.model.name) == ("forecast", "seq2seq")
+    assert (params.columns.time, params.columns.target, params.columns.features) == ("when", "value", ("wind",))
+    assert (params.interval, params.transform, params.missing) == ("1h", "difference", "skip")
+    assert plan.summary["num_missing"] == 2
+
+    plan = planned(
+        saved(table, tmp_path / "t.csv"), "--target", "wind", "--interval", "2h", "--horizon", "3", "--input-steps", "9"
+    )
+    params = plan.workload.preprocess
+    assert (params.columns.target, params.interval, params.horizon, params.input_steps) == ("wind", "2h", 3, 9)
+
+
+def test_a_series_with_a_gap_in_every_window_is_filled(tmp_path: Path):
+    """Prices of working days: every window of six days touches a weekend."""
+    days = pd.bdate_range("2020-01-01", periods=500).strftime("%Y-%m-%d")
+    prices = np.exp(np.random.default_rng(0).normal(scale=0.01, size=500).cumsum())
+    plan = planned(saved(pd.DataFrame({"date": days, "close": prices}), tmp_path / "t.csv"))
+    assert (chosen(plan)["interval"], chosen(plan)["transform"], chosen(plan)["missing"]) == (
+        "1d",
+        "log-return",
+        "interpolate",
+    )
+
+
+@pytest.mark.parametrize("num_features", [1, 300])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_one_feature_and_hundreds(tmp_path: Path, num_features: int, ending: str):
+    plan = planned(saved(clips(["a", "b"] * 6, num_features=num_features), tmp_path / f"t.{ending}"))
+    assert len(plan.workload.preprocess.columns.features) == num_features
+    assert plan.workload.preprocess.velocity == (num_features == 1)
+    assert max(map(len, plan.block.splitlines())) <= 150
+
+
+@pytest.mark.parametrize(
+    "labels", [["yes", "no"] * 10, [number % 300 for number in range(900)]], ids=["two", "three hundred"]
+)
+def test_two_classes_and_hundreds(tmp_path: Path, labels: list[Any]):
+    plan = planned(saved(clips(labels), tmp_path / "t.csv"))
+    assert plan.workload.task == "classify"
+    assert plan.summary["classes"] == sorted(set(labels))
+
+
+def test_columns_are_found_without_telling_names_and_in_any_order_of_rows(tmp_path: Path):
+    table = clips(["a", "b", "c"] * 8).rename(columns={"clip": "u", "frame": "v", "label": "w"})
+    expected = {"sequence": "u", "step": "v", "label": "w", "features": "f0, f1"}
+    assert expected.items() <= chosen(planned(saved(table, tmp_path / "t.csv"))).items()
+    shuffled = clips(["a", "b", "c"] * 8).sample(frac=1, random_state=0)
+    expected = {"sequence": "clip", "step": "frame", "label": "label", "features": "f0, f1"}
+    assert expected.items() <= chosen(planned(saved(shuffled, tmp_path / "t.csv"))).items()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_saved_index_is_no_feature_and_lists_and_flags_are_left_out(tmp_path: Path, ending: str):
+    table = clips(["a", "b"] * 6).iloc[::-1].assign(flag=True, nothing=None, room=21.5)
+    path = tmp_path / f"t.{ending}"
+    table.assign(pair=[[1, 2]] * len(table)).to_parquet(path) if ending == "parquet" else table.to_csv(path)
+    assert chosen(planned(path))["features"] == "f0, f1, room"
+
+
+def test_options_win_over_guesses(tmp_path: Path):
+    table = clips(["a", "b"] * 9).assign(
+        kind=lambda table: table.label.map({"a": 1, "b": 2}), clip2=lambda table: table["clip"]
+    )
+    words = (
+        "--sequence clip2 --step frame --label kind --features f1 --model transformer --epochs 1 --missing interpolate"
+    )
+    plan = planned(saved(table, tmp_path / "t.csv"), *words.split())
+    columns = plan.workload.preprocess.columns
+    assert (columns.sequence, columns.step, columns.label, columns.features) == ("clip2", "frame", "kind", ("f1",))
+    assert (plan.workload.train.model.name, plan.workload.train.epochs, plan.workload.train.warmup_epochs) == (
+        "transformer",
+        1,
+        0,
+    )
+    assert plan.workload.preprocess.missing == "interpolate"
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (lambda t: t.drop(columns="frame"), "", ["no column that orders the rows", "--step", "cumcount()"]),
+        (lambda t: t.drop(columns=["f0", "f1"]), "", ["no numeric column besides", "in digits"]),
+        (lambda t: t.drop(columns="label"), "", ["no column that could be their label", "--label"]),
+        (lambda t: t.iloc[:0], "", ["no rows"]),
+        (lambda t: t.assign(label="a"), "", ["'label' holds one value only"]),
+        (lambda t: t[t.label != "b"].assign(label=lambda t: t.label.where(t["clip"] != "c000", "z")), "", ["class 'z' has 1 sequences"]),
+        (lambda t: t.assign(f0=t.f0.astype(object).where(t.index != 4, "NA")), "", ["line 6", "'f0'", "found NA"]),
+        (lambda t: t.assign(label=t.label.where(t.index != 2, "c")), "", ["line 4", "'label' changes within a sequence"]),
+        (lambda t: t, "--label lable", ["no column 'lable'", "did you mean 'label'"]),
+        (lambda t: t, "--label label --target f0", ["--label, --target do not go together"]),
+        (lambda t: t, "--model seq2seq", ["'seq2seq'", "do not go together"]),
+        (lambda t: t, "--epochs 0", ["epochs is 0", "at least 1"]),
+    ],
+)  # fmt: skip
+def test_a_mistake_gets_one_sentence(tmp_path: Path, change: Any, options: str, words: list[str]):
+    path = saved(change(clips(["a", "b", "c"] * 8)), tmp_path / "t.csv")
+    with pytest.raises(ValueError) as caught:
+        planned(path, *options.split())
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("task", MODELS)
+@pytest.mark.parametrize("num", [1, 7, 63, 1_000, 10_000_000])
+def test_settings_are_valid_at_every_size(task: str, num: int):
+    summary = {"num_per_split": {"train": num}, "max_steps": 5_000, "classes": [str(number) for number in range(300)]}
+    for model in MODELS[task]:
+        settings = new_workload.train_settings(task, model, summary, None)
+        assert 8 <= settings["batch_size"] <= 128
+        assert 10 <= settings["epochs"] <= 100
+        assert settings["model"]["name"] == model
+
+
+# params.yaml in other layouts: Windows line endings, a list in lines, presets in the middle, no last line end.
+LAYOUTS = {
+    "committed": COMMITTED,
+    "presets first": TINY,
+    "windows": COMMITTED.replace("\n", "\r\n"),
+    "list in lines": TINY.replace(
+        "workloads: [tiny]", "workloads: # which\n  # all of them\n  - tiny # the small one\n"
+    ),
+    "list over lines": TINY.replace("[tiny]", "[\n  tiny, # the small one\n]"),
+    "list at the end": TINY.replace("workloads: [tiny]\n", "") + "workloads:\n- tiny",
+    "no last line end": TINY.rstrip(),
+    "presets last": TINY.replace("presets: {}\n", "") + "\n# what they are for\n# and more\npresets: {} # none",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_block_goes_in_and_everything_else_stays(tmp_path: Path, layout: str):
+    before = LAYOUTS[layout]
+    block = planned(saved(clips(["a", "b"] * 6), tmp_path / "t.csv")).block
+    after = new_workload.with_workload(before, "mine", block)
+    newline = "\r\n" if "\r\n" in before else "\n"
+    inserted = block.replace("\n", newline)
+    entry = next(entry for entry in (", mine", f"{newline}  - mine", f"{newline}- mine") if entry in after)
+    assert after.count(inserted) == after.count(entry) == 1
+    rest = after.replace(inserted, "").replace(entry, "")
+    at = next((place for place, (a, b) in enumerate(zip(rest, before, strict=False)) if a != b), len(before))
+    added = len(rest) - len(before)  # an empty line in front of the block or behind it, where the two parts meet
+    assert rest[:at] + rest[at + added :] == before
+    assert set(rest[at : at + added]) <= set("\r\n")
+
+    raw = new_workload.from_yaml(after)
+    assert raw["workloads"] == [*new_workload.from_yaml(before)["workloads"], "mine"]
+    assert {name: value for name, value in raw.items() if name not in ("workloads", "mine")} == {
+        name: value for name, value in new_workload.from_yaml(before).items() if name != "workloads"
+    }
+    parse_params(raw)
+    if layout == "presets last":
+        assert after.index("\nmine:") < after.index("# what they are for") < after.index("presets:")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As much of a project as the command writes into."""
+    folder = tmp_path / "project"
+    (folder / "data/raw/tiny").mkdir(parents=True)
+    (folder / "data/raw/tiny/table.csv").write_text("anything")
+    (folder / "params.yaml").write_text(TINY)
+    monkeypatch.setattr(store, "ROOT", folder)
+    return folder
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tiny", "has a block 'tiny' already"),
+        ("taken", "data/raw/taken is there already"),
+        ("../x", "not a usable name"),
+        ("presets", "means something else"),
+        ("1e3", "means something else"),
+    ],
+)
+def test_it_never_overwrites(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str):
+    (project / "data/raw/taken").mkdir()
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+    assert new_workload.main([name, str(table)]) == 1
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+    assert everything(project) == before
+
+
+@pytest.mark.parametrize("failing", ["copyfile", "replacing", "with_workload"])
+def test_a_failure_midway_leaves_everything_as_it_was(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failing: str
+):
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(new_workload.shutil if failing == "copyfile" else new_workload, failing, fail)
+        assert new_workload.main(["mine", str(table)]) == 1
+    assert capsys.readouterr().err == "error: somewhere: no space left on device; nothing is changed\n"
+    assert everything(project) == before
+    assert new_workload.main(["mine", str(table)]) == 0
+    assert set(everything(project)) - set(before) == {"data/raw/mine", "data/raw/mine/t.csv", "data/raw/mine/README.md"}
+
+
+def test_params_that_no_preset_fits_are_refused_before_anything_is_written(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    params = TINY.replace("presets: {}", "presets: {deep: {all: {train.model.bidirectional: false}}}")
+    (project / "params.yaml").write_text(params)
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+    assert new_workload.main(["mine", str(table), "--model", "transformer"]) == 1
+    assert "presets.deep: mine has no 'train.model.bidirectional'" in capsys.readouterr().err
+    assert everything(project) == before
