@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test lint ui lock clean
+.PHONY: help setup repro test lint ui doctor lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ lint: $(BIN)/.installed  ## ruff and mypy alone
 
 ui: $(BIN)/.installed  ## Prefect, MLflow and the deployments on this machine, until Ctrl+C
 	@python -m flows.ui
+
+doctor:  ## what is wrong with this machine or environment, and the exact fix; ARGS="--json", ARGS="--no-live"
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m flows.doctor $(ARGS)
 
 lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from stages.runtime.livecheck import REINSTALL, Finding, process_name, without_user
+from stages.runtime.livecheck import REINSTALL, RESTART, Finding, process_name, without_user
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST_PYTHON = (3, 11)
@@ -77,20 +77,17 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
             found.extend(check())
         except Exception as error:
             what = f"this check failed: {type(error).__name__}: {without_user(str(error))}"
-            why, fix = (
-                "what it looks at may be damaged",
-                "see the message; where a file of the project is damaged: git status",
-            )
+            why, fix = "what it looks at may be damaged or missing", "see the message; git status shows altered files"
             found.append(Finding(check.__name__, "problem", what, why, fix))
 
     seconds = CHECK_SECONDS + (LIVE_SECONDS if check is live else 0)
     thread = threading.Thread(target=work, daemon=True)  # a daemon: the report ends even where a check does not
     thread.start()
     thread.join(seconds)
-    late = Finding(
-        check.__name__, "warning", f"no answer within {seconds} s", "a drive or a driver may hang", "dmesg | tail"
-    )
-    return [*found, late] if thread.is_alive() else found
+    if not thread.is_alive():
+        return found
+    why, fix = "a network drive or a driver may hang", "dmesg | tail"
+    return [*found, Finding(check.__name__, "warning", f"no answer within {seconds:g} s", why, fix)]
 
 
 def as_text(finding: Finding) -> str:
@@ -116,7 +113,7 @@ def child(command: list[str], seconds: float) -> tuple[str, str]:
 def python() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
-        why, fix = "the code needs Python 3.11; nothing else was checked", "make PYTHON=/path/to/python3.11 setup"
+        why, fix = "the code needs Python 3.11; nothing else was checked", "make PYTHON=/path/to/python3.11 -B setup"
         yield Finding("python", "problem", f"this is Python {version}", why, fix)
         return
     venv = (ROOT / ".venv").resolve()
@@ -154,7 +151,9 @@ def packages() -> Iterator[Finding]:
     if missing:
         some = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
         what = f"{len(missing)} of {len(wanted)} locked packages are not installed: {some}"
-        yield Finding("packages", "problem", what, "the stages or the servers do not start", REINSTALL)
+        yield Finding(
+            "packages", "problem", what, "the stages or the servers do not start", f"{REINSTALL} && make doctor"
+        )
     prefect = installed("prefect")[0]
     for name, limit, how in BREAKS_PREFECT:
         version = installed(name)[0]
@@ -162,16 +161,14 @@ def packages() -> Iterator[Finding]:
             what = f"{name} {version} does not work with prefect {prefect}, which needs {name}<{limit}"
             yield Finding("packages", "problem", what, f"{how}; pip does not say so", fix)
     if installed("pynvml")[0]:
-        what, why = (
-            "the package pynvml is installed beside nvidia-ml-py",
-            "both bring the module pynvml, and that one only warns",
+        why, repair = (
+            "it takes the place of nvidia-ml-py, and only warns",
+            f"python -m pip uninstall -y pynvml && {REINSTALL}",
         )
-        yield Finding("packages", "warning", what, why, f"{sys.executable} -m pip uninstall -y pynvml && {REINSTALL}")
+        yield Finding("packages", "warning", "the package pynvml is installed", why, repair)
     if differing:
         what = f"{len(differing)} packages are not in the locked version: {', '.join(list(differing.values())[:8])}"
-        yield Finding(
-            "packages", "warning", what, "the project is tested, and its results compare, with the locked ones", fix
-        )
+        yield Finding("packages", "warning", what, "tests and recorded results are from the locked ones", fix)
     if not missing and not differing:
         yield Finding("packages", "ok", f"all {len(wanted)} locked packages are installed in the locked version")
 
@@ -201,20 +198,20 @@ def first_two(version: str) -> tuple[int, ...]:
 
 
 def gpu() -> Iterator[Finding]:
-    return livecheck("driver", CHECK_SECONDS / 2)
+    return livecheck("gpu", CHECK_SECONDS / 2, RESTART)
 
 
 def live() -> Iterator[Finding]:
-    return livecheck("compute", LIVE_SECONDS)
+    return livecheck("live", LIVE_SECONDS, REINSTALL)
 
 
-def livecheck(part: str, seconds: float) -> Iterator[Finding]:
+def livecheck(part: str, seconds: float, fix: str) -> Iterator[Finding]:
     wrong, output = child([sys.executable, "-m", "stages.runtime.livecheck", part], seconds)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
     yield from (Finding(**line) for line in lines if "doing" not in line)
     if wrong:
         doing = [line["doing"] for line in lines if "doing" in line] or ["starting Python"]
-        fix = f"python -m stages.runtime.livecheck {part} (shows all of it); {REINSTALL}"
+        fix = f"{fix}; python -m stages.runtime.livecheck {part} shows all of it"
         yield Finding(part, "problem", f"{doing[-1]}: the process {wrong}", "a training would meet the same", fix)
 
 
@@ -242,19 +239,17 @@ def memory() -> Iterator[Finding]:
         free = min(free, hardware.memory_limit_bytes() - int(used[0]) + cached)
     status = "problem" if free < GIB / 4 else "warning" if free < 2 * GIB else "ok"
     why = "importing torch alone takes 0.5 GiB; without room the kernel ends the training"
-    yield Finding(
-        "memory", status, f"{free / GIB:.1f} GiB free", why, "end what is not needed: ps aux --sort=-rss | head"
-    )
+    yield Finding("memory", status, f"{free / GIB:.1f} GiB free", why, "end what takes most: ps aux --sort=-rss | head")
 
 
 def folders() -> dict[Path, str]:
     """Where this project writes, by the name a person knows it by: each folder, or the nearest one above it that is there."""
-    from configparser import ConfigParser, ParsingError
+    from configparser import ConfigParser, Error
 
     from stages.runtime.store import HOME, MLRUNS, STATE
 
     config = ConfigParser(interpolation=None)
-    with suppress(ParsingError):  # DVC says where; the message would hold the line, and the line maybe a password
+    with suppress(Error):  # DVC says where; the message would hold the line, and the line maybe a password
         config.read([HOME / ".dvc/config", HOME / ".dvc/config.local"])
     cache = HOME / ".dvc" / os.path.expanduser(config.get("cache", "dir", fallback="cache"))
     temporary = Path(os.environ.get("TMPDIR") or "/tmp")
@@ -291,15 +286,13 @@ def writable() -> Iterator[Finding]:
         except OSError as error:
             refused, reason = True, error.strerror or str(error)
             fix = "free some: du -xh . | sort -h | tail" if "space" in reason else f'sudo chown -R "$USER" {folder}'
-            yield Finding(
-                "writable", "problem", f"{name} cannot be written: {reason}", "stages fail when they save", fix
-            )
+            yield Finding("writable", "problem", f"{name} cannot be written: {reason}", "stages cannot save", fix)
     if not refused:
         yield Finding("writable", "ok", "every folder that the project writes to")
 
 
 def ports() -> Iterator[Finding]:
-    if "flows.ui" in ui_process():
+    if is_ui(ui_process()):
         yield Finding("ports", "ok", "make ui runs, and has its ports")
         return
     for name, port in PORTS.items():
@@ -321,6 +314,10 @@ def ui_process() -> str:
 
     running = running_servers()
     return process_name(int(running["pid"])) if running else ""
+
+
+def is_ui(process: str) -> bool:
+    return "flows.ui" in process or "/proc" in process  # nothing is known of it where there is no /proc
 
 
 def listener(port: int) -> str:
@@ -364,9 +361,7 @@ def dvc() -> Iterator[Finding]:
     from stages.runtime.tracking import is_alive
 
     if not (HOME / ".dvc").is_dir():
-        yield Finding(
-            "dvc", "problem", "there is no folder .dvc", "DVC sees no project here", "git checkout .dvc || dvc init"
-        )
+        yield Finding("dvc", "problem", "there is no .dvc", "DVC sees no project here", "git checkout .dvc || dvc init")
         return
     holders: set[int] = running_dvc(HOME / ".dvc/tmp/lock")
     try:
@@ -384,9 +379,8 @@ def dvc() -> Iterator[Finding]:
         name = process_name(pid)
         if re.search("dvc|flows|python|/proc", name):
             why = "a second dvc repro of the same stages is refused until it ends"
-            yield Finding(
-                "dvc", "warning", f"process {pid} ({name}) holds DVC's lock", why, f"wait, or: kill -INT {pid}"
-            )
+            what = f"process {pid} ({name}) holds DVC's lock"
+            yield Finding("dvc", "warning", what, why, f"wait, or: kill -INT {pid}")
         else:  # after a reboot the number is somebody else's, and DVC looks at the number alone
             what = f".dvc/tmp/rwlock names process {pid}, which is now {name} and no DVC"
             yield Finding("dvc", "problem", what, "dvc repro is refused while that lives", "rm .dvc/tmp/rwlock")
@@ -420,7 +414,7 @@ def history() -> Iterator[Finding]:
         yield Finding("mlflow", "problem", f"this Python has {library}", "MLflow needs 3.31, Prefect 3.24", fix)
     if numeric := sorted(path.name for path in MLRUNS.glob("[0-9]*") if path.is_dir()):
         why = "an older MLflow's file store: `mlflow ui` typed by hand shows it instead of this project's runs"
-        fix = f"mlflow migrate-filestore --source mlruns --target sqlite:///old.db && rm -r {'mlruns/' + ' mlruns/'.join(numeric)}"
+        fix = f"mkdir -p ../old-mlruns && mv {' '.join(f'mlruns/{name}' for name in numeric)} ../old-mlruns"
         yield Finding("mlflow", "warning", f"mlruns holds the folders {', '.join(numeric)}", why, fix)
     path, aside = MLRUNS / "mlflow.db", "mv mlruns/mlflow.db mlruns/mlflow.db.old"
     if not path.exists():
@@ -441,9 +435,7 @@ def history() -> Iterator[Finding]:
         yield Finding("mlflow", "warning", "mlruns/mlflow.db is locked", "records of trainings wait for it", fix)
     elif whole != "ok":
         fix = f"{aside} (a new history starts; sqlite3 mlruns/mlflow.db.old .recover prints what is readable)"
-        yield Finding(
-            "mlflow", "problem", f"mlruns/mlflow.db is damaged: {whole}", "no run can be recorded or compared", fix
-        )
+        yield Finding("mlflow", "problem", f"mlruns/mlflow.db is damaged: {whole}", "no run can be recorded", fix)
     elif version and wanted and version != wanted:
         fix = "cp mlruns/mlflow.db mlruns/mlflow.db.old && mlflow db upgrade sqlite:///mlruns/mlflow.db"
         if version not in known:
@@ -478,7 +470,7 @@ def servers() -> Iterator[Finding]:
         yield Finding("servers", "warning", f"{shown} does not answer: {wrong}", why, fix)
     elif uri.startswith("file:") or (uri and "://" not in uri and uri != "databricks"):
         yield Finding(
-            "servers", "problem", f"{shown} is a folder", "MLflow refuses it as a store", "unset MLFLOW_TRACKING_URI"
+            "servers", "problem", f"{shown} is a folder", "MLflow refuses folders", "unset MLFLOW_TRACKING_URI"
         )
     elif uri:
         yield Finding("servers", "ok", f"{shown}{' answers' if uri.startswith('http') else ''}")
@@ -496,15 +488,15 @@ def servers() -> Iterator[Finding]:
 
 
 def unreachable(url: str) -> str:
-    """Why an HTTP server does not answer within 2 s; empty where it answers anything at all."""
+    """Why an MLflow server does not answer within 2 s; empty where it does, or asks for a password."""
     from urllib.error import HTTPError
     from urllib.request import urlopen
 
     try:
         with urlopen(f"{without_user(url).partition('?')[0].rstrip('/')}/health", timeout=2):
             return ""
-    except HTTPError:
-        return ""  # it may want a password
+    except HTTPError as error:
+        return "" if error.code in (401, 403) else f"/health answered {error.code}, so this may be no MLflow"
     except (OSError, ValueError) as error:
         return without_user(str(getattr(error, "reason", error)))
 
@@ -521,16 +513,20 @@ def leftovers() -> Iterator[Finding]:
     if waiting:
         what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.runtime.tracking sync"
         yield Finding("leftovers", "warning", what, "these trainings are not in MLflow yet", fix)
-    if UI_STATE.exists() and "flows.ui" not in (process := ui_process()):
+    if UI_STATE.exists() and not is_ui(process := ui_process()):
         what = f".tandem/ui.json is left from a make ui that was killed{f'; its process is now {process}' if process else ''}"
         why = "make ui takes itself for running, and refuses to start" if process else "nothing is lost"
         yield Finding("leftovers", "problem" if process else "warning", what, why, "rm .tandem/ui.json")
     sizes = [path.stat().st_size for path in (STATE / "checkpoints").rglob("*.pt")]
-    what = (
-        f"{len(sizes)} checkpoints of interrupted trainings, {sum(sizes) / 2**20:.1f} MiB, which dvc repro goes on from"
+    kept = (
+        f"checkpoints of interrupted trainings: {len(sizes)}, {sum(sizes) / 2**20:.1f} MiB; dvc repro goes on from them"
     )
-    yield Finding("leftovers", "ok", what if sizes else "no interrupted training")
+    yield Finding("leftovers", "ok", kept if sizes else "no interrupted training")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BrokenPipeError:  # `make doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more at exit
+        sys.exit(1)

@@ -17,7 +17,7 @@ from stages.runtime.store import read_json, run_dir
 
 NUM_RESAMPLES = 2000
 # Fields of a row that must agree before two rows' times are compared.
-SAME = ("data_sha256", "parameters_sha256", "torch")
+SAME = ("data_sha256", "parameters_sha256", "precision", "torch")
 
 
 def main() -> None:
@@ -67,6 +67,8 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
         "process_mib",
         "peak_rss_mib",
         "absent",
+        "precision",
+        "said",
         "parameters_sha256",
         "data_sha256",
         "measured_at",
@@ -171,6 +173,11 @@ def speed_up(slower: list[float], faster: list[float]) -> tuple[float, float, fl
     )
 
 
+def sentences(row: dict[str, Any]) -> list[str]:
+    """The result, what bounds the training, what its memory is for, whether its device was used."""
+    return [row["sentence"], *row["said"].values()]
+
+
 def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
     lines = [
         "| workload | task, model | device | score | epoch, median [quartiles] (s) | samples/s "
@@ -187,5 +194,5 @@ def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
             f"| {row['epoch_seconds']:.3f}{spread} | {row['samples_per_second']:,.0f} | {row['train_seconds']:.1f} | {vram} "
             f"| {row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']} |"
         )
-    said = [f"- {row['workload']} on {row['device']}: {row['sentence']}." for row in rows]
+    said = [f"- {row['workload']} on {row['device']}: {'; '.join(sentences(row))}." for row in rows]
     return "\n".join([*lines, "", *said, *(f"- {sentence}" for sentence in verdicts)]) + "\n"

@@ -176,8 +176,9 @@ class Train:
     warmup_epochs: int
     batch_size: int
     accumulation: int  # the batch is worked through in this many parts, to save memory; the step is the same
-    precision: Literal["fp32", "tf32", "bf16", "fp16"]
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "auto"]
     step: Literal["eager", "graph", "compile"]
+    probe: bool  # spend a second or two before the first epoch on finding out what bounds it
     learning_rate: float
     weight_decay: float
     schedule: Literal["cosine", "one-cycle"]

@@ -162,6 +162,9 @@ def section(index: int, rows: Sequence[Mapping[str, Any]], pictures: Sequence[Pi
         f'<p class="soft">{escape(rows[0]["task"])}, {escape(rows[0]["model"])}</p>',
     ]
     parts += [f"<p>{escape(sentence)}</p>" for sentence in dict.fromkeys(row["sentence"] for row in rows)]
+    for row in rows:
+        said = "; ".join(str(answer) for answer in row.get("said", {}).values())
+        parts += [f"<p>On {escape(row['device'])}: {escape(said)}.</p>"] if said else []
     parts += [picture(*each) for each in pictures]
     parts += ["<h3>Metrics</h3>", metrics(rows)]
     for row, of in named(rows, "scores"):

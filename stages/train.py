@@ -47,6 +47,8 @@ CODE = (
     "stages/runtime/fit.py",
     "stages/runtime/loop.py",
     "stages/runtime/measure.py",
+    "stages/runtime/precision.py",
+    "stages/runtime/probe.py",
     "stages/runtime/step.py",
 )
 # What preprocess learned from the data, which a new table must be treated with too.
@@ -119,6 +121,8 @@ class Record:
     token: str
     history: list[dict[str, Any]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
+    probe: dict[str, float] = field(default_factory=dict)  # where a step's time goes, in numbers
+    said: dict[str, str] = field(default_factory=dict)  # and in words
 
 
 def main(workload: str, device: str) -> None:
@@ -141,6 +145,7 @@ def main(workload: str, device: str) -> None:
         with checkpoint.held(), Interruption() as interruption:
             fit = make_fit(job)
             record = resume(job, fit, checkpoint)
+            prepare(job, fit, record)
             open_run(job, fit, record, journal)
             run_epochs(job, fit, record, checkpoint, journal, interruption)
             refuse_changed_inputs(job, fit, record, checkpoint)
@@ -193,6 +198,26 @@ def resume(job: Job, fit: Fit, checkpoint: Checkpoint) -> Record:
         return Record(tracking.new_token())
     fit.restore(saved["fit"])
     return Record(**saved["record"])
+
+
+def prepare(job: Job, fit: Fit, record: Record) -> None:
+    """What is found out about a training before it starts: its precision, and where a step's time goes."""
+    from stages.runtime import precision, probe
+
+    if fit.epochs_done:
+        return
+    if job.params.train.precision == "auto":
+        chosen, said = precision.choose(fit, job.identity)
+        fit.set_precision(chosen)
+        print(said, flush=True)
+    if job.params.train.probe:
+        found = probe.probe(fit)
+        if isinstance(found, str):
+            record.said["bound"] = f"not probed: {found}"
+        else:
+            record.probe = found.numbers()
+            record.said = {"bound": found.sentence(), "memory": found.memory_sentence()}
+        print(record.said["bound"], flush=True)
 
 
 def run_epochs(
@@ -258,16 +283,42 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     store.write_table(out / "history.csv", record.history)
     store.write_table(out / "timings.csv", record.timings)
     result = summarize(record.timings)
+    record.said["device"] = device_sentence(fit, result)
     store.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
     store.write_json(
         out / "measured.json",
-        {**circumstances(fit.absent, job.identity), **digests(job.inputs), "out_of_memory": fit.step.relief.taken},
+        {
+            **circumstances(fit.absent, job.identity),
+            **digests(job.inputs),
+            "out_of_memory": fit.step.relief.taken,
+            "precision": fit.step.precision,
+            "probe": record.probe,
+            "said": record.said,
+        },
     )
 
     journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
+    journal.metrics({f"probe/{name.replace(' ', '_')}": value for name, value in record.probe.items()})
+    journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.said.items()), "answers.txt")
     for name in ("history.csv", "timings.csv"):
         journal.artifact(out / name)
     return result
+
+
+def device_sentence(fit: Fit, result: dict[str, Any]) -> str:
+    """Whether the device was used: what was checked, and what was measured."""
+    said = (
+        f"parameters, batches and outputs were on {fit.device.type} in each of {len(fit.verified)} epochs, "
+        f"the process kept {result['cpu_share']:.2f} CPU cores busy"
+    )
+    if fit.device.type == "cpu":
+        return said
+    measured = {
+        "a kernel ran {:.0%} of the time": result["gpu_busy_share"],
+        "peak VRAM of this process {:,.0f} MiB": result["process_mib"],
+        "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
+    }
+    return ", ".join([said, *(text.format(value) for text, value in measured.items() if value is not None)])
 
 
 def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> None:
@@ -285,6 +336,7 @@ def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> N
             **flatten(job.params),
             **{name: about[name] for name in ("device", "device.name", "cpu.threads", "torch")},
             "preset": job.preset,
+            "precision": fit.step.precision,
             "data.sha256": job.data_sha256,
             "git.commit": git.get("mlflow.source.git.commit", "none"),
             "num_parameters": num_parameters,

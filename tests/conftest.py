@@ -39,6 +39,7 @@ tiny:
     accumulation: 1
     precision: fp32
     step: eager
+    probe: false
     learning_rate: 1e-2
     weight_decay: 0.01
     schedule: one-cycle

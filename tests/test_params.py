@@ -59,7 +59,7 @@ def test_scientific_notation_is_a_number():
         ("source: sequences", "source: sequence", ["tiny.preprocess.source", "did you mean 'sequences'"]),
         ("train: 0.6, val: 0.2", "train: 0.8, val: 0", ["(0.8, 0, 0.2)", "more than 0"]),
         ("accumulation: 1", "accumulation: 17", ["accumulation is 17", "batch_size is 16"]),
-        ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: bf16, fp16, fp32, tf32"]),
+        ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: auto, bf16, fp16, fp32, tf32"]),
         ("preset: none", "preset: gpu", ["preset is 'gpu'", "accepted: auto, none"]),
         ("presets: {}", "presets: {auto: {}}", ["presets.auto", "taken"]),
         ("presets: {}", "presets: {big: {tini: {train.epochs: 9}}}", ["presets.big", "'tini'", "did you mean 'tiny'"]),

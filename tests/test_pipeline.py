@@ -341,6 +341,7 @@ def test_speed_ups_are_intervals_and_differences_are_said():
         "data_sha256": "d",
         "parameters_sha256": "p",
         "torch": "2",
+        "precision": "fp32",
         "score_name": "accuracy",
         "score": 0.9,
     }

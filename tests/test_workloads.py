@@ -23,6 +23,7 @@ COMMON = """
     accumulation: 2
     precision: fp32
     step: eager
+    probe: false
     learning_rate: 1e-2
     weight_decay: 0.01
     schedule: cosine
@@ -77,7 +78,7 @@ rally:
     occlusion: 0.2
     split: {{train: 60, val: 20, test: 20}}
     seed: 0
-{COMMON.replace("MODEL", CONV_GRU)}
+{COMMON.replace("MODEL", CONV_GRU).replace("precision: fp32", "precision: auto").replace("probe: false", "probe: true")}
 """
 
 
@@ -153,6 +154,31 @@ def test_a_simulation_is_scored_against_its_noise(kinds: Path):
     found = {name for name in metrics if name.startswith("event_f1_at_noise_")}
     assert found == {f"event_f1_at_noise_{noise}px" for noise in ("0", "0.5", "2", "4", "8")}
     assert (kinds / "results/runs/rally/cpu/plots/noise.png").exists()
+
+
+def test_a_training_says_what_bounds_it_what_it_needs_and_where_it_ran(kinds: Path):
+    measured = of(kinds, "rally", "measured.json")
+    chosen = json.loads((kinds / ".tandem/precision.json").read_text())
+    assert [entry["precision"] for entry in chosen.values()] == [measured["precision"]]
+    said = measured["said"]
+    assert "-bound: " in said["bound"] and "weights" in said["memory"]
+    assert said["device"].startswith("parameters, batches and outputs were on cpu in each of 2 epochs")
+    report = (kinds / "results/report.html").read_text()
+    assert said["bound"].split(";")[0] in report and said["bound"] in (kinds / "results/compare.md").read_text()
+    code = """
+import json, sys, mlflow
+mlflow.set_tracking_uri(f"sqlite:///{sys.argv[1]}/mlruns/mlflow.db")
+tracking = json.load(open("results/runs/rally/cpu/tracking.json"))
+run = mlflow.get_run(tracking["run_id"])
+print(json.dumps([run.data.params, run.data.metrics]))
+"""
+    params, metrics = json.loads(run(kinds, sys.executable, "-c", code, str(kinds)).stdout.splitlines()[-1])
+    assert (params["train.precision"], params["precision"]) == ("auto", measured["precision"])
+    for name, value in measured["probe"].items():
+        assert metrics[f"probe/{name.replace(' ', '_')}"] == value
+    timings = of(kinds, "rally", "timings.json")
+    assert metrics["cpu/share_mean"] == timings["cpu_share"] > 0
+    assert metrics["time/epoch_seconds_median"] == timings["epoch_seconds"]
 
 
 def test_the_report_is_one_file_about_all_of_them(kinds: Path):

@@ -19,8 +19,7 @@ def open_device(identity: dict[str, Any], threads: int, deterministic: bool, pre
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.backends.cudnn.benchmark = not deterministic
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    use_tf32(precision == "tf32")
     if identity["kind"] == "cpu" and precision == "fp16":
         raise ValueError(
             "train.precision is 'fp16', which needs a GPU; on the CPU accepted: fp32, bf16, tf32 (computed as fp32)"
@@ -33,6 +32,12 @@ def open_device(identity: dict[str, Any], threads: int, deterministic: bool, pre
             f"with driver {identity['driver']}; update the driver, or use cpu in params.yaml's devices"
         )
     return torch.device("cuda", 0)
+
+
+def use_tf32(on: bool) -> None:
+    """Whether products of fp32 numbers may be computed with 10 bits of mantissa. The CPU has no TF32."""
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    torch.backends.cudnn.allow_tf32 = on
 
 
 def synchronize(device: torch.device) -> None:

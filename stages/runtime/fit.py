@@ -12,6 +12,7 @@ from stages.models.seq2seq import teacher_share
 from stages.params import Seq2Seq, Train
 from stages.runtime import loop
 from stages.runtime.batches import Batch, Split, in_order, shuffled
+from stages.runtime.device import use_tf32
 from stages.runtime.measure import Measurement, measure
 from stages.runtime.step import Step
 from stages.tasks import Task
@@ -59,7 +60,7 @@ class Fit:
             self.optimizer,
             clip_norm=params.clip_norm,
             accumulation=params.accumulation,
-            precision=params.precision,
+            precision="fp32" if params.precision == "auto" else params.precision,
             way=params.step,
             device=self.device,
         )
@@ -70,6 +71,7 @@ class Fit:
         self.epochs_done = 0
         self.best_loss = float("inf")
         self.best_weights = snapshot(model)
+        self.verified: list[int] = []  # the epochs after which everything was found to lie on the device
         self.absent: dict[str, str] = {}  # what could not be measured in the last epoch, and why
 
     def epoch(self) -> Epoch:
@@ -83,10 +85,11 @@ class Fit:
                 self.val_split.batches(in_order(self.val_split), params.batch_size),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
-                params.precision,
+                self.step.precision,
             )
         self.absent = {**training.absent, **({f"step: {params.step}": self.step.instead} if self.step.instead else {})}
         self.epochs_done += 1
+        self.verify_device(predictions)
         val_loss = loss.item()
         is_best = val_loss < self.best_loss
         if is_best:
@@ -127,6 +130,21 @@ class Fit:
             )
         return batches
 
+    def verify_device(self, outputs: torch.Tensor) -> None:
+        """torch moves nothing on its own: where parameters, data and outputs lie, there it computes. Once per epoch, outside the clock."""
+        batch = next(self.val_split.batches(in_order(self.val_split)[:1], 1))
+        places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
+        if places != {self.device.type}:
+            raise RuntimeError(
+                f"this training runs on {self.device.type}, but tensors lie on {', '.join(sorted(places))}"
+            )
+        self.verified.append(self.epochs_done)
+
+    def set_precision(self, name: str) -> None:
+        """Go on in another precision (fp16 is for the whole training: its loss scale grows over many steps)."""
+        self.step.precision = name
+        use_tf32(name == "tf32")
+
     def state(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
@@ -134,11 +152,13 @@ class Fit:
             "best_loss": self.best_loss,
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
+            "precision": self.step.precision,
             "step": self.step.state(),
             "generator": self.generator.get_state(),
             "torch_rng": torch.get_rng_state(),
             "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
             "epochs_done": self.epochs_done,
+            "verified": list(self.verified),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -146,12 +166,13 @@ class Fit:
         self.best_weights, self.best_loss = state["best_weights"], state["best_loss"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
+        self.set_precision(state["precision"])
         self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())
         torch.set_rng_state(state["torch_rng"].cpu())
         if state["cuda_rng"] is not None:
             torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
-        self.epochs_done = state["epochs_done"]
+        self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])
 
 
 def make_schedule(

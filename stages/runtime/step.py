@@ -50,6 +50,7 @@ class Step:
         # Without fp16 it hands everything through. It keeps its state across checkpoints.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.relief = Relief(model)
+        self.may_adapt = True  # whether memory that runs out may change `accumulation`
         self.instead = ""  # why another way than the one asked for is gone
         self.forward: Callable[..., Tensor] = model
         if way == "compile":
@@ -78,7 +79,7 @@ class Step:
                 summed = self.backward(batch)
                 break
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
+                if not (is_out_of_memory(error) and self.may_adapt):
                     raise
                 failed = str(error)
             # Outside the `except`: the error holds the tensors of the pass that failed.

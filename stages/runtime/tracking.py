@@ -355,6 +355,8 @@ def said_end(folder: Path) -> bool:
 
 
 def is_alive(process: int) -> bool:
+    if process <= 0:  # an empty writer file; signal 0 to process 0 would ask for this very process group
+        return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -1,0 +1,69 @@
+"""`precision: auto`: what this device is fastest with for this model, found by a few steps with each.
+
+bf16 is a gain for an LSTM on a processor with AVX512-BF16 or AMX, and a loss for a small GRU on the same one: nobody can tell by looking.
+The choice is kept in `.tandem/precision.json`, so that the same training on the same machine stays the same training; a lower precision
+has to be MIN_GAIN times as fast, so that it does not hang on a measurement's noise.
+"""
+
+import copy
+import hashlib
+import json
+from typing import Any
+
+from stages.params import Train, flatten
+from stages.runtime.fit import Fit
+from stages.runtime.probe import one_batch, seconds_of
+from stages.runtime.store import STATE, read_json, write_json
+
+CANDIDATES = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
+MIN_GAIN = 1.15
+BUDGET_SECONDS = 0.2  # for each
+NUM_ROUNDS = 3  # in turns, because a machine's speed drifts
+FILE = STATE / "precision.json"
+
+
+def choose(fit: Fit, identity: dict[str, Any]) -> tuple[str, str]:
+    """The precision for `fit`, and where it comes from, in words. Leaves the fit as it was."""
+    known = read_json(FILE) if FILE.exists() else {}
+    key = key_of(
+        fit.params, [list(fit.train_split.tensors[name].shape[1:]) for name in ("values", "targets")], identity
+    )
+    if key in known:
+        return known[key][
+            "precision"
+        ], f"precision {known[key]['precision']}, as chosen before ({said(known[key]['gains'])})"
+    gains = measure_gains(fit)
+    best = max(gains, key=lambda name: gains[name])
+    precision = best if gains[best] >= MIN_GAIN else "fp32"
+    write_json(FILE, {**known, key: {"precision": precision, "gains": gains}})
+    return precision, f"precision {precision}, chosen by measuring ({said(gains)})"
+
+
+def key_of(params: Train, shapes: list[list[int]], identity: dict[str, Any]) -> str:
+    """What the choice depends on. The seed and the number of epochs do not belong to it."""
+    about = {
+        name: value
+        for name, value in flatten(params).items()
+        if name.startswith("model.") or name in ("batch_size", "threads")
+    }
+    return hashlib.sha256(json.dumps([about, shapes, identity], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def measure_gains(fit: Fit) -> dict[str, float]:
+    """Precision -> times as fast as fp32, by the fastest of NUM_ROUNDS rounds each."""
+    before, now = copy.deepcopy(fit.state()), fit.step.precision
+    names, batch = CANDIDATES[fit.device.type], one_batch(fit, fit.params.batch_size)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    fit.model.train()
+    for _ in range(NUM_ROUNDS):
+        for name in names:
+            fit.set_precision(name)
+            seconds[name].append(seconds_of(lambda: fit.step.eager(batch), fit.device, BUDGET_SECONDS / NUM_ROUNDS))
+    fit.restore(before)
+    fit.optimizer.zero_grad(set_to_none=True)
+    fit.set_precision(now)
+    return {name: min(seconds["fp32"]) / min(found) for name, found in seconds.items()}
+
+
+def said(gains: dict[str, float]) -> str:
+    return ", ".join(f"{name} {gain:.2f} times fp32" for name, gain in gains.items() if name != "fp32")
