@@ -497,6 +497,26 @@ def epochs_of(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float],
     return [epoch for epoch, _ in present], [value for _, value in present]
 
 
+def sweep(workload: str, points: Sequence[Any]) -> "Figure":
+    """Samples per second and memory against batch size, a line per device; points have device, batch_size and both."""
+    figure = blank(11, 4.2)
+    rates, memory = figure.subplots(1, 2)
+    for device in dict.fromkeys(point.device for point in points):
+        own = [point for point in points if point.device == device]
+        sizes = [point.batch_size for point in own]
+        style: dict[str, Any] = {"color": DEVICE_COLOURS[device], "marker": "o", "label": device}
+        rates.plot(sizes, [point.samples_per_second for point in own], **style)
+        memory.plot(sizes, [point.peak_mib for point in own], **style)
+    for axes, label in ((rates, "samples per second"), (memory, "memory of a step, MiB")):
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set(xlabel="batch size", ylabel=label)
+        axes.grid(alpha=0.3, which="both")
+        axes.legend()
+    figure.suptitle(f"{plain(workload)}: batch size")
+    return figure
+
+
 def summary(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     """Score and epoch time of every run, a row of panels per workload: their scores and times are of different kinds."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))

@@ -1,0 +1,170 @@
+"""Throughput and memory against batch size, on every device there is: `python -m stages.sweep WORKLOAD [options]`.
+
+In: the workload's prepared data and its block of params.yaml. Out: results/sweep/<workload>.csv, .png, and what it says: the largest batch
+that fits, the size beyond which a larger one brings little, and the size from which the GPU beats the CPU. Nothing depends on it; weights
+and results stay as they are.
+"""
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stages.params import load_workload
+from stages.runtime import store
+from stages.runtime.store import prepared_dir, read_json
+
+HELP = """\
+Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a fraction of a second, until the
+memory is full or --largest is reached.
+
+  python -m stages.sweep sign
+  python -m stages.sweep pen --devices cpu --largest 1024 --seconds 1"""
+ENOUGH = 0.9  # of the best throughput: a larger batch brings little from there on
+
+
+@dataclass(frozen=True)
+class Point:
+    device: str
+    batch_size: int
+    samples_per_second: float
+    peak_mib: float  # CUDA: what torch allocated at most; CPU: what the tensors of a step add up to
+
+
+def main(arguments: list[str]) -> int:
+    parser = ArgumentParser("python -m stages.sweep", description=HELP, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("workload", help="a block of params.yaml")
+    parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all there are")
+    parser.add_argument("--largest", type=int, default=4096, metavar="N", help="do not go beyond this size (4096)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each size (0.5)")
+    options = parser.parse_args(arguments)
+    try:
+        points, stops = sweep(options.workload, options.devices or devices_here(), options.largest, options.seconds)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    from stages import plots
+
+    folder = store.results_dir() / "sweep"
+    store.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
+    plots.save(plots.sweep(options.workload, points), folder / f"{options.workload}.png")
+    for sentence in (*verdicts(points), *stops):
+        print(sentence)
+    print(f"{store.relative(folder / options.workload)}.csv, .png")
+    return 0
+
+
+def devices_here() -> list[str]:
+    from stages.hardware import identify
+
+    return ["cpu"] if identify("auto")["kind"] == "cpu" else ["cpu", "cuda"]
+
+
+def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[Point], list[str]]:
+    """The points, and why each device's curve ends where it does."""
+    points: list[Point] = []
+    stops = []
+    for device in devices:
+        fit = make_fit(workload, device)
+        size = 1
+        while size <= largest:
+            found = measure_size(fit, size, seconds)
+            if found is None:
+                stops.append(
+                    f"{device}: a batch of {size} does not fit; the largest that was tried and does is {size // 2}"
+                )
+                break
+            points.append(found)
+            print(
+                f"{device}, batch {size}: {found.samples_per_second:,.0f} samples/s, {found.peak_mib:,.1f} MiB",
+                flush=True,
+            )
+            size *= 2
+        else:
+            stops.append(f"{device}: every size up to {size // 2} fits")
+    return points, stops
+
+
+def make_fit(workload: str, device: str) -> Any:
+    """The workload's training on `device`, with the training split in memory there."""
+    import torch
+
+    from stages import models
+    from stages.hardware import identify
+    from stages.preload import read_arrays
+    from stages.runtime.batches import Split
+    from stages.runtime.device import open_device
+    from stages.runtime.fit import Fit
+    from stages.tasks import open_task
+
+    block, summary = load_workload(workload), read_json(prepared_dir(workload) / "summary.json")
+    settings, task = block.train, open_task(block.task, summary)
+    where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
+    arrays = read_arrays(prepared_dir(workload), "train", summary)
+    split = Split({name: torch.from_numpy(array).to(where) for name, array in arrays.items()}, where)
+    torch.manual_seed(settings.seed)
+    shape = models.Shape(len(summary["features"]), task.num_outputs, summary["max_steps"], task.per_step)
+    fit = Fit(models.build(settings.model, shape).to(where), split, split, settings, task)
+    fit.step.may_adapt = False
+    fit.model.train()
+    return fit
+
+
+def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
+    """None where the batch does not fit."""
+    import torch
+
+    from stages.runtime.probe import memory_needs, seconds_of
+    from stages.runtime.step import is_out_of_memory
+
+    is_cuda = fit.device.type == "cuda"
+    try:
+        batch = repeated(fit, size)
+        if is_cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(fit.device)
+        step_seconds = seconds_of(lambda: fit.step.eager(batch), fit.device, seconds)
+        peak = (
+            torch.cuda.max_memory_allocated(fit.device) / 2**20 if is_cuda else sum(memory_needs(fit, batch).values())
+        )
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    return Point(fit.device.type, size, size / step_seconds, peak)
+
+
+def repeated(fit: Any, size: int) -> Any:
+    """A batch of `size`, the training sequences repeated where there are fewer."""
+    import torch
+
+    rows = torch.arange(size) % len(fit.train_split)
+    batch = next(fit.train_split.batches(rows, size))
+    return replace(batch, teacher=batch.targets) if hasattr(fit.params.model, "teacher_forcing") else batch
+
+
+def verdicts(points: list[Point]) -> list[str]:
+    """Which batch is enough on each device, and where the curves cross."""
+    said, by_device = [], {device: curve(points, device) for device in dict.fromkeys(point.device for point in points)}
+    for device, rates in by_device.items():
+        best = max(rates.values())
+        enough = next(size for size, rate in sorted(rates.items()) if rate >= ENOUGH * best)
+        said.append(f"{device}: batch {enough} reaches {rates[enough] / best:.0%} of the best, {best:,.0f} samples/s")
+    if {"cpu", "cuda"} <= set(by_device):
+        cpu, cuda = by_device["cpu"], by_device["cuda"]
+        ahead = [size for size in sorted(set(cpu) & set(cuda)) if cuda[size] > cpu[size]]
+        said.append(
+            f"the GPU is faster from batch {ahead[0]} on ({cuda[ahead[0]] / cpu[ahead[0]]:.1f} times there, "
+            f"{cuda[ahead[-1]] / cpu[ahead[-1]]:.1f} times at {ahead[-1]})"
+            if ahead
+            else "the CPU is faster at every size that both were measured at"
+        )
+    return said
+
+
+def curve(points: list[Point], device: str) -> dict[int, float]:
+    return {point.batch_size: point.samples_per_second for point in points if point.device == device}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,62 @@
+"""The sweep measures every size, stops where the memory does, and says what may be said."""
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.sweep import Point, verdicts
+from tests.conftest import make_project, run, stage
+
+
+def test_a_sweep_of_a_workload(tmp_path: Path):
+    project = make_project(tmp_path / "project")
+    stage(project, "hardware")
+    stage(project, "preprocess", "tiny")
+    said = run(
+        project,
+        sys.executable,
+        "-m",
+        "stages.sweep",
+        "tiny",
+        "--largest",
+        "64",
+        "--seconds",
+        "0.02",
+        "--devices",
+        "cpu",
+    ).stdout
+    with (project / "results/sweep/tiny.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["batch_size"]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]  # more than the 36 there are
+    memory = [float(row["peak_mib"]) for row in rows]
+    assert memory == sorted(memory) and all(float(row["samples_per_second"]) > 0 for row in rows)
+    assert "of the best" in said and "cpu: every size up to 64 fits" in said
+    assert (project / "results/sweep/tiny.png").read_bytes().startswith(b"\x89PNG")
+    wrong = run(project, sys.executable, "-m", "stages.sweep", "tini", check=False)
+    assert wrong.returncode == 1 and "did you mean 'tiny'" in wrong.stdout and "Traceback" not in wrong.stdout
+
+
+def points(device: str, rates: list[float]) -> list[Point]:
+    return [Point(device, 2**index, rate, 1.0) for index, rate in enumerate(rates)]
+
+
+def test_the_crossover_is_the_first_size_at_which_the_gpu_wins():
+    cpu, gpu = points("cpu", [100, 190, 300, 310]), points("cuda", [10, 100, 400, 1550])
+    assert verdicts(cpu + gpu) == [
+        "cpu: batch 4 reaches 97% of the best, 310 samples/s",
+        "cuda: batch 8 reaches 100% of the best, 1,550 samples/s",
+        "the GPU is faster from batch 4 on (1.3 times there, 5.0 times at 8)",
+    ]
+    assert verdicts(cpu + points("cuda", [1, 2]))[-1] == "the CPU is faster at every size that both were measured at"
+    assert len(verdicts(cpu)) == 1
+
+
+@pytest.mark.gpu
+def test_a_sweep_on_the_gpu_measures_its_memory(tmp_path: Path):
+    project = make_project(tmp_path / "project")
+    stage(project, "hardware")
+    stage(project, "preprocess", "tiny")
+    said = run(project, sys.executable, "-m", "stages.sweep", "tiny", "--largest", "256", "--seconds", "0.05").stdout
+    assert "cuda, batch 256: " in said and "cuda: every size up to 256 fits" in said
