@@ -1,6 +1,6 @@
 """Test accuracy over five seeds of the split, beside MiniRocket with its ridge classifier on the same splits.
 
-    python -m benchmarks.accuracy [--workloads sign pen] [--seeds 5] [--aeon-python .venv-aeon/bin/python]
+    python -m benchmarks.accuracy [--workloads sign pen rally] [--seeds 5] [--aeon-python .venv-aeon/bin/python]
 
 Recipe and data are those of params.yaml; the seed changes the split, the weights and the batch order. MiniRocket (Dempster et al. 2021,
 arXiv:2012.08791) comes from aeon, in an environment of its own (benchmarks/README.md); it trains on train and val together and sees
@@ -33,7 +33,7 @@ from stages.tasks import open_task
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", default=["sign", "pen"])
+    parser.add_argument("--workloads", nargs="+", default=["sign", "pen", "rally"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--aeon-python", help="a Python with aeon installed; without it MiniRocket is left out")
     options = parser.parse_args()

@@ -67,6 +67,22 @@ def test_a_large_model_is_bound_by_arithmetic():
     assert 0.05 < result.flop_per_second / result.peak_flop_per_second < 1.2
 
 
+@pytest.mark.gpu
+def test_a_large_set_streamed_to_a_small_model_waits_for_its_data():
+    tensors = {
+        "values": torch.randn(512, 2000, 64),
+        "mask": torch.ones(512, 2000, dtype=torch.bool),
+        "targets": torch.arange(512) % 3,
+    }
+    device = torch.device("cuda", 0)
+    split = Split(tensors, device)  # stays in the host's memory: every batch is copied
+    config = Transformer("transformer", hidden_size=8, num_layers=1, num_heads=1, feedforward_size=8, dropout=0.0)
+    model = models.build(config, models.Shape(64, 3, 2000, per_step=False)).to(device)
+    settings = replace(SETTINGS, model=config, augment=NONE, batch_size=128)
+    result = probe(Fit(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]})))
+    assert isinstance(result, Probe) and result.bound == "data"
+
+
 def test_arithmetic_is_counted_not_guessed():
     """A linear GRU step: three gates, from input and state; the backward pass costs twice the forward one."""
     fit = planted(replace(SETTINGS, model=SMALL, augment=NONE), 10)
