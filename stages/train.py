@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has sta
 CODE = (
     "stages/train.py",
     "stages/augment.py",
+    "stages/models/kernels.py",
     "stages/models/parts.py",
     "stages/runtime/batches.py",
     "stages/runtime/device.py",

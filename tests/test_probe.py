@@ -84,11 +84,11 @@ def test_a_large_set_streamed_to_a_small_model_waits_for_its_data():
 
 
 def test_arithmetic_is_counted_not_guessed():
-    """A linear GRU step: three gates, from input and state; the backward pass costs twice the forward one."""
+    """A GRU step: three gates, from input and state. The backward pass costs twice the forward one, less what nobody asks for."""
     fit = planted(replace(SETTINGS, model=SMALL, augment=NONE), 10)
     batch = one_batch(fit, 16)
     forward = 16 * 10 * 2 * (3 * 4 * 4 + 3 * 4 * 4) + 16 * 2 * 8 * 3
-    assert 2.4 * forward < count_flop(fit, batch) <= 3 * forward
+    assert 2.0 * forward < count_flop(fit, batch) <= 3 * forward
 
 
 def test_memory_is_accounted_for_by_what_it_is_for():

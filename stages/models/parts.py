@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from stages.models import kernels
+
 
 class Directions(nn.Module):
     """x (B, T, F) -> (B, T, num_directions * H): one GRU stack per reading direction. Padding must follow the real steps.
@@ -25,10 +27,13 @@ class Directions(nn.Module):
         )
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        states = [self.stacks[0](x)[0]]
-        if len(self.stacks) == 2:
-            backwards = self.stacks[1](reverse_within_length(x, mask))[0]
-            states.append(reverse_within_length(backwards, mask))
+        inputs = [x] if len(self.stacks) == 1 else [x, reverse_within_length(x, mask)]
+        if kernels.takes(x):
+            states = kernels.gru(inputs, self.stacks)
+        else:
+            states = [stack(read)[0] for stack, read in zip(self.stacks, inputs, strict=True)]
+        if len(states) == 2:
+            states[1] = reverse_within_length(states[1], mask)
         return torch.cat(states, dim=-1)
 
 
@@ -36,7 +41,9 @@ def reverse_within_length(values: Tensor, mask: Tensor) -> Tensor:
     """(B, T, F) -> (B, T, F): the real steps of each sequence in reverse order, the padding left where it is."""
     steps = torch.arange(values.shape[1], device=values.device)
     source = torch.where(mask, mask.sum(dim=1, keepdim=True) - 1 - steps, steps)
-    return values.gather(1, source.unsqueeze(-1).expand_as(values))
+    rows = source + values.shape[1] * torch.arange(len(values), device=values.device).unsqueeze(1)
+    # A third of the time of a `gather`, which would take every number by an index of its own.
+    return values.flatten(0, 1).index_select(0, rows.flatten()).view_as(values)
 
 
 def mean_over_steps(x: Tensor, mask: Tensor) -> Tensor:

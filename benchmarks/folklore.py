@@ -1,0 +1,556 @@
+"""What popular guides to GPU training claim, measured on this machine (docs/folklore.md says what came out).
+
+    python -m benchmarks.folklore [claim ...] [--device auto|cpu|cuda] [--seconds 1.5]
+
+Claims: cell, synchronize, workers, pin, memory, bigger, deterministic; without a name all of them. Prints Markdown.
+
+The networks and the training loop are the project's own (stages/models, stages/runtime/loop.py) at the sizes in params.yaml. The data are
+random numbers in the shapes of the shipped workloads, because no claim here is about accuracy. The variants of a claim take turns, in the
+opposite order every other round, so that a busy machine slows all of them alike. A ratio is the median of the ratios within the
+rounds; square brackets hold quartiles. `--seconds` is spent on each variant, one warm-up apart.
+"""
+
+import argparse
+import gc
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from stages import models
+from stages.hardware import identify, usable_cores
+from stages.models import Shape
+from stages.params import Model, Seq2Seq, Transformer, load_params, nearest
+from stages.runtime import loop
+from stages.runtime.batches import TENSORS, Batch, Split, in_order, shuffled
+from stages.runtime.device import open_device, synchronize
+from stages.runtime.step import Step
+
+Work = Callable[[], int]  # does something, returns how many sequences went through; the device may still be at it
+
+MEASUREMENT_SECONDS = 0.1  # one measurement repeats its work for about as long
+MIN_ROUNDS = 5
+MIB = 2**20
+SMALL_CARD_MIB = 6 * 1024  # the smallest GPU for which the guides have settings
+HEADER = "| case | variant | samples/s | times the first | rounds |\n|---|---|---|---|---|"
+
+
+@dataclass(frozen=True)
+class Data:
+    """How many training sequences there are, of which shape, and what is asked of them."""
+
+    num_sequences: int
+    task: str  # classify: a class each; detect: a class per step; forecast: numbers
+    shape: Shape
+
+
+DATA = {
+    "sign": Data(162, "classify", Shape(num_features=4, num_outputs=15, max_steps=45, per_step=False)),
+    "pen": Data(7119, "classify", Shape(num_features=4, num_outputs=10, max_steps=8, per_step=False)),
+    "price": Data(5764, "forecast", Shape(num_features=3, num_outputs=4, max_steps=48, per_step=False)),
+    "rally": Data(7775, "detect", Shape(num_features=3, num_outputs=5, max_steps=96, per_step=True)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("claims", nargs="*", metavar="claim")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--seconds", type=float, default=1.5, help="spent on each variant")
+    options = parser.parse_args()
+    for name in options.claims:
+        if name not in CLAIMS:
+            parser.error(f"claim {name!r} is not known{nearest(name, CLAIMS)}")
+    try:
+        identity = identify(options.device)
+        device = open_device(identity, threads=1, deterministic=True)
+    except ValueError as error:
+        parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own chatter
+    print(describe(identity), flush=True)
+    for name in options.claims or CLAIMS:
+        torch.manual_seed(0)
+        print(f"\n## {name}\n", flush=True)
+        for line in CLAIMS[name](device, options.seconds):
+            print(line, flush=True)
+
+
+def describe(identity: dict[str, Any]) -> str:
+    gpu = f"{identity['name']}, driver {identity['driver']}; " if identity["kind"] == "cuda" else ""
+    return (
+        f"{gpu}{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores; {platform.system()}, "
+        f"Python {platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} thread unless said; "
+        f"{time.strftime('%Y-%m-%d %H:%M')}"
+    )
+
+
+class Training:
+    """A network and all that trains it, on random data that lies on the device."""
+
+    def __init__(self, config: Model, data: Data, batch_size: int, device: torch.device) -> None:
+        self.split, self.batch_size = Split(random_tensors(data, device), device), batch_size
+        self.model: nn.Module = models.build(config, data.shape).to(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
+        self.step = Step(
+            self.model,
+            self.keep_loss,
+            self.optimizer,
+            clip_norm=1.0,
+            accumulation=1,
+            precision="fp32",
+            way="eager",
+            device=device,
+        )
+        self.last_loss = torch.empty(0)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=1000)
+        self.order = torch.Generator().manual_seed(0)
+
+    def batches(self) -> Iterator[Batch]:
+        """The next epoch's batches in the project's way: slices of what lies on the device."""
+        return self.split.batches(shuffled(self.split, self.order), self.batch_size)
+
+    def first_batch(self) -> Batch:
+        return next(self.split.batches(in_order(self.split), self.batch_size))
+
+    def keep_loss(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+        loss = loss_of(outputs, batch)
+        self.last_loss = loss.detach()
+        return loss
+
+    def on(self, batches: Iterable[Batch]) -> int:
+        """Train on `batches` with the project's loop; returns how many sequences an epoch has."""
+        loop.train_epoch(self.model, iter(batches), self.step, self.schedule)
+        return len(self.split)
+
+    def epoch(self) -> int:
+        return self.on(self.batches())
+
+
+def training(workload: str, device: torch.device, **changed: int) -> Training:
+    """That of a workload as params.yaml has it, with another `batch_size` or `num_sequences` where given."""
+    settings, data = load_params().blocks[workload].train, DATA[workload]
+    num_sequences = changed.get("num_sequences", data.num_sequences)
+    batch_size = changed.get("batch_size", settings.batch_size)
+    return Training(settings.model, replace(data, num_sequences=num_sequences), batch_size, device)
+
+
+def random_tensors(data: Data, device: torch.device) -> dict[str, torch.Tensor]:
+    num, shape = data.num_sequences, data.shape
+    values = torch.randn(num, shape.max_steps, shape.num_features)
+    if data.task == "forecast":
+        targets = torch.randn(num, shape.num_outputs)
+    else:
+        targets = torch.randint(shape.num_outputs, (num, shape.max_steps) if data.task == "detect" else (num,))
+    mask = torch.ones(num, shape.max_steps, dtype=torch.bool)
+    return {"values": values.to(device), "mask": mask.to(device), "targets": targets.to(device)}
+
+
+def loss_of(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Squared error for targets that are numbers, cross-entropy for classes, be they of sequences or of steps."""
+    if batch.targets.is_floating_point():
+        return F.mse_loss(outputs, batch.targets)
+    return F.cross_entropy(outputs.flatten(0, -2), batch.targets.flatten())
+
+
+def in_turns(variants: dict[str, Work], device: torch.device, seconds: float) -> dict[str, list[float]]:
+    """Samples/s of every variant, one value a round."""
+    for work in variants.values():  # warms up: the first step imports, allocates and starts workers
+        timed(work, 1, device)
+    repeats = {name: math.ceil(MEASUREMENT_SECONDS / timed(work, 1, device)[0]) for name, work in variants.items()}
+    rates: dict[str, list[float]] = {name: [] for name in variants}
+    names, rounds, end = list(variants), 0, time.perf_counter() + seconds * len(variants)
+    while rounds < MIN_ROUNDS or time.perf_counter() < end:
+        for name in names:
+            spent, count = timed(variants[name], repeats[name], device)
+            rates[name].append(count / spent)
+        names.reverse()
+        rounds += 1
+    return rates
+
+
+def timed(work: Work, repeats: int, device: torch.device) -> tuple[float, int]:
+    """Seconds and sequences of `repeats` times `work`; the device is idle at both readings of the clock."""
+    synchronize(device)
+    start = time.perf_counter()
+    count = sum(work() for _ in range(repeats))
+    synchronize(device)
+    return time.perf_counter() - start, count
+
+
+def rows(case: str, rates: dict[str, list[float]]) -> Iterator[str]:
+    """Rows under HEADER; ratios are to the first variant."""
+    first = next(iter(rates.values()))
+    for name, found in rates.items():
+        ratios = [rate / base for rate, base in zip(found, first, strict=True)]
+        ratio = "1" if found is first else spread(ratios, ".2f" if statistics.median(ratios) >= 0.1 else ".2g")
+        yield f"| {case} | {name} | {spread(found, ',.0f')} | {ratio} | {len(found)} |"
+
+
+def spread(values: list[float], form: str) -> str:
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{middle:{form}} [{low:{form}}, {high:{form}}]"
+
+
+# The claims. Each yields lines of Markdown.
+
+
+def cell(device: torch.device, seconds: float) -> Iterator[str]:
+    """nn.LSTM falls back to the CPU; write the cell by hand."""
+    settings = load_params().blocks["price"].train
+    assert isinstance(settings.model, Seq2Seq)
+    config, data = replace(settings.model, dropout=0.0), DATA["price"]  # without dropout both cells must agree
+    larger = Shape(num_features=3, num_outputs=10, max_steps=30, per_step=False)
+    cases = {
+        "price": (config, replace(data, num_sequences=2 * settings.batch_size), settings.batch_size),
+        "larger": (replace(config, hidden_size=128), Data(64, "forecast", larger), 32),
+    }
+    operators = ["| case | variant | operators called a step | kernels on the GPU a step |", "|---|---|---|---|"]
+    sentences = []
+    yield HEADER
+    for case, (model, sizes, batch_size) in cases.items():
+        native = Training(replace(model, cell="native"), sizes, batch_size, device)
+        manual = Training(replace(model, cell="manual"), sizes, batch_size, device)
+        manual.model.load_state_dict(native.model.state_dict())
+        where = " and ".join(sorted(places(native) | places(manual)))
+        sentences.append(f"{case}, both with the same weights: {agreement(native, manual)}.")
+        sentences.append(f"{case}, both: parameters, inputs, outputs and gradients lie on {where}.")
+        for name, one in {"nn.LSTM": native, "by hand": manual}.items():
+            calls, kernels = count_operators(one)
+            operators.append(f"| {case} | {name} | {calls:,} | {kernels if device.type == 'cuda' else 'no GPU'} |")
+        steps = f"{sizes.shape.max_steps} + {sizes.shape.num_outputs} steps"
+        rates = in_turns({"nn.LSTM": native.epoch, "by hand": manual.epoch}, device, seconds)
+        yield from rows(f"{case}: hidden {model.hidden_size}, {steps}, batch {batch_size}", rates)
+    yield from ("", *operators, "", *(f"- {sentence}" for sentence in (*sentences, mixed_devices(device))))
+
+
+def agreement(one: Training, other: Training) -> str:
+    """How far apart outputs and gradients of two networks with equal weights are on the same batch."""
+    batch = one.first_batch()
+    outputs, gradients = [], []
+    for network in (one.model, other.model):
+        network.zero_grad()
+        outputs.append(network(*batch.inputs()))
+        loss_of(outputs[-1], batch).backward()
+        gradients.append(torch.cat([gradient_of(parameter).flatten() for parameter in network.parameters()]))
+    found = []
+    for what, (mine, its) in {"outputs": outputs, "gradients": gradients}.items():
+        found.append(
+            f"{what} differ by at most {(mine - its).abs().max().item():.1e} (largest {mine.abs().max().item():.2g})"
+        )
+    return ", ".join(found)
+
+
+def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def count_operators(case: Training) -> tuple[int, int]:
+    """Calls of torch's operators (nested ones too) in one training step, and kernels and copies that ran on the GPU."""
+    batch = case.first_batch()
+    case.on([batch])
+    on_gpu = case.split.device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
+        case.on([batch])
+        synchronize(case.split.device)
+    events = profiler.events() or []
+    num_operators = sum(event.name.startswith("aten::") for event in events)
+    return num_operators, sum(event.device_type.name == "CUDA" for event in events)
+
+
+def places(case: Training) -> set[str]:
+    """Every device that holds a parameter, an input, an output or a gradient in a training step."""
+    batch = case.first_batch()
+    outputs = case.model(*batch.inputs())
+    loss_of(outputs, batch).backward()
+    parameters = list(case.model.parameters())
+    tensors = [*parameters, *map(gradient_of, parameters), *batch.inputs(), outputs]
+    return {str(tensor.device) for tensor in tensors}
+
+
+def mixed_devices(device: torch.device) -> str:
+    """What nn.LSTM does with an input that lies elsewhere than its weights. `meta` is torch's device without data."""
+    elsewhere = "cpu" if device.type == "cuda" else "meta"
+    try:
+        nn.LSTM(3, 4).to(device)(torch.zeros(2, 5, 3, device=elsewhere))
+    except RuntimeError as error:
+        return f"Weights on {device}, input on {elsewhere}: RuntimeError: {error}."
+    return f"Weights on {device}, input on {elsewhere}: computed."
+
+
+def synchronizing(device: torch.device, seconds: float) -> Iterator[str]:
+    """Synchronize (or read the loss) after every step."""
+    yield HEADER
+    for workload in ("sign", "pen"):
+        case = training(workload, device)
+        after_step: dict[str, Callable[[torch.Tensor], object]] = {
+            "loss read once an epoch": lambda loss: None,
+            "`.item()` after every step": lambda loss: loss.item(),
+        }
+        if device.type == "cuda":
+            after_step["synchronize after every step"] = lambda loss: synchronize(device)
+        variants = {name: reading(case, action) for name, action in after_step.items()}
+        yield from rows(f"{workload}, batch {case.batch_size}", in_turns(variants, device, seconds))
+    if device.type != "cuda":
+        yield "\nsynchronize: nothing to measure, the CPU has done its work when a call returns."
+
+
+def reading(case: Training, action: Callable[[torch.Tensor], object]) -> Work:
+    """An epoch with `action(loss)` after every step, and the loss read at its end."""
+
+    def batches() -> Iterator[Batch]:
+        for batch in case.batches():
+            yield batch  # the loop comes back when the step is done
+            action(case.last_loss)
+
+    def work() -> int:
+        count = case.on(batches())
+        case.last_loss.item()
+        return count
+
+    return work
+
+
+class Parsed(Dataset[tuple[torch.Tensor, ...]]):
+    """Sequences kept as text and parsed when asked for: items that cost something to make."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self.texts = ["\n".join(",".join(map(str, row)) for row in sequence) for sequence in tensors["values"].tolist()]
+        self.others = [tensors[name] for name in TENSORS[1:]]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        rows = [[float(cell) for cell in line.split(",")] for line in self.texts[index].splitlines()]
+        return torch.tensor(rows), *(tensor[index] for tensor in self.others)
+
+
+def workers(device: torch.device, seconds: float) -> Iterator[str]:
+    """num_workers always helps."""
+    yield HEADER
+    for workload, batch_size in {"sign": 32, "pen": 128}.items():
+        case = training(workload, device, batch_size=batch_size)
+        name = f"{workload}, {len(case.split):,} sequences, batch {batch_size}"
+        on_host = {key: tensor.cpu() for key, tensor in case.split.tensors.items()}
+        ways = loaders(TensorDataset(*(on_host[key] for key in TENSORS)), case)
+        yield from rows(f"{name}: data alone", in_turns(with_each(drain, ways), device, seconds))
+        yield from rows(f"{name}: training", in_turns(with_each(case.on, ways), device, seconds))
+        if workload == "pen":
+            ways = loaders(Parsed(on_host), case)
+            yield from rows(
+                f"{name}, parsed from text when asked for: training",
+                in_turns(with_each(case.on, ways), device, seconds),
+            )
+
+
+def with_each(
+    work: Callable[[Iterable[Batch]], int], ways: dict[str, Callable[[], Iterable[Batch]]]
+) -> dict[str, Work]:
+    return {name: partial(fed, work, batches) for name, batches in ways.items()}
+
+
+def fed(work: Callable[[Iterable[Batch]], int], batches: Callable[[], Iterable[Batch]]) -> int:
+    return work(batches())
+
+
+def loaders(dataset: Dataset[Any], case: Training) -> dict[str, Callable[[], Iterable[Batch]]]:
+    """Ways to get the batches of an epoch. By default DataLoader starts its workers anew every epoch."""
+    ways: dict[str, Callable[[], Iterable[Batch]]] = {"resident slices": case.batches}
+    for name, num_workers, is_kept in (
+        ("no worker", 0, False),
+        ("1 worker, kept", 1, True),
+        ("2 workers, kept", 2, True),
+        ("2 workers, started every epoch", 2, False),
+    ):
+        loader = DataLoader(dataset, case.batch_size, shuffle=True, num_workers=num_workers, persistent_workers=is_kept)
+        ways[f"DataLoader, {name}"] = partial(loaded, loader, case.split.device)
+    return ways
+
+
+def loaded(loader: DataLoader[Any], device: torch.device, non_blocking: bool = False) -> Iterator[Batch]:
+    for tensors in loader:
+        values, mask, targets = (tensor.to(device, non_blocking=non_blocking) for tensor in tensors)
+        yield Batch(values, mask, targets, torch.arange(len(targets)))
+
+
+def drain(batches: Iterable[Batch]) -> int:
+    return sum(len(batch) for batch in batches)
+
+
+def pin(device: torch.device, seconds: float) -> Iterator[str]:
+    """pin_memory always helps."""
+    if device.type != "cuda":
+        yield "Not measured: pinned memory is for copies to a GPU, and the device is the CPU."
+        return
+    yield HEADER
+    case = training("pen", device)
+    dataset = TensorDataset(*(case.split.tensors[key].cpu() for key in TENSORS))
+    plain, pinned = (DataLoader(dataset, case.batch_size, shuffle=True, pin_memory=pin) for pin in (False, True))
+    variants: dict[str, Work] = {
+        "DataLoader": lambda: case.on(loaded(plain, device)),
+        "DataLoader, pin_memory, non_blocking": lambda: case.on(loaded(pinned, device, non_blocking=True)),
+        "resident slices": case.epoch,
+    }
+    yield from rows(f"pen, batch {case.batch_size}: training", in_turns(variants, device, seconds))
+    for what, num_floats in {"one batch of pen": case.batch_size * 8 * 4, "64 MiB": 16 * MIB}.items():
+        host = torch.randn(num_floats)
+        copies: dict[str, Callable[[], object]] = {
+            "pageable": partial(host.to, device),
+            "pinned for each copy": partial(pinned_copy, host, device),
+            "pinned once": partial(host.pin_memory().to, device, non_blocking=True),
+        }
+        found = in_turns({name: counted(copy) for name, copy in copies.items()}, device, seconds)
+        yield from rows(f"{what}: copies/s", found)
+
+
+def pinned_copy(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return host.pin_memory().to(device, non_blocking=True)
+
+
+def counted(action: Callable[[], object]) -> Work:
+    def work() -> int:
+        action()
+        return 1
+
+    return work
+
+
+def memory(device: torch.device, seconds: float) -> Iterator[str]:
+    """Low use of VRAM means that the GPU is not used."""
+    yield "| MiB | weights | gradients | optimizer | activations | batch | sum | of 6 GiB | training data | peak that torch allocated |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for workload in DATA:
+        gc.collect()  # the network before holds itself in a cycle
+        case = training(workload, device)
+        case.on([case.first_batch()])  # the optimizer makes its state in the first step
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        batch = case.first_batch()
+        case.on([batch])
+        peak = f"{torch.cuda.max_memory_allocated(device) / MIB:.2f}" if device.type == "cuda" else "no GPU"
+        state = [value for each in case.optimizer.state.values() for value in each.values()]
+        parts = [
+            num_bytes(case.model.parameters()),
+            num_bytes(map(gradient_of, case.model.parameters())),
+            num_bytes(state),
+            activation_bytes(case, batch),
+            num_bytes((batch.values, batch.mask, batch.targets, batch.rows)),
+        ]
+        total, data = sum(parts) / MIB, num_bytes(case.split.tensors.values()) / MIB
+        sizes = " | ".join(f"{part / MIB:.2f}" for part in parts)
+        share = f"{total / SMALL_CARD_MIB:.2%}"
+        yield f"| {workload}, batch {case.batch_size} | {sizes} | {total:.2f} | {share} | {data:.2f} | {peak} |"
+        del case, batch, state
+
+
+def num_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def activation_bytes(case: Training, batch: Batch) -> int:
+    """What the forward pass keeps for the backward pass, each storage once, without weights and inputs."""
+    counted_apart = {tensor.untyped_storage().data_ptr() for tensor in (*case.model.parameters(), *batch.inputs())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in counted_apart:
+            kept[storage.data_ptr()] = storage.nbytes()  # alive until backward, so no address comes twice
+        return tensor
+
+    case.model.train()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = loss_of(case.model(*batch.inputs()), batch)
+    loss.backward()
+    return sum(kept.values())
+
+
+def bigger(device: torch.device, seconds: float) -> Iterator[str]:
+    """A bigger card, with more cores, is always faster."""
+    yield HEADER
+    if device.type == "cpu":
+        config = load_params().blocks["pen"].train.model
+        assert isinstance(config, Transformer)
+        large = replace(config, hidden_size=256, num_layers=4, feedforward_size=1024)
+        long = Shape(num_features=4, num_outputs=10, max_steps=64, per_step=False)
+        cases = {
+            "sign GRU": training("sign", device, num_sequences=56),
+            "pen Transformer": training("pen", device, num_sequences=512),
+            "large Transformer (4 layers of 256, 64 steps)": Training(large, Data(16, "classify", long), 16, device),
+        }
+        for name, case in cases.items():
+            counts = sorted({1, 2, int(usable_cores())})
+            variants = {f"{number} thread{'s' * (number > 1)}": with_threads(number, case.epoch) for number in counts}
+            yield from rows(f"{name}, batch {case.batch_size}", in_turns(variants, device, seconds))
+        torch.set_num_threads(1)
+    for workload in ("sign", "pen"):
+        sizes = {
+            size: training(workload, device, batch_size=size, num_sequences=max(size, 128))
+            for size in (16, 64, 256, 1024)
+        }
+        variants = {f"batch {size}": case.epoch for size, case in sizes.items()}
+        yield from rows(workload, in_turns(variants, device, seconds))
+    if device.type == "cuda":
+        yield "\nThe number of cores: nothing to vary on one GPU."
+
+
+def with_threads(number: int, work: Work) -> Work:
+    def threaded() -> int:
+        torch.set_num_threads(number)
+        return work()
+
+    return threaded
+
+
+def deterministic(device: torch.device, seconds: float) -> Iterator[str]:
+    """Deterministic algorithms are slow; cudnn.benchmark makes training faster."""
+    yield HEADER
+    for workload in DATA:
+        case = training(workload, device)
+        case = training(workload, device, num_sequences=2 * case.batch_size)
+        variants = {
+            "deterministic": with_determinism(True, True, case.epoch),
+            "deterministic, new memory not filled": with_determinism(True, False, case.epoch),
+            "not, cudnn.benchmark on": with_determinism(False, True, case.epoch),
+        }
+        yield from rows(f"{workload}, batch {case.batch_size}", in_turns(variants, device, seconds))
+    with_determinism(True, True, int)()
+
+
+def with_determinism(wanted: bool, filled: bool, work: Work) -> Work:
+    """`filled`: torch's deterministic mode also fills memory that nothing has been written to, to make mistakes show."""
+
+    def switched() -> int:
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        torch.set_deterministic_debug_mode("error" if wanted else "default")
+        torch.backends.cudnn.benchmark = not wanted
+        return work()
+
+    return switched
+
+
+CLAIMS: dict[str, Callable[[torch.device, float], Iterator[str]]] = {
+    "cell": cell,
+    "synchronize": synchronizing,
+    "workers": workers,
+    "pin": pin,
+    "memory": memory,
+    "bigger": bigger,
+    "deterministic": deterministic,
+}
+
+
+if __name__ == "__main__":
+    main()
