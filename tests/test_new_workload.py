@@ -135,6 +135,7 @@ def test_one_series_is_for_forecast(tmp_path: Path):
     assert (params.columns.time, params.columns.target, params.columns.features) == ("when", "value", ("wind",))
     assert (params.interval, params.transform, params.missing) == ("1h", "difference", "skip")
     assert plan.summary["num_missing"] == 2
+    assert ("missing", "skip", "2 of 600 points are missing or incomplete") in plan.said
 
     plan = planned(
         saved(table, tmp_path / "t.csv"), "--target", "wind", "--interval", "2h", "--horizon", "3", "--input-steps", "9"
@@ -188,6 +189,8 @@ def test_a_saved_index_is_no_feature_and_lists_and_flags_are_left_out(tmp_path: 
     path = tmp_path / f"t.{ending}"
     table.assign(pair=[[1, 2]] * len(table)).to_parquet(path) if ending == "parquet" else table.to_csv(path)
     assert chosen(planned(path))["features"] == "f0, f1, room"
+    with pytest.raises(ValueError, match="no column 'nothing'"):
+        planned(path, "--label", "nothing")
 
 
 def test_options_win_over_guesses(tmp_path: Path):
@@ -214,7 +217,7 @@ def test_options_win_over_guesses(tmp_path: Path):
         (lambda t: t.drop(columns="frame"), "", ["no column that orders the rows", "--step", "cumcount()"]),
         (lambda t: t.drop(columns=["f0", "f1"]), "", ["no numeric column besides", "in digits"]),
         (lambda t: t.drop(columns="label"), "", ["no column that could be their label", "--label"]),
-        (lambda t: t.iloc[:0], "", ["no rows"]),
+        (lambda t: t.iloc[:0], "", ["0 rows"]),
         (lambda t: t.assign(label="a"), "", ["'label' holds one value only"]),
         (lambda t: t[t.label != "b"].assign(label=lambda t: t.label.where(t["clip"] != "c000", "z")), "", ["class 'z' has 1 sequences"]),
         (lambda t: t.assign(f0=t.f0.astype(object).where(t.index != 4, "NA")), "", ["line 6", "'f0'", "found NA"]),
@@ -232,6 +235,36 @@ def test_a_mistake_gets_one_sentence(tmp_path: Path, change: Any, options: str, 
     assert "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.csv", b"clip;frame;x;label\na;0;1,5;u\n", "separated by commas"),
+        ("t.csv", b"clip,frame,x,label\na,0,1,u\na,1,1,2,u\n", "line 3 has 5 cells and the header 4"),
+        ("t.csv", b"clip,frame,x,x,label\na,0,1,2,u\n", "2 columns 'x'"),
+        ("t.csv", b"", "is empty"),
+        ("t.csv", b"\xff\xfe\x00", "cannot be read"),
+        ("t.csv.gz", b"clip,frame", "cannot be read"),
+        ("t.parquet", b"clip,frame", "cannot be read"),
+        ("t.xlsx", b"", "accepted endings: .csv, .csv.gz, .parquet"),
+        ("t.csv", None, "is not there"),
+    ],
+)
+def test_a_file_that_is_no_table_gets_one_sentence(tmp_path: Path, name: str, content: bytes | None, words: str):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+        planned(tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "a: b", "1e3", "null", "True", "- x", "#", "a, b", 'say "x"', "it's", "\\", "ü", "0x1f", "15min"]
+)
+def test_any_name_of_a_column_comes_back_from_params_yaml(name: str):
+    value = {"target": name, "features": [f"{name} {number}" for number in range(100)]}
+    assert new_workload.from_yaml(f"columns: {new_workload.flow(value)}") == {"columns": value}
 
 
 @pytest.mark.parametrize("task", MODELS)
