@@ -5,7 +5,8 @@
 Every contender trains the workload's model of params.yaml for rounds of the same length, in turns; the first round of each is warm-up.
 Medians with quartiles, and ratios to the plain loop. Contenders:
 
-- plain: DataLoader with shuffling, 0 workers, `.item()` after each step, AdamW, clipping
+- plain: nn.GRU where the model has GRUs, DataLoader with shuffling, 0 workers, `.item()` after each step, AdamW, clipping
+- plain, own GRU: the same loop with Tandem's GRU (stages/models/kernels.py), which the other peers do without too
 - workers 2: the same with 2 worker processes, which live on between epochs
 - lightning, accelerate: only where installed (an environment of their own: see benchmarks/README.md)
 - tandem: `Fit.epoch`'s loop at the precision of params.yaml, and tandem auto: at `precision: auto`
@@ -19,7 +20,8 @@ import importlib.util
 import statistics
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +30,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.preprocess import describe_machine
+from stages.models import kernels
 from stages.params import Augment, load_workload
 from stages.runtime import precision
 from stages.runtime.device import synchronize
@@ -81,6 +84,7 @@ def measure(steps_of: dict[str, Steps], batch_size: int, options: argparse.Names
 def contenders(workload: str, device: str) -> dict[str, Steps]:
     found = {
         "plain": plain(workload, device, 0),
+        "plain, own GRU": plain(workload, device, 0, nullcontext),
         "workers 2": plain(workload, device, 2),
         "tandem": tandem(workload, device, "fp32"),
         "tandem auto": tandem(workload, device, "auto"),
@@ -142,7 +146,19 @@ def loss_of(fit: Any, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Te
     return found
 
 
-def plain(workload: str, device: str, num_workers: int) -> Steps:
+@contextmanager
+def stock_gru() -> Iterator[None]:
+    """nn.GRU as torch has it, for the model's forward pass."""
+    own, kernels.takes = kernels.takes, lambda x: False
+    try:
+        yield
+    finally:
+        kernels.takes = own
+
+
+def plain(
+    workload: str, device: str, num_workers: int, gru: Callable[[], AbstractContextManager[None]] = stock_gru
+) -> Steps:
     """The loop of the tutorials. Its loader's workers start with its first step, not while another contender is timed."""
     fit = fresh(workload, device)
     optimizer = torch.optim.AdamW(fit.model.parameters(), lr=fit.params.learning_rate)
@@ -151,7 +167,8 @@ def plain(workload: str, device: str, num_workers: int) -> Steps:
         for tensors in batches:
             tensors = [tensor.to(fit.device, non_blocking=True) for tensor in tensors]
             optimizer.zero_grad()
-            loss = loss_of(fit, fit.model, tensors)
+            with gru():
+                loss = loss_of(fit, fit.model, tensors)
             loss.backward()
             nn.utils.clip_grad_norm_(fit.model.parameters(), fit.params.clip_norm or float("inf"))
             optimizer.step()
@@ -170,7 +187,8 @@ def accelerate(workload: str, device: str) -> Steps:
     while True:
         for tensors in batches:
             optimizer.zero_grad()
-            loss = loss_of(fit, model, tensors)
+            with stock_gru():
+                loss = loss_of(fit, model, tensors)
             helper.backward(loss)
             helper.clip_grad_norm_(model.parameters(), fit.params.clip_norm or float("inf"))
             optimizer.step()
@@ -192,7 +210,8 @@ def lightning(workload: str, device: str) -> Steps:
             self.network = fit.model
 
         def training_step(self, tensors: list[torch.Tensor], index: int) -> torch.Tensor:
-            return loss_of(fit, self.network, tensors)
+            with stock_gru():
+                return loss_of(fit, self.network, tensors)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(self.parameters(), lr=fit.params.learning_rate)
