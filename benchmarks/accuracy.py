@@ -61,7 +61,8 @@ def tandem(workload: str, seed: int, folder: Path) -> tuple[float, float]:
     params = load_workload(workload)
     prepared = prepare_seed(workload, params, seed, folder)
     sequences, settings = prepared.sequences, replace(params.train, seed=seed)
-    task = open_task(params.task, summarize(prepared))
+    summary = summarize(prepared)
+    task = open_task(params.task, summary)
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
     splits = {
         name: Split(
@@ -76,8 +77,7 @@ def tandem(workload: str, seed: int, folder: Path) -> tuple[float, float]:
         for name, rows in prepared.parts.items()
     }
     torch.manual_seed(seed)
-    shape = models.Shape(len(sequences.features), task.num_outputs, sequences.values.shape[1], task.per_step)
-    model = models.build(settings.model, shape)
+    model = models.build(settings.model, models.Shape.of(summary, task))
     fit = Fit(model, splits["train"], splits["val"], settings, task)
     start = time.perf_counter()
     while fit.epochs_done < settings.epochs:

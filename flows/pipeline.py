@@ -6,7 +6,6 @@ override never stays behind in the working tree. Each stage DVC runs is a child 
 """
 
 import argparse
-import copy
 import difflib
 import fcntl
 import json
@@ -29,7 +28,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import dvc_log, prefect_api, repro
 from flows.prefect_api import UNFINISHED, ApiError, ApiLost, PrefectApi, state
-from stages.params import Device, Params, nearest, parse_params, read_yaml
+from stages.params import Device, Params, nearest, parse_params, read_yaml, replaced
 from stages.runtime import store
 
 # Ctrl+C, which saves a checkpoint; then Ctrl+C's successors. Prefect's own patience with a cancelled run is 30 s.
@@ -162,19 +161,13 @@ def select(params: Params, workloads: list[str] | None, devices: list[Device] | 
 
 def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """A copy of params.yaml's content with `values` put in. Raises ValueError for a name it does not have."""
-    changed = copy.deepcopy(raw)
-    for name, value in values.items():
-        *folders, last = name.split(".")
-        place: Any = changed
-        for folder in folders:
-            place = place.get(folder) if isinstance(place, dict) else None
-        if not isinstance(place, dict) or last not in place:
-            close = difflib.get_close_matches(name, dotted(raw), 1)
-            hint = (
-                f"; did you mean {close[0]!r}?" if close else "; name a key of params.yaml, such as sign.train.epochs"
-            )
-            raise ValueError(f"overrides names {name!r}, which params.yaml does not have{hint}")
-        place[last] = value
+
+    def complain(name: str) -> str:
+        close = difflib.get_close_matches(name, dotted(raw), 1)
+        hint = f"; did you mean {close[0]!r}?" if close else "; name a key of params.yaml, such as sign.train.epochs"
+        return f"overrides names {name!r}, which params.yaml does not have{hint}"
+
+    changed: dict[str, Any] = replaced(raw, values, complain)
     return changed
 
 

@@ -35,17 +35,14 @@ def main() -> None:
     folder = store.results_dir()
     store.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
     store.write_text(folder / "compare.md", markdown(rows, verdicts))
-    overview = plots.summary(rows)
-    plots.save(overview, folder / "compare.png")
+    overview = plots.save(plots.summary(rows), folder / "compare.png")
     pages = {}
     for workload in workloads:
         own = [row for row in rows if row["workload"] == workload]
-        page = plots.page(workload, [run_of(row) for row in own])
-        plots.save(page, folder / "pages" / f"{workload}.png")
-        pages[workload] = [("Training", plots.png_bytes(page)), *pictures(own)]
-    report.write_report(
-        folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", plots.png_bytes(overview))]
-    )
+        page = plots.page(workload, [store.read_run(workload, row["requested"]) for row in own])
+        drawn = plots.save(page, folder / "pages" / f"{workload}.png")
+        pages[workload] = [("Training", drawn), *pictures(own)]
+    report.write_report(folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", overview)])
     print(markdown(rows, verdicts), end="")
 
 
@@ -85,20 +82,6 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
         "metrics": read_json(folder / "metrics.json"),
         "epochs": measured_epochs(folder / "timings.csv"),
         "mlflow_run_id": read_json(folder / "tracking.json").get("run_id"),
-    }
-
-
-def run_of(row: dict[str, Any]) -> dict[str, Any]:
-    """What `plots.page` shows of a run."""
-    folder = run_dir(row["workload"], row["requested"])
-    return {
-        "label": f"{row['device']}: {row['device_name']}",
-        "device": row["device"],
-        "score": row["score_name"],
-        "history": store.read_numbers(folder / "history.csv"),
-        "timings": store.read_numbers(folder / "timings.csv"),
-        "absent": row["absent"],
-        "metrics": row["metrics"],
     }
 
 

@@ -163,7 +163,10 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
     )
     store.write_table(out / "predictions.csv", result.predictions)
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {job.summary['num_per_split']['test']:,} test sequences"
-    pictures = {"result": result.draw(title), "training": plots.page(job.workload, [run_of(job, result.metrics)])}
+    pictures = {
+        "result": result.draw(title),
+        "training": plots.page(job.workload, [store.read_run(job.workload, job.device)]),
+    }
     if by_noise := noise_curve(result.metrics, score, job.params):
         pictures["noise"] = plots.noise(*by_noise, f"{job.workload}: {score} against noise")
     for name, figure in pictures.items():
@@ -180,17 +183,3 @@ def noise_curve(metrics: dict[str, float], score: str, params: Workload) -> tupl
     points = {float(name[len(start) : -2]): value for name, value in metrics.items() if name.startswith(start)}
     points[params.preprocess.noise] = metrics[score]
     return sorted(points), [points[noise] for noise in sorted(points)]
-
-
-def run_of(job: Job, metrics: dict[str, float]) -> dict[str, Any]:
-    """What `plots.page` shows of a run."""
-    measured = read_json(job.folder / "measured.json")
-    return {
-        "label": f"{measured['device']}: {measured['device_name']}",
-        "device": measured["device"],
-        "score": open_task(job.params.task, job.summary).score_name,
-        "history": store.read_numbers(job.folder / "history.csv"),
-        "timings": store.read_numbers(job.folder / "timings.csv"),
-        "absent": measured["absent"],
-        "metrics": metrics,
-    }

@@ -9,6 +9,7 @@ import difflib
 import re
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -469,28 +470,32 @@ def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, wor
 
 def parse_block(name: str, block: Any, overrides: dict[str, Any], what: str = "") -> Workload:
     """The block of one workload with dotted `overrides` put in. Raises ValueError, with `what` in front, for what is wrong in it."""
+
+    def complain(unknown: str) -> str:
+        advice = "write a name of its block, such as train.batch_size, or override it for other workloads only"
+        return f"{name} has no {unknown!r}; {advice}"
+
     try:
-        parsed: Workload = parse(Workload, replaced(block, overrides, name), name)
+        changed = replaced(block, overrides, complain)
+        parsed: Workload = parse(Workload, changed, name)
         check_workload(name, parsed)
     except ValueError as error:
         raise ValueError(f"params.yaml: {what}{str(error).removeprefix('params.yaml: ')}") from None
     return parsed
 
 
-def replaced(block: Any, overrides: dict[str, Any], name: str) -> Any:
-    """A copy of the nested dict `block` with the dotted `overrides` in place. Raises ValueError for a name that it does not have."""
-    if not overrides or not isinstance(block, dict):
-        return block
-    changed = copy.deepcopy(block)
+def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], str]) -> Any:
+    """A copy of the nested dict with the dotted `overrides` put in. Raises ValueError with `complain(name)` for a name it lacks."""
+    if not overrides or not isinstance(nested, dict):
+        return nested
+    changed = copy.deepcopy(nested)
     for dotted, value in overrides.items():
         *folders, last = str(dotted).split(".")
         place: Any = changed
         for folder in folders:
             place = place.get(folder) if isinstance(place, dict) else None
         if not isinstance(place, dict) or last not in place:
-            raise ValueError(
-                f"{name} has no {dotted!r}; write a name of its block, such as train.batch_size, or override it for other workloads only"
-            )
+            raise ValueError(complain(dotted))
         place[last] = value
     return changed
 

@@ -56,9 +56,12 @@ def png_bytes(figure: "Figure") -> bytes:
     return file.getvalue()
 
 
-def save(figure: "Figure", path: Path) -> None:
+def save(figure: "Figure", path: Path) -> bytes:
+    """Write `figure` as a PNG file; return what was written, because drawing takes long."""
+    content = png_bytes(figure)
     with store.replacing(path) as temporary:
-        temporary.write_bytes(png_bytes(figure))
+        temporary.write_bytes(content)
+    return content
 
 
 def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> "Figure":

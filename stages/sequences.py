@@ -418,7 +418,8 @@ def standardize(sequences: Sequences, mean: ArrayLike, std: ArrayLike) -> None:
 
 def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:
     """Write the arrays of every split; return their sha256 by path relative to `folder`."""
-    sequences, digests = prepared.sequences, {}
+    sequences = prepared.sequences
+    digests: dict[str, str] = {}
     for name, rows in prepared.parts.items():
         arrays = {
             "values": sequences.values[rows],
@@ -426,11 +427,18 @@ def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:
             "targets": sequences.labels[rows],
             "ids": sequences.ids[rows],
         }
-        for array_name, array in arrays.items():
-            path = folder / name / f"{array_name}.npy"
-            with replacing(path) as temporary, temporary.open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-            digests[f"{name}/{array_name}.npy"] = sha256_file(path)
+        digests |= write_split(folder, name, arrays)
+    return digests
+
+
+def write_split(folder: Path, name: str, arrays: dict[str, np.ndarray]) -> dict[str, str]:
+    """Write the arrays of one split; return their sha256 by path relative to `folder`."""
+    digests = {}
+    for array_name, array in arrays.items():
+        path = folder / name / f"{array_name}.npy"
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+        digests[f"{name}/{array_name}.npy"] = sha256_file(path)
     return digests
 
 

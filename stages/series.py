@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.params import Series, SeriesColumns, Split
-from stages.runtime.store import replacing, sha256_file
-from stages.sequences import SPLITS, sizes_of
+from stages.sequences import SPLITS, sizes_of, write_split
 from stages.tables import Table, numbers, read_table, refuse
 
 SECOND = 10**9  # nanoseconds
@@ -308,7 +307,7 @@ def iso(times: np.ndarray) -> np.ndarray:
 
 def write_arrays(folder: Path, windows: Windows) -> dict[str, str]:
     """Write the five arrays of every split; return their sha256 by path relative to `folder`."""
-    digests = {}
+    digests: dict[str, str] = {}
     for name, part in windows.parts.items():
         arrays = {
             "values": part.values,
@@ -317,11 +316,7 @@ def write_arrays(folder: Path, windows: Windows) -> dict[str, str]:
             "ids": part.ids,
             "anchors": part.anchors,
         }
-        for array_name, array in arrays.items():
-            path = folder / name / f"{array_name}.npy"
-            with replacing(path) as temporary, temporary.open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-            digests[f"{name}/{array_name}.npy"] = sha256_file(path)
+        digests |= write_split(folder, name, arrays)
     return digests
 
 

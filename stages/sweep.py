@@ -7,7 +7,7 @@ and results stay as they are.
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from stages.params import load_workload
@@ -103,8 +103,8 @@ def make_fit(workload: str, device: str) -> Any:
     arrays = read_arrays(prepared_dir(workload), "train", summary)
     split = Split({name: torch.from_numpy(array).to(where) for name, array in arrays.items()}, where)
     torch.manual_seed(settings.seed)
-    shape = models.Shape(len(summary["features"]), task.num_outputs, summary["max_steps"], task.per_step)
-    fit = Fit(models.build(settings.model, shape).to(where), split, split, settings, task)
+    model = models.build(settings.model, models.Shape.of(summary, task)).to(where)
+    fit = Fit(model, split, split, settings, task)
     fit.step.may_adapt = False
     fit.model.train()
     return fit
@@ -114,12 +114,12 @@ def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
     """None where the batch does not fit."""
     import torch
 
-    from stages.runtime.probe import memory_needs, seconds_of
+    from stages.runtime.probe import memory_needs, one_batch, seconds_of
     from stages.runtime.step import is_out_of_memory
 
     is_cuda = fit.device.type == "cuda"
     try:
-        batch = repeated(fit, size)
+        batch = one_batch(fit, size, repeat=True)
         if is_cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(fit.device)
@@ -132,15 +132,6 @@ def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
             raise
         return None
     return Point(fit.device.type, size, size / step_seconds, peak)
-
-
-def repeated(fit: Any, size: int) -> Any:
-    """A batch of `size`, the training sequences repeated where there are fewer."""
-    import torch
-
-    rows = torch.arange(size) % len(fit.train_split)
-    batch = next(fit.train_split.batches(rows, size))
-    return replace(batch, teacher=batch.targets) if hasattr(fit.params.model, "teacher_forcing") else batch
 
 
 def verdicts(points: list[Point]) -> list[str]:

@@ -109,10 +109,7 @@ class Job:
 
     @property
     def shape(self) -> Shape:
-        """What data and task say of the network's size."""
-        return Shape(
-            len(self.summary["features"]), self.task.num_outputs, self.summary["max_steps"], self.task.per_step
-        )
+        return Shape.of(self.summary, self.task)
 
 
 @dataclass

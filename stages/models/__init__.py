@@ -22,6 +22,11 @@ class Shape:
     max_steps: int
     per_step: bool
 
+    @classmethod
+    def of(cls, summary: dict[str, Any], task: Any) -> "Shape":
+        """`summary` is preprocess's, `task` a Task of stages/tasks."""
+        return cls(len(summary["features"]), task.num_outputs, summary["max_steps"], task.per_step)
+
 
 def build(config: Any, shape: Shape) -> Any:
     """The network that `config` (a model's dataclass of stages/params.py) describes, with fresh weights on the CPU."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.runtime.batches import Batch, in_order
+from stages.runtime.batches import Batch
 from stages.runtime.device import synchronize
 from stages.runtime.fit import Fit
 from stages.runtime.step import autocast, is_out_of_memory
@@ -154,9 +154,13 @@ def try_alternatives(fit: Fit, found: Probe, budget: float) -> dict[str, float]:
     return gains
 
 
-def one_batch(fit: Fit, size: int) -> Batch:
-    """The first sequences as a batch on the device, with a teacher where the decoder takes one."""
-    rows = in_order(fit.train_split)[:size]
+def one_batch(fit: Fit, size: int, repeat: bool = False) -> Batch:
+    """The first `size` sequences as a batch on the device, with a teacher where the decoder takes one.
+
+    Where there are fewer it is all of them, or with `repeat` some of them again.
+    """
+    there = len(fit.train_split)
+    rows = torch.arange(size if repeat else min(size, there)) % there
     batch = next(fit.train_split.batches(rows, size))
     return replace(batch, teacher=batch.targets) if hasattr(fit.params.model, "teacher_forcing") else batch
 

@@ -122,6 +122,21 @@ def read_numbers(path: Path) -> list[dict[str, float | None]]:
     return [{name: float(cell) if cell else None for name, cell in row.items()} for row in read_rows(path)]
 
 
+def read_run(workload: str, device: str) -> dict[str, Any]:
+    """What `plots.page` shows of an evaluated run."""
+    folder = run_dir(workload, device)
+    measured, result = read_json(folder / "measured.json"), read_json(folder / "result.json")
+    return {
+        "label": f"{measured['device']}: {measured['device_name']}",
+        "device": measured["device"],
+        "score": result["score_name"],
+        "history": read_numbers(folder / "history.csv"),
+        "timings": read_numbers(folder / "timings.csv"),
+        "absent": measured["absent"],
+        "metrics": read_json(folder / "metrics.json"),
+    }
+
+
 def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write equal-keyed `rows` as CSV. An absent value (None) is an empty cell; floats keep every digit."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
