@@ -480,8 +480,8 @@ def draw_memory(axes: "Axes", run: Mapping[str, Any]) -> None:
         axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
         axes.legend(handles=axes.lines, fontsize=8, loc="upper right")
     why: dict[str, list[str]] = {}  # reason -> what is absent for it
-    for key, reason in run["absent"].items():
-        why.setdefault(reason, []).append(VRAM.get(key, key))
+    for key in [name for name in VRAM if name in run["absent"]]:  # power and the like are no memory
+        why.setdefault(run["absent"][key], []).append(VRAM[key])
     said = [
         f"{'VRAM' if len(names) == len(VRAM) else ' and '.join(names)} not measured, because {reason}"
         for reason, names in why.items()
