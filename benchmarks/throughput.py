@@ -6,7 +6,7 @@ Every contender trains the workload's model of params.yaml for rounds of the sam
 Medians with quartiles, and ratios to the plain loop. Contenders:
 
 - plain: nn.GRU where the model has GRUs, DataLoader with shuffling, 0 workers, `.item()` after each step, AdamW, clipping
-- plain, own GRU: the same loop with Tandem's GRU (stages/models/kernels.py), which the other peers do without too
+- plain, own GRU: the same loop with Tandem's GRU (stages/models/kernels/gru.py), which the other peers do without too
 - workers 2: the same with 2 worker processes, which live on between epochs
 - lightning, accelerate: only where installed (an environment of their own: see benchmarks/README.md)
 - tandem: `Fit.epoch`'s loop at the precision of params.yaml, and tandem auto: at `precision: auto`
@@ -30,7 +30,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.preprocess import describe_machine
-from stages.models import kernels
+from stages.models.kernels import gru as gru_kernel
 from stages.params import Augment, load_workload
 from stages.runtime import precision
 from stages.runtime.device import synchronize
@@ -149,11 +149,11 @@ def loss_of(fit: Any, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Te
 @contextmanager
 def stock_gru() -> Iterator[None]:
     """nn.GRU as torch has it, for the model's forward pass."""
-    own, kernels.takes = kernels.takes, lambda x: False
+    own, gru_kernel.takes = gru_kernel.takes, lambda x: False
     try:
         yield
     finally:
-        kernels.takes = own
+        gru_kernel.takes = own
 
 
 def plain(

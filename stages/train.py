@@ -41,7 +41,9 @@ if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has sta
 CODE = (
     "stages/train.py",
     "stages/augment.py",
-    "stages/models/kernels.py",
+    "stages/models/kernels/attention.py",
+    "stages/models/kernels/dropout.py",
+    "stages/models/kernels/gru.py",
     "stages/models/parts.py",
     "stages/runtime/batches.py",
     "stages/runtime/device.py",

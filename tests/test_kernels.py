@@ -1,4 +1,4 @@
-"""The hand-written GRU against `nn.GRU`, whose parameters it uses: same numbers, same gradients, same bits every time."""
+"""The hand-written kernels against torch's own, whose parameters they use: same numbers, same gradients, same bits every time."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.models import kernels
+from stages.models import seq2seq
+from stages.models.kernels import attention, dropout, gru
 
 SIZES = pytest.mark.parametrize(
     ("num_directions", "num_layers", "num_sequences", "num_steps"),
@@ -48,17 +49,17 @@ def gradients(outputs: list[Tensor], inputs: list[Tensor], stacks: list[nn.GRU],
     return list(torch.autograd.grad(total, of, **options))
 
 
-@pytest.fixture(params=[kernels.SPAN_VALUES, 250], ids=["one span", "short spans"])
+@pytest.fixture(params=[gru.SPAN_VALUES, 250], ids=["one span", "short spans"])
 def span_values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 250, spans of one to three of the seven steps, where there is more than one sequence."""
-    monkeypatch.setattr(kernels, "SPAN_VALUES", request.param)
+    monkeypatch.setattr(gru, "SPAN_VALUES", request.param)
 
 
 @SIZES
 @pytest.mark.usefixtures("span_values")
 def test_outputs_and_gradients_are_those_of_nn_gru(num_directions, num_layers, num_sequences, num_steps):
     inputs, stacks = made(num_directions, num_layers, num_sequences, num_steps)
-    expected, outputs = native(inputs, stacks), kernels.gru(inputs, stacks)
+    expected, outputs = native(inputs, stacks), gru.gru(inputs, stacks)
     torch.testing.assert_close(outputs, expected, rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(
         gradients(outputs, inputs, stacks), gradients(expected, inputs, stacks), rtol=1e-10, atol=1e-13
@@ -73,14 +74,14 @@ def test_float32_is_as_exact_as_nn_gru():
     stacks = [stack.float() for stack in stacks]
     inputs = [x.detach().float().requires_grad_() for x in inputs]
     worst = {}
-    for run in (native, kernels.gru):
+    for run in (native, gru.gru):
         outputs = run(inputs, stacks)
         computed = [*outputs, *gradients(outputs, inputs, stacks)]
         expected = [*exact, *exact_gradients]
         with torch.no_grad():
             errors = [(a - b).norm() / b.norm() for a, b in zip(computed, expected, strict=True)]
         worst[run] = max(errors)
-    assert worst[kernels.gru] < max(2 * worst[native], 1e-6)
+    assert worst[gru.gru] < max(2 * worst[native], 1e-6)
 
 
 @pytest.mark.usefixtures("span_values")
@@ -95,7 +96,7 @@ def test_gradients_are_those_of_finite_differences():
             for name in names:
                 delattr(copy, name)
                 setattr(copy, name, next(parameters))
-        return tuple(kernels.gru(tensors[:2], copies))
+        return tuple(gru.gru(tensors[:2], copies))
 
     parameters = [parameter for stack in stacks for parameter in stack.parameters()]
     assert torch.autograd.gradcheck(run, [*(x.detach().requires_grad_() for x in inputs), *parameters], fast_mode=True)
@@ -104,7 +105,7 @@ def test_gradients_are_those_of_finite_differences():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_two_runs_give_the_same_bits(dtype: torch.dtype):
     inputs, stacks = made(2, 2, 9, 30, dtype)
-    first, second = kernels.gru(inputs, stacks), kernels.gru(inputs, stacks)
+    first, second = gru.gru(inputs, stacks), gru.gru(inputs, stacks)
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     torch.testing.assert_close(gradients(first, inputs, stacks), gradients(second, inputs, stacks), rtol=0, atol=0)
 
@@ -112,25 +113,25 @@ def test_two_runs_give_the_same_bits(dtype: torch.dtype):
 @pytest.mark.usefixtures("span_values")
 def test_without_gradients_the_bits_are_the_same():
     inputs, stacks = made(2, 2, 5, 7)
-    expected = [y.detach() for y in kernels.gru(inputs, stacks)]
+    expected = [y.detach() for y in gru.gru(inputs, stacks)]
     for off in (torch.no_grad(), torch.inference_mode()):
         with off:
-            outputs = kernels.gru(inputs, stacks)
+            outputs = gru.gru(inputs, stacks)
         assert not any(y.requires_grad for y in outputs)
         assert all(torch.equal(y, e) for y, e in zip(outputs, expected, strict=True))
 
 
 def test_inputs_without_gradient_leave_those_of_the_parameters_alone():
     inputs, stacks = made(2, 1, 5, 7)
-    expected = gradients(kernels.gru(inputs, stacks), inputs, stacks)[2:]
-    found = gradients(kernels.gru([x.detach() for x in inputs], stacks), [], stacks)
+    expected = gradients(gru.gru(inputs, stacks), inputs, stacks)[2:]
+    found = gradients(gru.gru([x.detach() for x in inputs], stacks), [], stacks)
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_a_direction_that_nothing_depends_on_has_gradient_zero():
     inputs, stacks = made(2, 1, 5, 7)
     expected = gradients(native(inputs, stacks)[:1], inputs[:1], stacks[:1])
-    outputs = kernels.gru(inputs, stacks)
+    outputs = gru.gru(inputs, stacks)
     torch.testing.assert_close(
         gradients(outputs[:1], inputs[:1], stacks[:1], retain_graph=True), expected, rtol=1e-10, atol=1e-13
     )
@@ -139,7 +140,7 @@ def test_a_direction_that_nothing_depends_on_has_gradient_zero():
 
 def test_differentiating_again_gives_the_same_and_twice_is_refused():
     inputs, stacks = made(2, 2, 5, 7)
-    outputs = kernels.gru(inputs, stacks)
+    outputs = gru.gru(inputs, stacks)
     once = gradients(outputs, inputs, stacks, retain_graph=True)
     again = gradients(outputs, inputs, stacks, retain_graph=True)
     torch.testing.assert_close(once, again, rtol=0, atol=0)
@@ -155,34 +156,140 @@ def test_dropout_between_layers_is_that_of_nn_gru():
     torch.manual_seed(1)
     expected = native(inputs, stacks)
     torch.manual_seed(1)
-    torch.testing.assert_close(kernels.gru(inputs, stacks), expected, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(gru.gru(inputs, stacks), expected, rtol=1e-10, atol=1e-14)
     for stack in stacks:
         stack.eval()
-    torch.testing.assert_close(kernels.gru(inputs, stacks), native(inputs, stacks), rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(gru.gru(inputs, stacks), native(inputs, stacks), rtol=1e-10, atol=1e-14)
 
 
 def test_weights_saved_from_nn_gru_are_used_as_they_are():
     inputs, stacks = made(1, 2, 5, 7)
     other = nn.GRU(3, 4, 2, batch_first=True, dtype=torch.float64)
     other.load_state_dict(stacks[0].state_dict())
-    assert torch.equal(kernels.gru(inputs, [other])[0], kernels.gru(inputs, stacks)[0])
+    assert torch.equal(gru.gru(inputs, [other])[0], gru.gru(inputs, stacks)[0])
 
 
 def test_it_takes_what_it_computes_as_nn_gru_does():
-    assert kernels.takes(torch.zeros(1)) and kernels.takes(torch.zeros(1, dtype=torch.float64))
-    assert not kernels.takes(torch.zeros(1, dtype=torch.bfloat16))
-    assert not kernels.takes(torch.zeros(1, device="meta"))
+    assert gru.takes(torch.zeros(1)) and gru.takes(torch.zeros(1, dtype=torch.float64))
+    assert not gru.takes(torch.zeros(1, dtype=torch.bfloat16))
+    assert not gru.takes(torch.zeros(1, device="meta"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not kernels.takes(torch.zeros(1))
+        assert not gru.takes(torch.zeros(1))
 
 
 def test_its_products_are_counted():
     """As those of `nn.GRU`, but for the product with the state before step 0, which is zero, and for the weights' gradient from it."""
     inputs, stacks = made(2, 1, 5, 7)
     counts = []
-    for run in (native, kernels.gru):
+    for run in (native, gru.gru):
         with FlopCounterMode(display=False) as counter:
             gradients(run(inputs, stacks), inputs, stacks)
         counts.append(counter.get_total_flops())
     of_one_step = 2 * 5 * 12 * 4  # 2 B (3 H) H
     assert counts[0] - counts[1] == 2 * 2 * of_one_step
+
+
+def attend(qkv: Tensor, mask: Tensor) -> Tensor:
+    """What `attention.Attention` stands for."""
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
+    mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def queries_keys_values(num_sequences: int, num_steps: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    torch.manual_seed(0)
+    return 3 * torch.randn(num_sequences, num_steps, 3, 2, 4, dtype=dtype)
+
+
+def ragged(num_sequences: int, num_steps: int) -> Tensor:
+    """Sequences of 1, 2, 3, ... real steps."""
+    return torch.arange(num_steps) <= torch.arange(num_sequences).unsqueeze(1)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_and_its_gradients_are_those_of_torch(padded):
+    qkv = queries_keys_values(4, 5).requires_grad_()
+    mask = ragged(4, 5) if padded else torch.ones(4, 5, dtype=torch.bool)
+    weights = torch.randn(4, 5, 8, dtype=torch.float64)
+    expected, found = attend(qkv, mask), attention.Attention.apply(qkv, mask)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    gradient = [torch.autograd.grad((outputs * weights).sum(), qkv)[0] for outputs in (found, expected)]
+    torch.testing.assert_close(*gradient, rtol=1e-12, atol=1e-14)
+
+
+def test_attention_passes_gradcheck():
+    qkv = queries_keys_values(2, 3).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: attention.Attention.apply(x, ragged(2, 3)), (qkv,))
+
+
+def test_attention_leaves_what_it_is_given_as_it_was_and_has_no_use_for_padding():
+    qkv, mask = queries_keys_values(4, 5), ragged(4, 5)
+    given = qkv.clone()
+    found = attention.Attention.apply(qkv, mask)
+    assert torch.equal(qkv, given)
+    other = torch.where(mask[:, :, None, None, None], qkv, 1e6)
+    again = attention.Attention.apply(other, mask)
+    assert torch.equal(again[mask], found[mask])
+
+
+def test_attention_of_large_products_stays_finite():
+    found = attention.Attention.apply(1e4 * queries_keys_values(2, 3, torch.float32), ragged(2, 3))
+    assert found.isfinite().all()
+
+
+def test_attention_under_autocast_is_computed_in_fp32():
+    """Nearer to the true numbers than torch's, which computes in bf16 throughout."""
+    exact = queries_keys_values(4, 5).to(torch.bfloat16)
+    mask = ragged(4, 5)
+    expected = attend(exact.double(), mask)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, theirs = attention.Attention.apply(exact, mask), attend(exact, mask)
+    assert found.dtype == torch.bfloat16
+    assert (found - expected).abs().mean() <= (theirs - expected).abs().mean()
+    torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=1e-6)
+
+
+def test_attention_is_taken_where_steps_are_few_and_on_the_cpu():
+    assert attention.takes(torch.zeros(1, attention.MAX_STEPS, 3, 1, 1))
+    assert not attention.takes(torch.zeros(1, attention.MAX_STEPS + 1, 3, 1, 1))
+    assert not attention.takes(torch.zeros(1, 2, 3, 1, 1, device="meta"))
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("count", [400_000, 399_999])
+def test_dropout_drops_that_share_independently_and_scales_the_rest(p, count):
+    torch.manual_seed(0)
+    x = torch.full((count,), 3.0)
+    y = dropout.dropout(x, p)
+    kept = y != 0
+    assert torch.equal(kept, y == y.max()) and y.max().item() == pytest.approx(3 / (1 - p), rel=1e-3)
+    spread = (p * (1 - p) / count) ** 0.5
+    assert abs(kept.double().mean().item() - (1 - p)) < 5 * spread + 2**-16
+    for lag in (1, 2, 3, 4):  # four values come from one draw
+        both = (kept[lag:] & kept[:-lag]).double().mean().item()
+        assert both == pytest.approx((1 - p) ** 2, abs=5 * spread)
+
+
+def test_dropout_has_the_gradient_of_what_it_did_and_repeats_with_the_seed():
+    x = torch.ones(7, 5, requires_grad=True)
+    torch.manual_seed(3)
+    y = dropout.dropout(x, 0.4)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y.detach())  # of ones
+    torch.manual_seed(3)
+    assert torch.equal(dropout.dropout(x, 0.4), y)
+    assert not torch.equal(dropout.dropout(x, 0.4), y)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_one_step_of_the_decoder_is_that_of_nn_lstm(num_layers):
+    torch.manual_seed(0)
+    lstm = nn.LSTM(3, 4, num_layers, batch_first=True, dtype=torch.float64)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    state = tuple(torch.randn(num_layers, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    outputs, expected = lstm(x.unsqueeze(1), state)
+    found, after = seq2seq.one_step(lstm, x, state)
+    torch.testing.assert_close((found, *after), (outputs[:, 0], *expected), rtol=1e-12, atol=1e-14)
+    of = [*state, *lstm.parameters()]
+    gradients_of = [torch.autograd.grad(sum((y**2).sum() for y in ys), of) for ys in (after, expected)]
+    torch.testing.assert_close(*gradients_of, rtol=1e-12, atol=1e-14)

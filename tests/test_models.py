@@ -282,3 +282,35 @@ def test_a_group_that_does_not_divide_the_features_is_refused():
     config = Augment(group=2, mix=0.1, shift=0.0, warp=0.0)
     with pytest.raises(ValueError, match="group must divide the number of features, got 2 and 3"):
         augment.apply(values, mask, augment.draw(torch.Generator(), len(values), config), config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("task_name", "model_name"), [("classify", "gru"), ("detect", "conv_gru"), ("forecast", "seq2seq")]
+)
+def test_recurrent_layers_under_bf16_are_not_fp16_on_a_gpu(task_name: str, model_name: str):
+    """torch's autocast would hand them fp16, whose small gradients nothing scales."""
+    values, mask, _ = (tensor.cuda() for tensor in batch(task_name))
+    model = made(task_name, model_name)[1].cuda()
+    found = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.RNNBase):
+            module.register_forward_hook(lambda module, inputs, outputs: found.append(outputs[0].dtype))
+    with torch.autocast("cuda", torch.bfloat16):
+        model(values, mask)
+    assert set(found) == {torch.float32}
+
+
+@pytest.mark.gpu
+@combined
+def test_a_gpu_gives_what_the_cpu_gives(task_name: str, model_name: str):
+    """Outputs and gradients, from the hand-written kernels here and the library's there."""
+    values, mask, targets = batch(task_name)
+    found = {}
+    for device in ("cpu", "cuda"):
+        task, model = made(task_name, model_name)
+        model = model.to(device)
+        task.loss(model(values.to(device), mask.to(device)), targets.to(device), mask.to(device), 0.0).backward()
+        found[device] = {name: parameter.grad.cpu() for name, parameter in model.named_parameters()}
+    for name, gradient in found["cpu"].items():
+        torch.testing.assert_close(found["cuda"][name], gradient, rtol=1e-3, atol=1e-5)

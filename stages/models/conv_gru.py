@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.models import Shape
-from stages.models.parts import Directions, mean_and_max
+from stages.models.parts import Directions, Dropout, mean_and_max
 from stages.params import ConvGRU
 
 
@@ -33,7 +33,7 @@ class ConvGRUNetwork(nn.Module):
             for narrow, wide in zip(widths[:-1], widths[1:], strict=True)
         )
         self.recurrent = Directions(widths[-1], hidden_size, num_layers, num_directions=2, dropout=dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.head = nn.Linear((2 if shape.per_step else 4) * hidden_size, shape.num_outputs)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:

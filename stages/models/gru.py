@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from stages.models import Shape
-from stages.models.parts import Directions, mean_and_max
+from stages.models.parts import Directions, Dropout, mean_and_max
 from stages.params import GRU
 
 
@@ -14,7 +14,7 @@ class GRUNetwork(nn.Module):
         super().__init__()
         self.per_step = shape.per_step
         self.recurrent = Directions(shape.num_features, hidden_size, num_layers, num_directions, dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         width = num_directions * hidden_size
         self.head = nn.Linear(width if shape.per_step else 2 * width, shape.num_outputs)
 

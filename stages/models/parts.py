@@ -1,9 +1,11 @@
 """What several models are made of: reading in both directions, and pooling, with the padding left out of both."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from stages.models import kernels
+from stages.models.kernels import dropout, gru
 
 
 class Directions(nn.Module):
@@ -28,13 +30,34 @@ class Directions(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         inputs = [x] if len(self.stacks) == 1 else [x, reverse_within_length(x, mask)]
-        if kernels.takes(x):
-            states = kernels.gru(inputs, self.stacks)
+        if gru.takes(x):
+            states = gru.gru(inputs, self.stacks)
         else:
-            states = [stack(read)[0] for stack, read in zip(self.stacks, inputs, strict=True)]
+            states = [recurrent(stack, read)[0] for stack, read in zip(self.stacks, inputs, strict=True)]
         if len(states) == 2:
             states[1] = reverse_within_length(states[1], mask)
         return torch.cat(states, dim=-1)
+
+
+def recurrent(stack: nn.RNNBase, x: Tensor, state: Any = None) -> Any:
+    """`stack(x, state)`, but in fp32 where autocast on CUDA asks for bf16.
+
+    torch hands fp16 to cuDNN's recurrent layers there, whatever was asked for (ATen, cudnn/AutocastRNN.cpp), and fp16 without a
+    scaled loss loses small gradients.
+    """
+    if x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
+        with torch.autocast("cuda", enabled=False):
+            return stack(x.float(), state)
+    return stack(x, state)
+
+
+class Dropout(nn.Dropout):
+    """nn.Dropout, in less time on the CPU (where it draws other numbers than nn.Dropout does)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and self.p > 0 and x.device.type == "cpu":
+            return dropout.dropout(x, self.p)
+        return super().forward(x)
 
 
 def reverse_within_length(values: Tensor, mask: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from stages.models import Shape
-from stages.models.parts import mean_over_steps
+from stages.models.kernels import attention
+from stages.models.parts import Dropout, mean_over_steps
 from stages.params import Transformer
 
 
@@ -26,7 +27,7 @@ class Block(nn.Module):
         self.feedforward_norm = nn.LayerNorm(hidden_size)
         self.feedforward_in = nn.Linear(hidden_size, feedforward_size)
         self.feedforward_out = nn.Linear(feedforward_size, hidden_size)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = x + self.dropout(self.attend(self.attention_norm(x), mask))
@@ -36,6 +37,8 @@ class Block(nn.Module):
     def attend(self, x: Tensor, mask: Tensor) -> Tensor:
         num_sequences, num_steps, width = x.shape
         split = self.query_key_value(x).view(num_sequences, num_steps, 3, self.num_heads, width // self.num_heads)
+        if attention.takes(split):
+            return self.attention_out(attention.Attention.apply(split, mask))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, D / heads)
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
         return self.attention_out(mixed.transpose(1, 2).reshape(num_sequences, num_steps, width))

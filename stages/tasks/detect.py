@@ -32,16 +32,20 @@ class Task:
         self.features = summary["features"]
         counts = summary["num_per_class"]["train"]
         steps = torch.tensor([float(max(counts[name], 1)) for name in self.classes])
-        self.weights = (steps.max() / steps) ** WEIGHT_EXPONENT
+        weights = (steps.max() / steps) ** WEIGHT_EXPONENT
+        # By device: a copy to it in every step would be a synchronization in every step.
+        self.weights = {weights.device: weights}
 
     def loss(
         self, outputs: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, label_smoothing: float
     ) -> torch.Tensor:
         """Cross-entropy, averaged over a sequence's real steps; rare classes weigh more (`weights`)."""
+        if outputs.device not in self.weights:
+            self.weights[outputs.device] = self.weights[torch.device("cpu")].to(outputs.device)
         each = F.cross_entropy(
             outputs.transpose(1, 2),
             targets,
-            weight=self.weights.to(outputs.device),
+            weight=self.weights[outputs.device],
             reduction="none",
             label_smoothing=label_smoothing,
         )

@@ -1,7 +1,6 @@
-"""GRU layers for the CPU, written by hand: the numbers of `nn.GRU` from the parameters of `nn.GRU`, in less time.
+"""GRU layers: the numbers of `nn.GRU` from the parameters of `nn.GRU`, in less time.
 
-In: sequences and `nn.GRU` stacks. Out: what the stacks would give, and in training their gradients. Everything is ordinary torch:
-nothing is compiled, here or on the user's machine.
+In: sequences and `nn.GRU` stacks. Out: what the stacks would give, and in training their gradients.
 
 `nn.GRU` has no fused kernel for training on the CPU: it runs, and then differentiates, many small operations per step. Here
 
