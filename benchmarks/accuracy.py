@@ -1,8 +1,9 @@
-"""Test accuracy over five seeds of the split, beside MiniRocket with its ridge classifier on the same splits.
+"""Test score over five seeds, in one precision or several, and beside MiniRocket with its ridge classifier on the same splits.
 
-    python -m benchmarks.accuracy [--workloads sign pen rally] [--seeds 5] [--aeon-python .venv-aeon/bin/python]
+    python -m benchmarks.accuracy [--workloads sign pen rally price] [--precisions fp32 bf16] [--aeon-python .venv-aeon/bin/python]
 
-Recipe and data are those of params.yaml; the seed changes the split, the weights and the batch order. MiniRocket (Dempster et al. 2021,
+Recipe and data are those of params.yaml; the seed changes the split, the weights and the batch order (of `price`, which is split by time,
+the last two alone; it needs `dvc repro` first). The score is the task's: accuracy, event F1, skill. MiniRocket (Dempster et al. 2021,
 arXiv:2012.08791) comes from aeon, in an environment of its own (benchmarks/README.md); it trains on train and val together and sees
 positions only, no velocity.
 """
@@ -19,13 +20,13 @@ import numpy as np
 import torch
 
 from stages import models
-from stages.params import Rally, SequenceTable, Workload, load_workload
-from stages.preload import as_tensors
+from stages.params import Rally, SequenceTable, Series, Workload, load_workload
+from stages.preload import as_tensors, read_arrays
 from stages.runtime import loop
 from stages.runtime.batches import Split, in_order
 from stages.runtime.device import open_device
 from stages.runtime.fit import Fit
-from stages.runtime.store import raw_dir
+from stages.runtime.store import prepared_dir, raw_dir, read_json
 from stages.sequences import Prepared, prepare, simulate, summarize, write_arrays
 from stages.tables import find_table
 from stages.tasks import open_task
@@ -34,14 +35,17 @@ from stages.tasks import open_task
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=["sign", "pen", "rally"])
+    parser.add_argument("--precisions", nargs="+", choices=("fp32", "bf16"), default=["fp32"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--aeon-python", help="a Python with aeon installed; without it MiniRocket is left out")
     options = parser.parse_args()
     print("| workload | model | mean | lowest | highest | seconds per training |\n|---|---|---|---|---|---|")
     for workload in options.workloads:
         with tempfile.TemporaryDirectory() as folder:
-            results = [tandem(workload, seed, Path(folder) / str(seed)) for seed in range(options.seeds)]
-            print(row(workload, load_workload(workload).train.model.name, *zip(*results, strict=True)), flush=True)
+            for precision in options.precisions:
+                results = [tandem(workload, seed, Path(folder) / str(seed), precision) for seed in range(options.seeds)]
+                name = f"{load_workload(workload).train.model.name}, {precision}"
+                print(row(workload, name, *zip(*results, strict=True)), flush=True)
             if options.aeon_python and load_workload(workload).task == "classify":
                 script = Path(__file__).with_name("minirocket.py")
                 folders = [f"{folder}/{seed}" for seed in range(options.seeds)]
@@ -56,25 +60,25 @@ def row(workload: str, name: str, accuracies: list[float], seconds: list[float])
     return f"| {workload} | {name} | {spread} | {np.median(seconds):.1f} |"
 
 
-def tandem(workload: str, seed: int, folder: Path) -> tuple[float, float]:
+def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[float, float]:
     """Test score and training seconds of one seed; the split it was measured on is left in `folder`, without velocity."""
     params = load_workload(workload)
-    prepared = prepare_seed(workload, params, seed, folder)
-    sequences, settings = prepared.sequences, replace(params.train, seed=seed)
-    summary = summarize(prepared)
+    settings = replace(params.train, seed=seed, precision=precision)
+    if isinstance(params.preprocess, Series):
+        summary = read_json(prepared_dir(workload) / "summary.json")
+        arrays = {name: read_arrays(prepared_dir(workload), name, summary) for name in ("train", "val", "test")}
+    else:
+        prepared = prepare_seed(workload, params, seed, folder)
+        summary, sequences = summarize(prepared), prepared.sequences
+        arrays = {
+            name: as_tensors(sequences.values[rows], sequences.lengths[rows], sequences.labels[rows])
+            for name, rows in prepared.parts.items()
+        }
     task = open_task(params.task, summary)
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
     splits = {
-        name: Split(
-            {
-                key: torch.from_numpy(array)
-                for key, array in as_tensors(
-                    sequences.values[rows], sequences.lengths[rows], sequences.labels[rows]
-                ).items()
-            },
-            device,
-        )
-        for name, rows in prepared.parts.items()
+        name: Split({key: torch.from_numpy(array) for key, array in tensors.items()}, device)
+        for name, tensors in arrays.items()
     }
     torch.manual_seed(seed)
     model = models.build(settings.model, models.Shape.of(summary, task))

@@ -1,208 +1,586 @@
 """Tandem's loop against the loops people write: samples per second of training, same model, data, batch and number of steps.
 
-    python -m benchmarks.throughput [--workloads sign pen price rally] [--device cpu] [--rounds 5] [--seconds 2]
+    python -m benchmarks.throughput                                  # the four workloads as params.yaml has them, 5 to 9 minutes
+    python -m benchmarks.throughput --size guides --json guides.json # at the sizes of the guides that Tandem replaces
+    python -m benchmarks.throughput --size large --workloads pen     # where arithmetic is what counts
+    python -m benchmarks.throughput --contenders tandem "lightning default" --rounds 9 --seconds 3
+    python -m benchmarks.throughput --device cuda                    # also CUDA graphs
 
-Every contender trains the workload's model of params.yaml for rounds of the same length, in turns; the first round of each is warm-up.
-Medians with quartiles, and ratios to the plain loop. Contenders:
+Sizes (--size): params trains on the prepared data (`dvc repro` first); guides, large and huge on random numbers from a fixed seed, because
+no contender looks at what the numbers are. huge is for a GPU: it takes minutes a round on a CPU.
 
-- plain: nn.GRU where the model has GRUs, DataLoader with shuffling, 0 workers, `.item()` after each step, AdamW, clipping
-- plain, own GRU: the same loop with Tandem's GRU (stages/models/kernels/gru.py), which the other peers do without too
-- workers 2: the same with 2 worker processes, which live on between epochs
-- lightning, accelerate: only where installed (an environment of their own: see benchmarks/README.md)
-- tandem: `Fit.epoch`'s loop at the precision of params.yaml, and tandem auto: at `precision: auto`
-- floor: Tandem's step on one batch that never changes: what the loop costs is the difference
+Contenders (--contenders; the plain loop always takes part). All get the same data, batch size, clipping and number of threads. Those that
+are not Tandem's run as their users have them: networks of torch's modules (benchmarks/networks.py; same parameters, same outputs), torch's
+switches and the allocator as they come, AdamW with its defaults.
 
-Learning rate schedule, augmentation and validation are left out for all of them: they are not what is compared.
+- plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the reference
+- plain, 2 workers: its loader with 2 processes that live on between epochs; plain, pageable (GPU): its loader without pinned memory
+- plain, Tandem's network (CPU): the same loop with the network that Tandem trains, which tells the networks' share from the loop's
+- accelerate, lightning default, lightning tuned: only where installed (an environment of their own: see benchmarks/README.md).
+  Default: `Trainer()` as it comes, with progress bar, logger, a checkpoint every epoch, and `self.log` in the step. Tuned: all that
+  costs time and does not change the result is off (`barebones`: progress bar, logger, checkpoints, summary, checks; no `self.log`),
+  batches are cut from tensors that lie on the device and are not moved again, and AdamW is fused
+- tandem: `loop.train_epoch`, at fp32; tandem auto: at what `precision: auto` chooses, measured anew here. Where that is not fp32, the
+  plain loop and lightning tuned run at that precision too
+- tandem graph (GPU): with `step: graph`; tandem auto graph: both
+- floor: Tandem's step on one batch that never changes, so what the loop costs is the difference; graph floor (GPU): the captured step,
+  replayed
+
+Each contender lives in a process of its own, so that nothing one of them sets (threads, TF32, allocator) reaches another. They take turns
+in rounds of the same length, in the opposite order every other round; the first is warm-up. The device is idle as a round begins and ends.
+
+Columns: samples/s and ratio to the plain loop of the same round, as median [quartiles] over the rounds; milliseconds a step; share of the
+floor of the same precision (the graph floor, where there is one); share of peak: FLOP/s over the rate of a large matrix product in the same
+precision, measured in every round too.
+
+Learning rate schedule, augmentation, validation and the ragged last batch of an epoch are left out for all of them: they are not compared.
 """
 
 import argparse
 import importlib.util
+import json
+import multiprocessing
+import os
+import platform
+import shlex
 import statistics
+import sys
+import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmarks.preprocess import describe_machine
-from stages.models.kernels import gru as gru_kernel
-from stages.params import Augment, load_workload
-from stages.runtime import precision
-from stages.runtime.device import synchronize
-from stages.runtime.probe import one_batch
-from stages.sweep import make_fit
+from benchmarks.folklore import Data, random_tensors, spread
+from benchmarks.networks import Usual
+from stages.hardware import identify
+from stages.models import Shape
+from stages.params import Augment, Train, load_workload
+from stages.runtime import loop, precision
+from stages.runtime.batches import shuffled
+from stages.runtime.count import count_flop
+from stages.runtime.device import open_device, synchronize, use_tf32
+from stages.runtime.fit import Fit
+from stages.runtime.measure import matrix_rate
+from stages.runtime.step import AUTOCAST, autocast
+from stages.sweep import fit_to, read_training
+from stages.tasks import open_task
 
+WORKLOADS = ("sign", "pen", "price", "rally")
+PEERS = ("lightning", "accelerate")
+TUNED = {"tuned": True}
 NO_AUGMENT = Augment(group=1, mix=0.0, shift=0.0, warp=0.0)
-Steps = Iterator[None]  # one training step at each `next`
+STEPS_PER_EPOCH = 64  # on random data
+HEADER = (
+    "| contender | samples/s | ms a step | times the plain loop | of the floor | of peak |\n|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained: a workload's task with these settings, on random `data`, or on the workload's own (None)."""
+
+    workload: str
+    settings: Train
+    data: Data | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload}, batch {self.settings.batch_size}"
+
+    def describe(self) -> str:
+        model = ", ".join(f"{key} {value}" for key, value in asdict(self.settings.model).items() if key != "name")
+        shape = "the workload's own data"
+        if self.data:
+            of = self.data.shape
+            shape = f"random data, {self.data.num_sequences:,} sequences of {of.max_steps} steps x {of.num_features}"
+            shape += f", {of.num_outputs} outputs"
+        return f"{self.settings.model.name} ({model}); {shape}; threads {self.settings.threads}"
+
+
+def random_case(
+    workload: str, batch_size: int, num_steps: int, num_features: int, num_outputs: int, **model: Any
+) -> Case:
+    """`model` are changes to the model of params.yaml."""
+    block = load_workload(workload)
+    settings = replace(
+        block.train, batch_size=batch_size, model=replace(block.train.model, **model), augment=NO_AUGMENT
+    )
+    shape = Shape(num_features, num_outputs, num_steps, per_step=block.task == "detect")
+    return Case(workload, settings, Data(STEPS_PER_EPOCH * batch_size, block.task, shape))
+
+
+ONE_WAY: dict[str, Any] = {"num_layers": 1, "bidirectional": False}
+SIZES: dict[str, Callable[[], list[Case]]] = {
+    "params": lambda: [Case(name, replace(load_workload(name).train, augment=NO_AUGMENT), None) for name in WORKLOADS],
+    "guides": lambda: [
+        random_case("sign", 16, 20, 64, 15, hidden_size=128, **ONE_WAY),
+        random_case("sign", 32, 20, 64, 15, hidden_size=128, **ONE_WAY),
+        random_case("pen", 16, 30, 4, 10, hidden_size=256, num_layers=3, feedforward_size=1024),
+        random_case("price", 32, 30, 3, 10, hidden_size=128),
+        random_case("rally", 8, 64, 3, 5, hidden_size=128),
+    ],
+    "large": lambda: [
+        random_case("sign", 256, 20, 64, 15, hidden_size=256, **ONE_WAY),
+        random_case("pen", 128, 30, 4, 10, hidden_size=256, num_layers=3, feedforward_size=1024),
+        random_case("price", 256, 30, 3, 10, hidden_size=256),
+        random_case("rally", 128, 64, 3, 5, hidden_size=128),
+    ],
+    "huge": lambda: [
+        random_case("sign", 2048, 20, 64, 15, hidden_size=1024, **ONE_WAY),
+        random_case("pen", 1024, 128, 4, 10, hidden_size=768, num_heads=12, num_layers=6, feedforward_size=3072),
+        random_case("price", 2048, 30, 3, 10, hidden_size=1024),
+        random_case("rally", 1024, 64, 3, 5, hidden_size=512),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Contender:
+    loop: Callable[..., None]  # (fit, tick, contender): trains until `tick`, called after every step, raises Over
+    precision: str = "fp32"
+    step: str = "eager"
+    is_tandem: bool = False  # with Tandem's settings and kernels; the others get torch as it comes
+    options: dict[str, Any] = field(default_factory=dict)  # for `loop`
+
+
+@dataclass
+class Rounds:
+    """Samples/s of every contender, and FLOP/s of a large matrix product in every precision: one value a round."""
+
+    rates: dict[Any, list[float]]
+    peaks: dict[str, list[float]]
+    absent: dict[Any, str]  # contender -> why there is nothing
+
+    def ratios(self, one: Any, base: Any) -> list[float]:
+        """Within the rounds, because a machine's speed drifts."""
+        return [rate / other for rate, other in zip(self.rates[one], self.rates[base], strict=True)]
+
+    def of_peak(self, one: Any, flop_per_sample: float, of_precision: str) -> float:
+        pairs = zip(self.rates[one], self.peaks[of_precision], strict=True)
+        return statistics.median(rate * flop_per_sample / peak for rate, peak in pairs)
 
 
 def main() -> None:
+    options = parse()
+    print(f"{describe_machine(options.device)}\n\n`{command()}`", flush=True)
+    results = []
+    for case in SIZES[options.size]():
+        if case.workload not in options.workloads:
+            continue
+        if options.threads:
+            case = replace(case, settings=replace(case.settings, threads=options.threads))
+        try:
+            entered, said = contenders(case, options.device)
+        except OSError as error:
+            raise SystemExit(f"error: {error}") from None  # the prepared data are missing
+        if options.contenders:
+            entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
+        flop = flop_per_sample(case, options.device)
+        rounds = in_turns({name: (case, one) for name, one in entered.items()}, options)
+        print(f"\n## {case.name}\n\n{case.describe()}; {said}\n\n{HEADER}", flush=True)
+        for name in entered:
+            print(row(name, case, entered, rounds, flop), flush=True)
+        results.append(record(case, entered, rounds, flop, said))
+        save(options, {"cases": results})
+
+
+def row(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float) -> str:
+    rates = rounds.rates[name]
+    if not rates:
+        return f"| {name} | not measured: {rounds.absent[name]} | | | | |"
+    ratios = spread(rounds.ratios(name, "plain"), ".2f") if rounds.rates["plain"] else ""
+    base = floor_for(name, entered, rounds)
+    of_floor = f"{statistics.median(rounds.ratios(name, base)):.2f}" if base else ""
+    step = 1000 * case.settings.batch_size / statistics.median(rates)
+    of_peak = rounds.of_peak(name, flop, entered[name].precision)
+    return f"| {name} | {spread(rates, ',.0f')} | {step:.3g} | {ratios} | {of_floor} | {of_peak:.3f} |"
+
+
+def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
+    """The floor of the same precision: that of the graph, where there is one."""
+    for loop_of in (graph_floor, floor):
+        for base, one in entered.items():
+            if one.loop is loop_of and one.precision == entered[name].precision and rounds.rates[base]:
+                return base
+    return ""
+
+
+def record(case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float, said: str) -> dict[str, Any]:
+    """For JSON: all rounds, so that no table needs a second run."""
+    kept = {"name": case.name, "settings": asdict(case.settings), "data": case.data and asdict(case.data)}
+    kept |= {"precision_auto": said, "flop_per_sample": flop, "peak_flop_per_second": rounds.peaks, "contenders": {}}
+    for name, one in entered.items():
+        found = {"samples_per_second": rounds.rates[name]} if rounds.rates[name] else {"absent": rounds.absent[name]}
+        kept["contenders"][name] = {"precision": one.precision, "step": one.step, **found}
+    return kept
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", nargs="+", default=["sign", "pen", "price", "rally"])
+    parser.add_argument("--size", choices=tuple(SIZES), default="params", help="what is trained (params)")
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS, metavar="NAME")
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="beside the plain loop (all that apply)")
+    parser.add_argument("--threads", type=int, help="of every contender on the CPU (as params.yaml says: 1)")
+    return measuring(parser, rounds=5, seconds=2.0)
+
+
+def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float) -> argparse.Namespace:
+    """The options that say how to measure, added and read."""
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--rounds", type=int, default=5, help="after one of warm-up (5)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a round (2)")
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"2 or more, after one of warm-up ({rounds})")
+    parser.add_argument("--seconds", type=float, default=seconds, help=f"of each contender in a round ({seconds:g})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round there")
     options = parser.parse_args()
-    print(f"{describe_machine()}; device {options.device}, torch {torch.__version__}\n")
-    print("| workload | contender | samples/s, median [quartiles] | times the plain loop |\n|---|---|---|---|")
-    for workload in options.workloads:
-        rates = measure(contenders(workload, options.device), batch_of(workload), options)
-        plain = statistics.median(rates["plain"])
-        for name, found in rates.items():
-            low, middle, high = statistics.quantiles(found, n=4)
-            print(
-                f"| {workload} | {name} | {middle:,.0f} [{low:,.0f}, {high:,.0f}] | {middle / plain:.2f} |", flush=True
-            )
+    if options.rounds < 2:
+        parser.error(f"--rounds is {options.rounds}; a spread needs at least 2")
+    try:
+        identify(options.device)
+    except ValueError as error:
+        parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
+    return options
 
 
-def batch_of(workload: str) -> int:
-    return load_workload(workload).train.batch_size
+def command() -> str:
+    return shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
 
 
-def measure(steps_of: dict[str, Steps], batch_size: int, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Contender -> samples per second of every round but the first, in turns."""
-    device = torch.device(options.device)
-    rates: dict[str, list[float]] = {name: [] for name in steps_of}
-    for number in range(options.rounds + 1):
-        for name, steps in steps_of.items():
-            synchronize(device)
-            count, start = 0, time.perf_counter()
-            while time.perf_counter() - start < options.seconds:
-                next(steps)
-                count += 1
-            synchronize(device)
-            if number:
-                rates[name].append(count * batch_size / (time.perf_counter() - start))
-    return rates
-
-
-def contenders(workload: str, device: str) -> dict[str, Steps]:
-    found = {
-        "plain": plain(workload, device, 0),
-        "plain, own GRU": plain(workload, device, 0, nullcontext),
-        "workers 2": plain(workload, device, 2),
-        "tandem": tandem(workload, device, "fp32"),
-        "tandem auto": tandem(workload, device, "auto"),
-        "floor": floor(workload, device),
-    }
-    for name, loop in {"lightning": lightning, "accelerate": accelerate}.items():
-        if importlib.util.find_spec(name):
-            found[name] = loop(workload, device)
-    return found
-
-
-def fresh(workload: str, device: str) -> Any:
-    """A fit of the workload without augmentation, and without the ragged last batch, which only blurs a rate."""
-    fit = make_fit(workload, device)
-    fit.params = replace(fit.params, augment=NO_AUGMENT)
-    whole = len(fit.train_split) // fit.params.batch_size * fit.params.batch_size
-    fit.train_split = replace(
-        fit.train_split, tensors={name: tensor[:whole] for name, tensor in fit.train_split.tensors.items()}
+def describe_machine(device: str) -> str:
+    """Hardware and versions, and how busy the machine was just before."""
+    identity = identify(device)
+    gpu = f"{identity['name']}, driver {identity['driver']}; " if device == "cuda" else ""
+    versions = [f"{name} {version(name)}" for name in ("torch", *PEERS) if importlib.util.find_spec(name)]
+    return (
+        f"{gpu}{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores; {platform.system()}, Python {platform.python_version()}, "
+        f"{', '.join(versions)}; {time.strftime('%Y-%m-%d %H:%M')}, load {os.getloadavg()[0]:.1f}"
     )
+
+
+def save(options: argparse.Namespace, results: dict[str, Any]) -> None:
+    if options.json:
+        about = {"machine": describe_machine(options.device), "command": command()}
+        options.json.write_text(json.dumps({**about, **results}, indent=1))
+
+
+def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
+    """Those that apply on this device, and what `precision: auto` is there, in words."""
+    best, said = choose_precision(open_fit(case, Contender(tandem, is_tandem=True), device), device)
+    installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], device == "cuda"
+    found = {"plain": Contender(plain), "plain, 2 workers": Contender(plain, options={"num_workers": 2})}
+    if is_cuda:
+        found["plain, pageable"] = Contender(plain, options={"pinned": False})
+    else:
+        found["plain, Tandem's network"] = Contender(plain, options={"own_network": True})
+    if "accelerate" in installed:
+        found["accelerate"] = Contender(accelerate)
+    if "lightning" in installed:
+        found |= {"lightning default": Contender(lightning), "lightning tuned": Contender(lightning, options=TUNED)}
+    if best != "fp32":
+        found[f"plain, {best}"] = Contender(plain, best)
+        if "lightning" in installed:
+            found[f"lightning tuned, {best}"] = Contender(lightning, best, options=TUNED)
+    for chosen in dict.fromkeys(("fp32", best)):
+        own, suffix = ("tandem", "") if chosen == "fp32" else ("tandem auto", f", {chosen}")
+        found[own] = Contender(tandem, chosen, is_tandem=True)
+        found[f"floor{suffix}"] = Contender(floor, chosen, is_tandem=True)
+        if is_cuda:
+            found[f"{own} graph"] = Contender(tandem, chosen, "graph", is_tandem=True)
+            found[f"graph floor{suffix}"] = Contender(graph_floor, chosen, "graph", is_tandem=True)
+    return found, said
+
+
+def choose_precision(fit: Fit, device: str) -> tuple[str, str]:
+    """What `precision: auto` takes when it has never measured before."""
+    with tempfile.TemporaryDirectory() as folder:
+        known, precision.FILE = precision.FILE, Path(folder) / "precision.json"
+        try:
+            return precision.choose(fit, identify(device))
+        finally:
+            precision.FILE = known
+
+
+def open_fit(case: Case, contender: Contender, device: str) -> Fit:
+    """The training of `case`, without a ragged last batch, which only blurs a rate."""
+    settings = replace(case.settings, precision=contender.precision, step=contender.step)
+    if contender.is_tandem:
+        where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
+    else:
+        where = as_torch_comes(contender, settings.threads, device)
+    tensors, shape, task = random_training(case.data) if case.data else read_training(case.workload)
+    whole = len(tensors["targets"]) // settings.batch_size * settings.batch_size
+    fit: Fit = fit_to({name: tensor[:whole] for name, tensor in tensors.items()}, shape, task, settings, where)
+    if not contender.is_tandem and not contender.options.get("own_network"):
+        fit.model = Usual(fit.model)
     return fit
 
 
-def tandem(workload: str, device: str, wanted: str) -> Steps:
-    from stages.hardware import identify
-
-    fit = fresh(workload, device)
-    if wanted == "auto":
-        chosen, said = precision.choose(fit, identify(device))
-        print(f"<!-- {workload}: {said} -->")
-        fit.set_precision(chosen)
-    while True:
-        for batch in fit.training_batches():
-            fit.step(batch)
-            yield
+def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
+    """Nothing of what Tandem sets for itself (stages/runtime/device.py)."""
+    torch.set_num_threads(threads)
+    if contender.precision == "tf32":
+        torch.set_float32_matmul_precision("high")  # for cuDNN it is torch's default
+    return torch.device("cpu") if device == "cpu" else torch.device("cuda", 0)
 
 
-def floor(workload: str, device: str) -> Steps:
-    fit = fresh(workload, device)
-    batch = one_batch(fit, fit.params.batch_size)
-    while True:
-        fit.step(batch)
-        yield
+def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
+    torch.manual_seed(0)
+    names = [str(number) for number in range(data.shape.num_outputs)]
+    summary = {
+        "classes": names, "num_per_class": {"train": dict.fromkeys(names, 1)}, "features": [], "num_outputs": len(names),
+        "mean": [0.0], "std": [1.0], "target": {"name": "random", "transform": "difference"},
+    }  # fmt: skip
+    return random_tensors(data, torch.device("cpu")), data.shape, open_task(data.task, summary)
 
 
-def loader(fit: Any, num_workers: int) -> Any:
-    tensors = [fit.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
-    more = {"persistent_workers": True} if num_workers else {}
-    return DataLoader(
-        TensorDataset(*tensors), fit.params.batch_size, shuffle=True, num_workers=num_workers, drop_last=True,
-        pin_memory=fit.device.type == "cuda", **more,
-    )  # fmt: skip
+def flop_per_sample(case: Case, device: str) -> float:
+    if case.data:  # what is counted is one batch: no need for more
+        case = replace(case, data=replace(case.data, num_sequences=case.settings.batch_size))
+    fit = open_fit(case, Contender(tandem, is_tandem=True), device)
+    return count_flop(fit, fit.one_batch(case.settings.batch_size)) / case.settings.batch_size
 
 
-def loss_of(fit: Any, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
-    values, mask, targets = tensors
-    teacher = [targets] if hasattr(fit.params.model, "teacher_forcing") else []
-    outputs: torch.Tensor = model(values, mask, *teacher)
-    found: torch.Tensor = fit.task.loss(outputs, targets, mask, fit.params.label_smoothing)
+def peak_of(of_precision: str, device: torch.device) -> float:
+    """FLOP/s of a large matrix product."""
+    use_tf32(of_precision == "tf32")
+    return matrix_rate(device, AUTOCAST.get(of_precision, torch.float32))
+
+
+# The measuring side.
+
+
+def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Namespace) -> Rounds:
+    """Everyone in a process, in turns, `options.rounds` rounds after one of warm-up."""
+    precisions = dict.fromkeys(contender.precision for _, contender in entered.values())
+    found = Rounds({name: [] for name in entered}, {name: [] for name in precisions}, {})
+    # A server that has imported torch forks them: no second waits for imports, and nothing of this process is inherited. Lightning and
+    # Accelerate are imported by those who need them: an import that asked for the GPU there would take it from all who are forked later.
+    start = multiprocessing.get_context("forkserver")
+    start.set_forkserver_preload(
+        ["torch._dynamo", "benchmarks.networks", "benchmarks.folklore", "stages.runtime.fit", "stages.runtime.probe"]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        places: dict[Any, Place] = {}
+        try:
+            for number, (name, (case, contender)) in enumerate(entered.items()):
+                places[name] = Place(start, case, contender, options.device, Path(folder) / str(number))
+            for number in range(options.rounds + 1):
+                for name in reversed(entered) if number % 2 else entered:
+                    try:
+                        rate = places[name].turn(options.seconds)
+                    except RuntimeError as error:
+                        found.absent[name], found.rates[name] = str(error), []
+                    else:
+                        found.rates[name] += [rate] if number else []
+                for name in precisions:
+                    found.peaks[name] += [peak_of(name, torch.device(options.device))] if number else []
+        finally:
+            for place in places.values():
+                place.close()
     return found
 
 
-@contextmanager
-def stock_gru() -> Iterator[None]:
-    """nn.GRU as torch has it, for the model's forward pass."""
-    own, gru_kernel.takes = gru_kernel.takes, lambda x: False
+class Place:
+    """A contender's process, as seen from outside."""
+
+    def __init__(self, start: Any, case: Case, contender: Contender, device: str, folder: Path) -> None:
+        self.batch_size, self.failed = case.settings.batch_size, ""
+        self.pipe, other = start.Pipe()
+        self.process = start.Process(target=compete, args=(other, case, contender, device, folder))
+        self.process.start()
+        other.close()
+        self.answer()  # it has taken its first step, or failed, which the first turn tells
+
+    def turn(self, seconds: float) -> float:
+        """Samples/s. Raises RuntimeError with the reason where it cannot take part, or no longer."""
+        if not self.failed:
+            self.pipe.send(seconds)
+            count, spent = self.answer()
+        if self.failed:
+            raise RuntimeError(self.failed)
+        return count * self.batch_size / spent
+
+    def answer(self) -> tuple[int, float]:
+        """(steps, seconds)"""
+        try:
+            said = self.pipe.recv()
+        except EOFError:
+            self.process.join()
+            said = f"its process ended with exit code {self.process.exitcode}"
+        if isinstance(said, str):
+            self.failed = said
+            return 0, 0.0
+        return said
+
+    def close(self) -> None:
+        self.pipe.close()  # which is what ends it
+        self.process.join(30)
+        if self.process.is_alive():
+            self.process.kill()
+
+
+# The contender's side.
+
+
+class Over(BaseException):
+    """There are no more rounds. No Exception: a training framework's own handlers must let it through."""
+
+
+class Tick:
+    """Called after every step. Between two rounds it waits for the next one; counts the steps and the seconds of each."""
+
+    def __init__(self, pipe: Connection, device: torch.device) -> None:
+        self.pipe, self.device = pipe, device
+        self.count, self.start, self.end = 0, time.perf_counter(), 0.0
+
+    def __call__(self) -> None:
+        self.count += 1
+        if time.perf_counter() < self.end:
+            return
+        synchronize(self.device)
+        try:
+            self.pipe.send((self.count, time.perf_counter() - self.start))
+            seconds = self.pipe.recv()
+        except (EOFError, OSError):
+            raise Over from None
+        self.count, self.start = 0, time.perf_counter()
+        self.end = self.start + seconds
+
+
+def compete(pipe: Connection, case: Case, contender: Contender, device: str, folder: Path) -> None:
+    """What a contender's process does. What it prints goes to a file in `folder`, its own."""
+    folder.mkdir()
+    with (folder / "output.txt").open("w") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    os.chdir(folder)
     try:
-        yield
-    finally:
-        gru_kernel.takes = own
+        fit = open_fit(case, contender, device)
+        contender.loop(fit, Tick(pipe, fit.device), contender, **contender.options)
+    except Over:
+        pass
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+def tandem(fit: Fit, tick: Tick, contender: Contender) -> None:
+    def ticking() -> Iterator[Any]:
+        for batch in fit.training_batches():
+            yield batch
+            tick()  # the loop asks for the next one: the step is done
+
+    no_schedule: Any = SimpleNamespace(step=lambda: None)
+    while True:
+        loop.train_epoch(fit.model, ticking(), fit.step, no_schedule).item()
+        refuse_another_way(fit)
+
+
+def refuse_another_way(fit: Fit) -> None:
+    if fit.step.instead:
+        raise RuntimeError(f"step: graph was not possible: {fit.step.instead}")
+
+
+def floor(fit: Fit, tick: Tick, contender: Contender) -> None:
+    batch = fit.one_batch(fit.params.batch_size)
+    while True:
+        fit.step(batch)
+        tick()
+
+
+def graph_floor(fit: Fit, tick: Tick, contender: Contender) -> None:
+    """The captured step alone, without the copy of a batch to where it reads."""
+    batch = fit.one_batch(fit.params.batch_size)
+    while fit.step.graph is not None and fit.step.graph.captured is None:
+        fit.step(batch)
+    refuse_another_way(fit)
+    replay = fit.step.graph.captured.replay
+    while True:
+        replay()
+        tick()
+
+
+def loader(fit: Fit, num_workers: int = 0, pinned: bool = True) -> Any:
+    tensors = [fit.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
+    # fork: what a loader does on Linux, but not by itself in a process that a server forked.
+    more = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
+    return DataLoader(
+        TensorDataset(*tensors), fit.params.batch_size, shuffle=True, num_workers=num_workers,
+        pin_memory=pinned and fit.device.type == "cuda", **more,
+    )  # fmt: skip
+
+
+def loss_of(fit: Fit, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
+    values, mask, targets = tensors
+    teacher = [targets] if hasattr(fit.params.model, "teacher_forcing") else []
+    return fit.task.loss(model(values, mask, *teacher), targets, mask, fit.params.label_smoothing)
 
 
 def plain(
-    workload: str, device: str, num_workers: int, gru: Callable[[], AbstractContextManager[None]] = stock_gru
-) -> Steps:
-    """The loop of the tutorials. Its loader's workers start with its first step, not while another contender is timed."""
-    fit = fresh(workload, device)
-    optimizer = torch.optim.AdamW(fit.model.parameters(), lr=fit.params.learning_rate)
-    batches, losses = loader(fit, num_workers), []
+    fit: Fit, tick: Tick, contender: Contender, num_workers: int = 0, pinned: bool = True, own_network: bool = False
+) -> None:
+    model, device = fit.model, fit.device
+    optimizer = torch.optim.AdamW(model.parameters(), lr=fit.params.learning_rate)
+    batches = loader(fit, num_workers, pinned)
     while True:
+        total = 0.0
         for tensors in batches:
-            tensors = [tensor.to(fit.device, non_blocking=True) for tensor in tensors]
+            tensors = [tensor.to(device, non_blocking=pinned) for tensor in tensors]
             optimizer.zero_grad()
-            with gru():
-                loss = loss_of(fit, fit.model, tensors)
+            with autocast(contender.precision, device):
+                loss = loss_of(fit, model, tensors)
             loss.backward()
-            nn.utils.clip_grad_norm_(fit.model.parameters(), fit.params.clip_norm or float("inf"))
+            if fit.params.clip_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), fit.params.clip_norm)
             optimizer.step()
-            losses.append(loss.item())
-            yield
+            total += loss.item()
+            tick()
 
 
-def accelerate(workload: str, device: str) -> Steps:
+def accelerate(fit: Fit, tick: Tick, contender: Contender) -> None:
     from accelerate import Accelerator
 
-    fit = fresh(workload, device)
-    helper = Accelerator(cpu=device == "cpu")
+    helper = Accelerator(cpu=fit.device.type == "cpu")
     model, optimizer, batches = helper.prepare(
-        fit.model, torch.optim.AdamW(fit.model.parameters(), lr=fit.params.learning_rate), loader(fit, 0)
+        fit.model, torch.optim.AdamW(fit.model.parameters(), lr=fit.params.learning_rate), loader(fit)
     )
     while True:
         for tensors in batches:
             optimizer.zero_grad()
-            with stock_gru():
-                loss = loss_of(fit, model, tensors)
+            loss = loss_of(fit, model, tensors)
             helper.backward(loss)
-            helper.clip_grad_norm_(model.parameters(), fit.params.clip_norm or float("inf"))
+            if fit.params.clip_norm:
+                helper.clip_grad_norm_(model.parameters(), fit.params.clip_norm)
             optimizer.step()
-            yield
+            tick()
 
 
-def lightning(workload: str, device: str) -> Steps:
-    """Lightning owns its loop, so it runs in a thread of its own and is let go on a step at a time."""
-    import threading
+class Resident:
+    """Batches for Lightning as Tandem has them: cut from tensors that lie on the device."""
 
+    def __init__(self, fit: Fit) -> None:
+        self.fit = fit
+
+    def __len__(self) -> int:
+        return len(self.fit.train_split) // self.fit.params.batch_size
+
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        split = self.fit.train_split
+        for batch in split.batches(shuffled(split, self.fit.generator), self.fit.params.batch_size):
+            yield [batch.values, batch.mask, batch.targets]
+
+
+def lightning(fit: Fit, tick: Tick, contender: Contender, tuned: bool = False) -> None:
     import lightning as L
-
-    fit = fresh(workload, device)
-    go, done = threading.Semaphore(0), threading.Semaphore(0)
 
     class Module(L.LightningModule):
         def __init__(self) -> None:
@@ -210,35 +588,34 @@ def lightning(workload: str, device: str) -> Steps:
             self.network = fit.model
 
         def training_step(self, tensors: list[torch.Tensor], index: int) -> torch.Tensor:
-            with stock_gru():
-                return loss_of(fit, self.network, tensors)
+            loss = loss_of(fit, self.network, tensors)
+            if not tuned:
+                self.log("train_loss", loss)
+            return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.parameters(), lr=fit.params.learning_rate)
-
-        def on_train_batch_start(self, *_: Any) -> None:
-            go.acquire()
+            return torch.optim.AdamW(
+                self.parameters(), lr=fit.params.learning_rate, **({"fused": True} if tuned else {})
+            )
 
         def on_train_batch_end(self, *_: Any) -> None:
-            done.release()
+            tick()
 
-    threads = torch.get_num_threads()
+    class Tuned(Module):
+        def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+            return batch
 
-    def train() -> None:
-        torch.set_num_threads(threads)  # OpenMP counts by thread
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            trainer = L.Trainer(
-                accelerator="gpu" if device == "cuda" else "cpu", devices=1, max_epochs=-1, gradient_clip_val=fit.params.clip_norm,
-                enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, logger=False,
-            )  # fmt: skip
-            trainer.fit(Module(), loader(fit, 0))
+        def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, **_: Any) -> None:
+            # Lightning's own refuses a fused optimizer under bf16, for the sake of a loss scaling that bf16 does without.
+            if gradient_clip_val:
+                nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
-    threading.Thread(target=train, daemon=True).start()
-    while True:
-        go.release()
-        done.acquire()
-        yield
+    warnings.simplefilter("ignore")
+    trainer = L.Trainer(
+        accelerator="gpu" if fit.device.type == "cuda" else "cpu", devices=1, max_epochs=-1, gradient_clip_val=fit.params.clip_norm or None,
+        precision="bf16-mixed" if contender.precision == "bf16" else None, barebones=tuned,
+    )  # fmt: skip
+    trainer.fit(Tuned() if tuned else Module(), Resident(fit) if tuned else loader(fit))
 
 
 if __name__ == "__main__":

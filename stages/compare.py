@@ -64,6 +64,7 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
         "process_mib",
         "peak_rss_mib",
         "absent",
+        "finished_on",
         "precision",
         "said",
         "parameters_sha256",
@@ -112,11 +113,12 @@ def facts(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def measured_epochs(path: Path) -> list[float]:
-    """Seconds of every epoch after warm-up."""
+    """Seconds of every epoch after warm-up, on the device asked for."""
     import csv
 
     with path.open(encoding="utf-8") as file:
-        return [float(row["epoch_seconds"]) for row in csv.DictReader(file) if row["is_warmup"] == "0"]
+        counting = [row for row in csv.DictReader(file) if row["is_warmup"] == row["is_elsewhere"] == "0"]
+    return [float(row["epoch_seconds"]) for row in counting]
 
 
 def verdict(rows: list[dict[str, Any]]) -> str:
@@ -126,6 +128,10 @@ def verdict(rows: list[dict[str, Any]]) -> str:
     if len(by_kind) < 2:
         return f"{workload}: measured on one kind of device ({rows[0]['device']}); nothing to compare it with."
     cpu, gpu = by_kind["cpu"], by_kind["cuda"]
+    if gpu.get("finished_on", "cuda") != "cuda":
+        return (
+            f"{workload}: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
+        )
     differing = [name for name in SAME if cpu[name] != gpu[name]]
     if differing:
         said = ", ".join(
@@ -171,10 +177,13 @@ def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
         low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
         spread = f" [{low:.3f}, {high:.3f}]" if low is not None else ""
         vram = f"{row['peak_allocated_mib']:,.0f}" if row["peak_allocated_mib"] is not None else "none (CPU)"
+        timed = "none | none"
+        if row["epoch_seconds"] is not None:
+            timed = f"{row['epoch_seconds']:.3f}{spread} | {row['samples_per_second']:,.0f}"
         lines.append(
             f"| {row['workload']} | {row['task']}, {row['model']} | {row['device']}: {row['device_name']} "
             f"| {row['score_name']} {row['score']:.4f} "
-            f"| {row['epoch_seconds']:.3f}{spread} | {row['samples_per_second']:,.0f} | {row['train_seconds']:.1f} | {vram} "
+            f"| {timed} | {row['train_seconds']:.1f} | {vram} "
             f"| {row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']} |"
         )
     said = [f"- {row['workload']} on {row['device']}: {'; '.join(sentences(row))}." for row in rows]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from stages.runtime.relief import Relief
+
 # Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
 MLMODEL = """flavors:
   python_function:
@@ -45,6 +47,17 @@ class Job:
     plan: dict[str, Any]
     summary: dict[str, Any]
 
+    @classmethod
+    def of(cls, workload: str, device: str) -> Job:
+        return cls(
+            workload,
+            device,
+            load_workload(workload),
+            read_json(hardware_file(device)),
+            read_json(packed_dir(workload, device) / "plan.json"),
+            read_json(prepared_dir(workload) / "summary.json"),
+        )
+
     @property
     def folder(self) -> Path:
         return run_dir(self.workload, self.device)
@@ -59,27 +72,23 @@ class Job:
 
 
 def main(workload: str, device: str) -> None:
-    job = Job(
-        workload,
-        device,
-        load_workload(workload),
-        read_json(hardware_file(device)),
-        read_json(packed_dir(workload, device) / "plan.json"),
-        read_json(prepared_dir(workload) / "summary.json"),
-    )
+    job = Job.of(workload, device)
     journal = tracking.start()  # before torch: mlflow is imported in its own process meanwhile
     try:
         trained = read_json(job.folder / "tracking.json")
         journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})
         result, measured = evaluate(job)
         files = write_files(job, result, measured)
+        is_elsewhere = measured["device"] != job.identity["kind"]  # its times are not those of the run's device
         journal.metrics(
             {
                 **{f"test/{name}": value for name, value in result.metrics.items()},
-                "test/seconds": measured["evaluate_seconds"],
-                "test/samples_per_second": measured["samples_per_second"],
+                "test/seconds": None if is_elsewhere else measured["evaluate_seconds"],
+                "test/samples_per_second": None if is_elsewhere else measured["samples_per_second"],
             }
         )
+        if measured["out_of_memory"]:
+            journal.tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in files:
             journal.artifact(path, "evaluation")
         journal.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
@@ -95,27 +104,50 @@ def main(workload: str, device: str) -> None:
 
 
 def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
-    """What the test split comes to, and what was measured meanwhile."""
+    """What the test split comes to, and what was measured meanwhile: on the run's device, or on the CPU where that may take over."""
+    from stages.runtime.relief import OutOfMemory, may_finish_on_cpu
+
+    try:
+        return evaluate_on(job, job.identity["kind"], [])
+    except OutOfMemory as error:
+        if not may_finish_on_cpu(job.device, job.identity, job.params.train):
+            raise
+        taken = error.taken
+    return evaluate_on(job, "cpu", taken)
+
+
+def evaluate_on(job: Job, kind: str, taken: list[str]) -> tuple[Evaluation, dict[str, Any]]:
+    """`taken`: what was done about memory before."""
     from stages.predictor import load_network
     from stages.runtime import loop
     from stages.runtime.batches import in_order, load_split
     from stages.runtime.device import open_device
     from stages.runtime.measure import measure
+    from stages.runtime.relief import Relief, advice, told
 
     settings = job.params.train
-    where = open_device(job.identity, settings.threads, settings.deterministic)
-    split = load_split(store.packed_file(job.workload, job.device, "test", job.plan), where, job.plan["residency"])
-    model, _ = load_network(job.folder, job.params.evaluate.weights)
-    model.to(where)
-    outputs_of = lambda: loop.outputs_of(model, split.batches(in_order(split), BATCH_SIZE))  # noqa: E731
-    outputs_of()  # warm-up: the first pass also allocates and chooses kernels
-    with measure(where) as measured:
-        outputs = outputs_of()
+    where = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic)
+    split = load_split(store.packed_file(job.workload, job.device, "test", job.plan), where, "host")
+    relief = Relief(splits=[split], advice=advice(where))
+    if taken:
+        relief.taken += taken
+        relief.say("the evaluation is done on the CPU")
+    with told(relief):
+        model, _ = load_network(job.folder, job.params.evaluate.weights)
+        model.to(where)
+        if job.plan["residency"] == "device":
+            relief.hold()
+        batches = lambda: relief.batches(split, in_order(split), BATCH_SIZE)  # noqa: E731
+        loop.outputs_of(model, batches(), relief)  # warm-up: the first pass also allocates and chooses kernels
+        with measure(where) as measured:
+            outputs = loop.outputs_of(model, batches(), relief)
 
-    result = open_task(job.params.task, job.summary).evaluate(outputs.cpu(), job.read)
-    if isinstance(job.params.preprocess, Rally):
-        result.metrics.update(scores_by_noise(job, job.params.preprocess, model, where))
+        result = open_task(job.params.task, job.summary).evaluate(outputs.cpu(), job.read)
+        if isinstance(job.params.preprocess, Rally):
+            result.metrics.update(scores_by_noise(job, job.params.preprocess, model, where, relief))
     return result, {
+        "device": kind,
+        "out_of_memory": relief.taken,
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
         "num_samples": len(split),
@@ -124,7 +156,9 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
     }
 
 
-def scores_by_noise(job: Job, params: Rally, model: torch.nn.Module, where: torch.device) -> dict[str, float]:
+def scores_by_noise(
+    job: Job, params: Rally, model: torch.nn.Module, where: torch.device, relief: Relief
+) -> dict[str, float]:
     """The score on newly simulated sequences with less and more noise than in training: how much camera the model can do without."""
     import torch
 
@@ -142,7 +176,8 @@ def scores_by_noise(job: Job, params: Rally, model: torch.nn.Module, where: torc
         split = Split(
             {"values": values, "mask": torch.ones(targets.shape, dtype=torch.bool), "targets": targets}, where
         )
-        outputs = loop.outputs_of(model, split.batches(in_order(split), BATCH_SIZE)).cpu()
+        batches = relief.batches(split, in_order(split), BATCH_SIZE)
+        outputs = loop.outputs_of(model, batches, relief).cpu()
         score = task.score(task.predict(outputs), targets, split.tensors["mask"])
         found[f"{task.score_name}_at_noise_{noisy.noise:g}px"] = score
     return found

@@ -59,6 +59,7 @@ BLOCK = """\
     batch_size: {batch_size}
     accumulation: 1
     precision: fp32
+    on_out_of_memory: stop # when nothing helps any more; cpu: a training of device auto finishes there
     step: eager # graph: as one CUDA graph; compile: torch.compile
     probe: true # spend a second or two before the first epoch on what bounds it, and what would help
     learning_rate: {learning_rate}
@@ -234,7 +235,13 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     linear = {"start": 1.0, "end": 0.0, "decay": "linear"}
     of_model: dict[str, dict[str, Any]] = {
         "gru": {"bidirectional": True, "dropout": dropout},
-        "transformer": {"num_layers": 2, "num_heads": 4, "feedforward_size": 2 * width, "dropout": 0.1},
+        "transformer": {
+            "num_layers": 2,
+            "num_heads": 4,
+            "feedforward_size": 2 * width,
+            "dropout": 0.1,
+            "checkpoint_activations": False,
+        },
         "conv_gru": {"num_convolutions": 2, "kernel_size": 5, "dropout": dropout},
         "seq2seq": {"dropout": dropout, "cell": "native", "teacher_forcing": linear},
     }

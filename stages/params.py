@@ -111,6 +111,7 @@ class Transformer:
     num_heads: int
     feedforward_size: int  # width of the hidden layer inside each block
     dropout: float  # on the output of each sublayer
+    checkpoint_activations: bool = False  # computed again in the backward pass instead of kept
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ class Train:
     batch_size: int
     accumulation: int  # the batch is worked through in this many parts, to save memory; the step is the same
     precision: Literal["fp32", "tf32", "bf16", "fp16", "auto"]
+    on_out_of_memory: Literal["stop", "cpu"]  # when nothing else helps; cpu: device auto finishes there
     step: Literal["eager", "graph", "compile"]
     probe: bool  # spend a second or two before the first epoch on finding out what bounds it
     learning_rate: float

@@ -433,8 +433,10 @@ def draw_scores(axes: "Axes", run: Mapping[str, Any], width: float) -> None:
 
 def draw_seconds(axes: "Axes", run: Mapping[str, Any]) -> None:
     """A dot per epoch and a box of those that count. The axis fits these: a warm-up epoch beyond it is written at the edge."""
-    warmup = epochs_of([row for row in run["timings"] if row["is_warmup"]], "epoch_seconds")
-    epochs, seconds = epochs_of([row for row in run["timings"] if not row["is_warmup"]], "epoch_seconds")
+    elsewhere = [row for row in run["timings"] if row.get("is_elsewhere")]  # where memory ran out, and the CPU went on
+    apart = [row for row in run["timings"] if row["is_warmup"] or row in elsewhere]
+    warmup = epochs_of(apart, "epoch_seconds")
+    epochs, seconds = epochs_of([row for row in run["timings"] if row not in apart], "epoch_seconds")
     median = float(np.median(seconds or warmup[1]))
     bottom, top = min(seconds or warmup[1]), max(seconds or warmup[1])
     room = max(0.3 * (top - bottom), 0.1 * median)
@@ -465,7 +467,7 @@ def draw_seconds(axes: "Axes", run: Mapping[str, Any]) -> None:
                 short_seconds(value), (epoch, height), (6, -3), textcoords="offset points", fontsize=8, color="0.35"
             )
     axes.set(ylabel="seconds per epoch", ylim=(bottom, top), xlabel="epoch")
-    also = f", {len(warmup[0])} of warm-up in grey" if warmup[0] else ""
+    also = f", {len(warmup[0])} of warm-up{' or on the CPU' if elsewhere else ''} in grey" if warmup[0] else ""
     axes.set_title(f"{plain(run['label'], 60)}\n{said}{also}", fontsize=10)
 
 
@@ -539,12 +541,14 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def draw_bars(
-    axes: "Axes", group: Sequence[Mapping[str, Any]], values: Sequence[float], form: str, unit: float
+    axes: "Axes", group: Sequence[Mapping[str, Any]], found: Sequence[float | None], form: str, unit: float
 ) -> None:
     """A bar per run, with room for its number. The axis reaches `unit` (a perfect score is 1) and below zero only where a value does."""
     colours = [DEVICE_COLOURS[row["device"]] for row in group]
+    values = [value or 0.0 for value in found]
     bars = axes.barh(range(len(group)), values, color=colours, height=0.7)
-    axes.bar_label(bars, labels=[form.format(value) for value in values], padding=3, fontsize=9)
+    labels = ["none" if value is None else form.format(value) for value in found]
+    axes.bar_label(bars, labels=labels, padding=3, fontsize=9)
     low, high = min(0.0, *values), max(unit, *values)
     span = (high - low) or 1.0
     axes.set(

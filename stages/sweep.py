@@ -10,7 +10,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass
 from typing import Any
 
-from stages.params import load_workload
+from stages.params import Train, load_workload
 from stages.runtime import store
 from stages.runtime.store import prepared_dir, read_json
 
@@ -87,24 +87,39 @@ def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tu
 
 def make_fit(workload: str, device: str) -> Any:
     """The workload's training on `device`, with the training split in memory there."""
+    from stages.hardware import identify
+    from stages.runtime.device import open_device
+
+    settings = load_workload(workload).train
+    where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
+    return fit_to(*read_training(workload), settings, where)
+
+
+def read_training(workload: str) -> tuple[dict[str, Any], Any, Any]:
+    """The training split's tensors as preprocess wrote them, the Shape of a network for them, and their task."""
+    import torch
+
+    from stages.models import Shape
+    from stages.preload import read_arrays
+    from stages.tasks import open_task
+
+    summary = read_json(prepared_dir(workload) / "summary.json")
+    task = open_task(load_workload(workload).task, summary)
+    arrays = read_arrays(prepared_dir(workload), "train", summary)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
+
+
+def fit_to(tensors: dict[str, Any], shape: Any, task: Any, settings: Train, where: Any) -> Any:
+    """The training of a new network on `tensors`, which lie on the torch device `where`."""
     import torch
 
     from stages import models
-    from stages.hardware import identify
-    from stages.preload import read_arrays
     from stages.runtime.batches import Split
-    from stages.runtime.device import open_device
     from stages.runtime.fit import Fit
-    from stages.tasks import open_task
 
-    block, summary = load_workload(workload), read_json(prepared_dir(workload) / "summary.json")
-    settings, task = block.train, open_task(block.task, summary)
-    where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
-    arrays = read_arrays(prepared_dir(workload), "train", summary)
-    split = Split({name: torch.from_numpy(array).to(where) for name, array in arrays.items()}, where)
+    split = Split({name: tensor.to(where) for name, tensor in tensors.items()}, where)
     torch.manual_seed(settings.seed)
-    model = models.build(settings.model, models.Shape.of(summary, task)).to(where)
-    fit = Fit(model, split, split, settings, task)
+    fit = Fit(models.build(settings.model, shape).to(where), split, split, settings, task)
     fit.step.may_adapt = False
     fit.model.train()
     return fit
@@ -114,12 +129,13 @@ def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
     """None where the batch does not fit."""
     import torch
 
-    from stages.runtime.probe import memory_needs, one_batch, seconds_of
+    from stages.runtime.count import memory_needs
+    from stages.runtime.measure import seconds_of
     from stages.runtime.step import is_out_of_memory
 
     is_cuda = fit.device.type == "cuda"
     try:
-        batch = one_batch(fit, size, repeat=True)
+        batch = fit.one_batch(size, repeat=True)
         if is_cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(fit.device)

@@ -14,7 +14,8 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stages.models import Shape
@@ -37,21 +38,27 @@ if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has sta
     from stages.runtime.checkpoint import Checkpoint
     from stages.runtime.fit import Epoch, Fit
 
+    # Makes the same training on the CPU: (its state, what was done about memory) -> fit
+    Elsewhere = Callable[[dict[str, Any] | None, list[str]], Fit]
+
 # What training runs through besides the workload's own model and task (results/code/): dvc.yaml names the same files.
 CODE = (
     "stages/train.py",
     "stages/augment.py",
     "stages/models/kernels/attention.py",
+    "stages/models/kernels/decoder.py",
     "stages/models/kernels/dropout.py",
     "stages/models/kernels/gru.py",
     "stages/models/parts.py",
     "stages/runtime/batches.py",
+    "stages/runtime/count.py",
     "stages/runtime/device.py",
     "stages/runtime/fit.py",
     "stages/runtime/loop.py",
     "stages/runtime/measure.py",
     "stages/runtime/precision.py",
     "stages/runtime/probe.py",
+    "stages/runtime/relief.py",
     "stages/runtime/step.py",
 )
 # What preprocess learned from the data, which a new table must be treated with too.
@@ -100,6 +107,19 @@ class Job:
     inputs: dict[str, Any]
     preset: str
 
+    @classmethod
+    def of(cls, workload: str, device: str) -> Job:
+        return cls(
+            workload,
+            device,
+            load_workload(workload),
+            read_json(hardware_file(device)),
+            read_json(packed_dir(workload, device) / "plan.json"),
+            read_json(prepared_dir(workload) / "summary.json"),
+            read_inputs(workload, device),
+            read_json(preset_file(workload))["preset"],
+        )
+
     @property
     def task(self) -> Task:
         return open_task(self.params.task, self.summary)
@@ -126,30 +146,22 @@ class Record:
 
 
 def main(workload: str, device: str) -> None:
-    job = Job(
-        workload,
-        device,
-        load_workload(workload),
-        read_json(hardware_file(device)),
-        read_json(packed_dir(workload, device) / "plan.json"),
-        read_json(prepared_dir(workload) / "summary.json"),
-        read_inputs(workload, device),
-        read_json(preset_file(workload))["preset"],
-    )
+    job = Job.of(workload, device)
     journal = tracking.start()
     status = "FAILED"
     try:
         from stages.runtime.checkpoint import Checkpoint
+        from stages.runtime.relief import may_finish_on_cpu, told
 
+        elsewhere = partial(on_the_cpu, job) if may_finish_on_cpu(device, job.identity, job.params.train) else None
         checkpoint = Checkpoint.of(workload, device, job.inputs)
         with checkpoint.held(), Interruption() as interruption:
-            fit = make_fit(job)
-            record = resume(job, fit, checkpoint)
-            prepare(job, fit, record)
+            fit, record = begin(job, checkpoint, elsewhere)
             open_run(job, fit, record, journal)
-            run_epochs(job, fit, record, checkpoint, journal, interruption)
-            refuse_changed_inputs(job, fit, record, checkpoint)
-            result = write_results(job, fit, record, journal)
+            fit = run_epochs(job, fit, record, checkpoint, journal, interruption, elsewhere)
+            with told(fit.relief):
+                refuse_changed_inputs(job, fit, record, checkpoint)
+                result = write_results(job, fit, record, journal)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -160,44 +172,87 @@ def main(workload: str, device: str) -> None:
         run_dir(workload, device) / "tracking.json", {"token": record.token, "experiment": workload, **known}
     )
     checkpoint.path.unlink(missing_ok=True)
-    print(
-        f"{workload} on {job.identity['name']}: epoch {result['epoch_seconds']:.3f} s "
-        f"(median of {result['num_epochs_measured']}), {result['samples_per_second']:,.0f} samples/s, "
-        f"{result['train_seconds']:.1f} s in all"
-    )
+    timed = "no epoch of it was timed there"
+    if result["num_epochs_measured"]:
+        timed = (
+            f"epoch {result['epoch_seconds']:.3f} s (median of {result['num_epochs_measured']}), "
+            f"{result['samples_per_second']:,.0f} samples/s"
+        )
+    finished = ", finished on the CPU" if fit.relief.moved else ""
+    print(f"{workload} on {job.identity['name']}{finished}: {timed}, {result['train_seconds']:.1f} s in all")
 
 
-def make_fit(job: Job) -> Fit:
-    """The device, the data on it, the model and its training, all from the seed."""
+def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tuple[Fit, Record]:
+    """A new training, or an interrupted one where it stopped, with the record to go on with."""
+    import torch
+
+    from stages.runtime.relief import OutOfMemory
+
+    saved, found = checkpoint.load(torch.device("cpu"))
+    if found:
+        print(
+            found + (f", epoch {saved['fit']['epochs_done']} of {job.params.train.epochs}" if saved else ""), flush=True
+        )
+    record = Record(**saved["record"]) if saved else Record(tracking.new_token())
+    state = saved["fit"] if saved else None
+    kind = state["device"] if state else job.identity["kind"]
+    try:
+        fit = make_fit(job, kind, state)
+        prepare(job, fit, record)
+        return fit, record
+    except OutOfMemory as error:
+        if elsewhere is None or kind == "cpu":
+            raise
+        taken = error.taken
+    fit = elsewhere(state, taken)
+    prepare(job, fit, record)
+    return fit, record
+
+
+def make_fit(job: Job, kind: str, state: dict[str, Any] | None) -> Fit:
+    """The device, the model and its training, all from the seed, and the data; then where `state` says."""
     import torch
 
     from stages import models
     from stages.runtime.batches import load_split
     from stages.runtime.device import open_device
     from stages.runtime.fit import Fit
+    from stages.runtime.relief import Relief, advice, told
 
     settings = job.params.train
-    device = open_device(job.identity, settings.threads, settings.deterministic, settings.precision)
-    train, val = (
-        load_split(store.packed_file(job.workload, job.device, split, job.plan), device, job.plan["residency"])
-        for split in ("train", "val")
-    )
-    torch.manual_seed(settings.seed)
-    model = models.build(settings.model, job.shape).to(device)
-    return Fit(model, train, val, settings, job.task)
-
-
-def resume(job: Job, fit: Fit, checkpoint: Checkpoint) -> Record:
-    """Put `fit` where an interrupted training stopped, if there is one; return the record to go on with."""
-    saved, found = checkpoint.load(fit.device)
-    if found:
-        print(
-            found + (f", epoch {saved['fit']['epochs_done']} of {job.params.train.epochs}" if saved else ""), flush=True
+    if kind == "cpu" != job.identity["kind"] and settings.precision == "fp16":
+        settings = replace(settings, precision="fp32")  # of the two the CPU has only this
+    device = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic, settings.precision)
+    with told(Relief(advice=advice(device, settings.precision))):
+        train, val = (
+            load_split(store.packed_file(job.workload, job.device, split, job.plan), device, "host")
+            for split in ("train", "val")
         )
-    if saved is None:
-        return Record(tracking.new_token())
-    fit.restore(saved["fit"])
-    return Record(**saved["record"])
+        torch.manual_seed(settings.seed)
+        model = models.build(settings.model, job.shape).to(device)
+        fit = Fit(model, train, val, settings, job.task)
+        if state is not None:
+            fit.restore(state)
+        if job.plan["residency"] == "device" and not (state and state["relief"]["streams"]):
+            fit.relief.hold()
+    return fit
+
+
+def on_the_cpu(job: Job, state: dict[str, Any] | None, taken: list[str]) -> Fit:
+    """The same training on the CPU, from `state` on, where memory ran out at the end of everything that was `taken`.
+
+    Batches, their order and what augmentation draws are as they would have been: all of it comes from generators on the CPU.
+    """
+    fit = make_fit(job, "cpu", None)
+    if state is not None:
+        # The CPU's memory is another one: there it begins with whole batches again.
+        precision = "fp32" if state["precision"] == "fp16" else state["precision"]
+        step = {**state["step"], "accumulation": fit.step.accumulation}
+        fit.restore({**state, "precision": precision, "step": step, "relief": fit.relief.state()})
+    fit.relief.taken[:0] = taken
+    fit.relief.moved = True
+    fit.relief.say(f"the training goes on on the CPU, from the start of epoch {fit.epochs_done + 1}")
+    return fit
 
 
 def prepare(job: Job, fit: Fit, record: Record) -> None:
@@ -207,7 +262,7 @@ def prepare(job: Job, fit: Fit, record: Record) -> None:
     if fit.epochs_done:
         return
     if job.params.train.precision == "auto":
-        chosen, said = precision.choose(fit, job.identity)
+        chosen, said = precision.choose(fit, {**job.identity, "kind": fit.device.type})
         fit.set_precision(chosen)
         print(said, flush=True)
     if job.params.train.probe:
@@ -217,20 +272,29 @@ def prepare(job: Job, fit: Fit, record: Record) -> None:
         else:
             record.probe = found.numbers()
             record.said = {"bound": found.sentence(), "memory": found.memory_sentence()}
+            if missing := found.missing_sentence():
+                record.said["not_measured"] = missing
         print(record.said["bound"], flush=True)
 
 
 def run_epochs(
-    job: Job, fit: Fit, record: Record, checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
-) -> None:
+    job: Job,
+    fit: Fit,
+    record: Record,
+    checkpoint: Checkpoint,
+    journal: tracking.Journal,
+    interruption: Interruption,
+    elsewhere: Elsewhere | None,
+) -> Fit:
+    """Train to the end; return the fit that got there, which is another one where `elsewhere` had to take over."""
     settings, score, num_samples = job.params.train, job.task.score_name, len(fit.train_split)
     progress = Progress(f"{job.workload} on {job.identity['name']}", settings.epochs, fit.epochs_done)
     saved_at, save_seconds = time.monotonic(), 0.0
     while fit.epochs_done < settings.epochs:
-        epoch = fit.epoch()
+        fit, epoch = next_epoch(fit, journal, elsewhere)
         check_finite(epoch, checkpoint)
         record.history.append(history_row(epoch, score))
-        record.timings.append(timing_row(epoch, num_samples, settings.warmup_epochs))
+        record.timings.append(timing_row(epoch, num_samples, settings.warmup_epochs, fit.relief.moved))
         journal.metrics(epoch_metrics(epoch, num_samples, score), step=epoch.number)
         progress.show(epoch, score, num_samples)
 
@@ -245,10 +309,45 @@ def run_epochs(
                 print(f"interrupted after epoch {fit.epochs_done}, saved in {where}; run again to go on", flush=True)
                 raise KeyboardInterrupt
     progress.close()
+    return fit
+
+
+def next_epoch(fit: Fit, journal: tracking.Journal, elsewhere: Elsewhere | None) -> tuple[Fit, Epoch]:
+    """Move on by an epoch. Where memory runs out for good, it begins again in the fit that `elsewhere` makes, if that may be."""
+    from stages.runtime.fit import on_cpu
+    from stages.runtime.relief import OutOfMemory, told
+
+    num_taken, start = len(fit.relief.taken), None
+    try:
+        with told(fit.relief):
+            if elsewhere and not fit.relief.moved:
+                start = on_cpu(fit.state())
+            return fit, fit.epoch()
+    except OutOfMemory as error:
+        if start is None:
+            raise
+        taken = error.taken
+    finally:
+        if len(fit.relief.taken) > num_taken:
+            journal.tags(memory_tags(fit))
+    # Outside the `except`: the error holds what lay in the memory that ran out.
+    assert elsewhere is not None
+    fit = elsewhere(start, taken)
+    journal.tags(memory_tags(fit))
+    return next_epoch(fit, journal, None)
+
+
+def memory_tags(fit: Fit) -> dict[str, str]:
+    """What MLflow is told about memory that ran out; nothing where it did not."""
+    tags = {"out_of_memory": "; ".join(fit.relief.taken)} if fit.relief.taken else {}
+    return {**tags, "finished_on": fit.device.type} if fit.relief.moved else tags
 
 
 def save(fit: Fit, record: Record, checkpoint: Checkpoint) -> None:
-    checkpoint.save({"fit": fit.state(), "record": vars(record)})
+    from stages.runtime.relief import told
+
+    with told(fit.relief):
+        checkpoint.save({"fit": fit.state(), "record": vars(record)})
 
 
 def refuse_changed_inputs(job: Job, fit: Fit, record: Record, checkpoint: Checkpoint) -> None:
@@ -283,14 +382,26 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     store.write_table(out / "history.csv", record.history)
     store.write_table(out / "timings.csv", record.timings)
     result = summarize(record.timings)
-    record.said["device"] = device_sentence(fit, result)
+    record.said["device"] = device_sentence(
+        fit,
+        job.identity["kind"],
+        sum(row["is_elsewhere"] for row in record.timings),
+        {**result, "num_kernels": record.probe.get("num_kernels")},
+    )
+    if fit.relief.taken:
+        record.said["out_of_memory"] = f"memory ran out: {', then '.join(fit.relief.taken)}"
+    absent = {name: why for name, why in fit.absent.items() if result.get(name) is None}
+    if not result["num_epochs_measured"]:
+        why = f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; those on the CPU do not count for it"
+        absent |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
     store.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
     store.write_json(
         out / "measured.json",
         {
-            **circumstances(fit.absent, job.identity),
+            **circumstances(absent, job.identity),
             **digests(job.inputs),
-            "out_of_memory": fit.step.relief.taken,
+            "out_of_memory": fit.relief.taken,
+            "finished_on": fit.device.type,
             "precision": fit.step.precision,
             "probe": record.probe,
             "said": record.said,
@@ -305,20 +416,19 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     return result
 
 
-def device_sentence(fit: Fit, result: dict[str, Any]) -> str:
-    """Whether the device was used: what was checked, and what was measured."""
-    said = (
-        f"parameters, batches and outputs were on {fit.device.type} in each of {len(fit.verified)} epochs, "
-        f"the process kept {result['cpu_share']:.2f} CPU cores busy"
-    )
-    if fit.device.type == "cpu":
-        return said
+def device_sentence(fit: Fit, asked: str, num_elsewhere: int, result: dict[str, Any]) -> str:
+    """Whether the device was used: what was checked, and what was measured on the one asked for."""
+    places = {asked: len(fit.verified) - num_elsewhere, fit.device.type: num_elsewhere or len(fit.verified)}
+    said = " and ".join(f"on {kind} in each of {count} epochs" for kind, count in places.items() if count)
     measured = {
+        "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
+        "the process kept {:.2f} CPU cores busy": result["cpu_share"],
         "a kernel ran {:.0%} of the time": result["gpu_busy_share"],
         "peak VRAM of this process {:,.0f} MiB": result["process_mib"],
         "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }
-    return ", ".join([said, *(text.format(value) for text, value in measured.items() if value is not None)])
+    found = [text.format(value) for text, value in measured.items() if value is not None]
+    return ", ".join([f"parameters, batches and outputs were {said}", *found])
 
 
 def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> None:
@@ -351,6 +461,7 @@ def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> N
             "preset": job.preset,
             "data.sha256": job.data_sha256,
             **git,
+            **memory_tags(fit),
             **tracking.caller_tags(),
         },
         dataset=dataset_of(job),
@@ -360,8 +471,10 @@ def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> N
 def read_inputs(workload: str, device: str) -> dict[str, Any]:
     """All that decides the outcome: what a checkpoint belongs to, and what must not change while training."""
     load_params.cache_clear()
+    parameters = flatten(load_workload(workload).train)
+    del parameters["on_out_of_memory"]  # where a training may go on does not make it another one
     return {
-        "parameters": flatten(load_workload(workload).train),
+        "parameters": parameters,
         "data": read_json(packed_dir(workload, device) / "plan.json")["sha256"],
         "code": {**read_json(code_file(workload)), **{name: sha256_file(store.ROOT / name) for name in CODE}},
         "hardware": read_json(hardware_file(device)),
@@ -422,11 +535,12 @@ def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
     }
 
 
-def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, Any]:
+def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_elsewhere: bool) -> dict[str, Any]:
     measured = epoch.training
     return {
         "epoch": epoch.number,
         "is_warmup": int(epoch.number <= warmup_epochs),
+        "is_elsewhere": int(is_elsewhere),  # on another device than the one asked for
         "epoch_seconds": measured.seconds,
         "samples_per_second": num_samples / measured.seconds,
         "validation_seconds": epoch.validation.seconds,
@@ -451,9 +565,10 @@ def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float
 def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
     """The run's measurements: medians and quartiles over the epochs after warm-up; peaks, means and sums over all of them.
 
-    What could not be measured is None; measured.json says why.
+    Epochs on another device than the one asked for count in `train_seconds` alone. What could not be measured is None.
     """
-    measured = [row for row in timings if not row["is_warmup"]]
+    here = [row for row in timings if not row["is_elsewhere"]]
+    measured = [row for row in here if not row["is_warmup"]]
     seconds = [row["epoch_seconds"] for row in measured]
     low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
     reduced: list[tuple[Callable[[list[float]], float], tuple[str, ...]]] = [
@@ -464,15 +579,15 @@ def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, float | None] = {}
     for reduce, names in reduced:
         for name in names:
-            values = [row[name] for row in timings if row[name] is not None]
+            values = [row[name] for row in here if row[name] is not None]
             found[name] = reduce(values) if values else None
     return {
-        "epoch_seconds": statistics.median(seconds),
+        "epoch_seconds": statistics.median(seconds) if seconds else None,
         "epoch_seconds_quartile_low": low,
         "epoch_seconds_quartile_high": high,
-        "samples_per_second": statistics.median(row["samples_per_second"] for row in measured),
+        "samples_per_second": statistics.median(row["samples_per_second"] for row in measured) if measured else None,
         "num_epochs_measured": len(measured),
-        "num_epochs_warmup": len(timings) - len(measured),
+        "num_epochs_warmup": len(here) - len(measured),
         "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
         **found,
     }

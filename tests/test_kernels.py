@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.models import seq2seq
-from stages.models.kernels import attention, dropout, gru
+from stages.models import Shape, seq2seq
+from stages.models.kernels import attention, decoder, dropout, gru
 
 SIZES = pytest.mark.parametrize(
     ("num_directions", "num_layers", "num_sequences", "num_steps"),
@@ -281,15 +281,73 @@ def test_dropout_has_the_gradient_of_what_it_did_and_repeats_with_the_seed():
     assert not torch.equal(dropout.dropout(x, 0.4), y)
 
 
-@pytest.mark.parametrize("num_layers", [1, 2])
-def test_one_step_of_the_decoder_is_that_of_nn_lstm(num_layers):
+@pytest.mark.parametrize("num_layers", [1, 2, 3])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_the_decoder_and_its_gradients_are_those_of_nn_lstm_step_by_step(num_layers, share, monkeypatch):
+    """`share` of the inputs are a teacher's."""
     torch.manual_seed(0)
-    lstm = nn.LSTM(3, 4, num_layers, batch_first=True, dtype=torch.float64)
-    x = torch.randn(5, 3, dtype=torch.float64)
-    state = tuple(torch.randn(num_layers, 5, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    outputs, expected = lstm(x.unsqueeze(1), state)
-    found, after = seq2seq.one_step(lstm, x, state)
-    torch.testing.assert_close((found, *after), (outputs[:, 0], *expected), rtol=1e-12, atol=1e-14)
-    of = [*state, *lstm.parameters()]
-    gradients_of = [torch.autograd.grad(sum((y**2).sum() for y in ys), of) for ys in (after, expected)]
-    torch.testing.assert_close(*gradients_of, rtol=1e-12, atol=1e-14)
+    network = forecaster(num_layers)
+    values, mask = torch.randn(5, 6, 3, dtype=torch.float64), torch.ones(5, 6, dtype=torch.bool)
+    teacher = torch.randn(5, 4, dtype=torch.float64)
+    teacher[torch.rand(5, 4) >= share] = torch.nan
+    weights = torch.randn(5, 4, dtype=torch.float64)
+    found = network(values, mask, teacher)
+    gradient = torch.autograd.grad((found * weights).sum(), list(network.parameters()))
+    monkeypatch.setattr(decoder, "takes", lambda lstm, x: False)
+    expected = network(values, mask, teacher)
+    expected_gradient = torch.autograd.grad((expected * weights).sum(), list(network.parameters()))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-14)
+    if share == 0.0:
+        monkeypatch.undo()
+        assert torch.equal(network(values, mask), found)  # without a teacher
+
+
+def forecaster(num_layers: int, dropout_p: float = 0.0) -> seq2seq.Seq2SeqNetwork:
+    shape = Shape(num_features=3, num_outputs=4, max_steps=6, per_step=False)
+    network = seq2seq.Seq2SeqNetwork(
+        shape, hidden_size=4, num_layers=num_layers, dropout=dropout_p, cell="native"
+    ).double()
+    for parameter in network.decoder.parameters():
+        nn.init.normal_(parameter)  # large enough to saturate some gates
+    return network
+
+
+def test_the_decoder_passes_gradcheck_with_dropout_within_and_before_the_head():
+    torch.manual_seed(0)
+    L, S, B, H = 2, 3, 2, 4
+    network = forecaster(L)
+    teacher = torch.tensor([[torch.nan, 1.0], [0.5, torch.nan], [torch.nan, torch.nan]], dtype=torch.float64)
+    factors = [dropout.factor(shape, 0.5).double() for shape in ((S, B, H), (S, L - 1, B, H))]
+    inputs = [torch.randn(B), torch.randn(L, B, H), torch.randn(L, B, H), network.head.weight, network.head.bias]
+    inputs = [tensor.detach().double().requires_grad_() for tensor in inputs]
+    weights = [weight for layer in network.decoder.all_weights for weight in layer]
+
+    def run(fed: Tensor, hidden: Tensor, cell: Tensor, *rest: Tensor) -> Tensor:
+        return decoder.Decoder.apply(fed, hidden, cell, teacher, *factors, *rest)
+
+    assert torch.autograd.gradcheck(run, (*inputs, *weights))
+
+
+def test_dropout_reaches_the_decoder_in_training_only():
+    network = forecaster(2, dropout_p=0.5).float()
+    values, mask = torch.randn(5, 6, 3), torch.ones(5, 6, dtype=torch.bool)
+    assert not torch.equal(network(values, mask), network(values, mask))
+    network.eval()
+    assert torch.equal(network(values, mask), network(values, mask))
+
+
+def test_the_decoder_is_taken_on_the_cpu_for_nn_lstm_alone():
+    assert decoder.takes(nn.LSTM(1, 2), torch.zeros(1))
+    assert not decoder.takes(seq2seq.ManualLSTM(1, 2), torch.zeros(1))
+    assert not decoder.takes(nn.LSTM(1, 2), torch.zeros(1, device="meta"))
+
+
+def test_the_decoder_under_autocast_computes_in_fp32():
+    network = forecaster(1).float()
+    values, mask = torch.randn(5, 6, 3), torch.ones(5, 6, dtype=torch.bool)
+    exact = network(values, mask)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = network(values, mask)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, exact, rtol=0.05, atol=0.02)  # the encoder's state is bf16

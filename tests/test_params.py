@@ -88,7 +88,8 @@ def test_scientific_notation_is_a_number():
         ("preload: {residency: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of residency"]),
         (
             "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
-            "{name: transformer, hidden_size: 9, num_layers: 1, num_heads: 2, feedforward_size: 8, dropout: 0.0}",
+            "{name: transformer, hidden_size: 9, num_layers: 1, num_heads: 2, feedforward_size: 8, dropout: 0.0, "
+            "checkpoint_activations: false}",
             ["hidden_size is 9", "num_heads is 2", "multiple"],
         ),
     ],

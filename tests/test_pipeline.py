@@ -290,7 +290,8 @@ def test_a_new_workload_is_one_block_and_one_folder(project: Path):
     )
     block = block.replace(
         "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
-        "{name: transformer, hidden_size: 8, num_layers: 1, num_heads: 2, feedforward_size: 16, dropout: 0.0}",
+        "{name: transformer, hidden_size: 8, num_layers: 1, num_heads: 2, feedforward_size: 16, dropout: 0.0, "
+        "checkpoint_activations: false}",
     )
     (project / "params.yaml").write_text(
         TINY.replace("workloads: [tiny]", "workloads: [tiny, mine]").replace("group: 2", "group: 1") + block

@@ -39,7 +39,7 @@ class Directions(nn.Module):
         return torch.cat(states, dim=-1)
 
 
-def recurrent(stack: nn.RNNBase, x: Tensor, state: Any = None) -> Any:
+def recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
     """`stack(x, state)`, but in fp32 where autocast on CUDA asks for bf16.
 
     torch hands fp16 to cuDNN's recurrent layers there, whatever was asked for (ATen, cudnn/AutocastRNN.cpp), and fp16 without a

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.models import Shape
+from stages.models.kernels import decoder
 from stages.models.parts import Dropout, recurrent
 from stages.params import Seq2Seq, TeacherForcing
 
@@ -63,35 +64,18 @@ class Seq2SeqNetwork(nn.Module):
     def forward(self, values: Tensor, mask: Tensor, teacher: Tensor | None = None) -> Tensor:
         _, state = recurrent(self.encoder, values)
         fed = values[:, -1, 0]  # windows are full: the last step is real
+        if decoder.takes(self.decoder, fed):
+            return decoder.decode(self.decoder, self.head, fed, state, self.horizon, teacher, self.dropout.p)
         outputs = []
         for step in range(self.horizon):
-            read, state = one_step(self.decoder, fed.unsqueeze(1), state)
-            output = self.head(self.dropout(read)).squeeze(1).float()
+            states, state = recurrent(self.decoder, fed[:, None, None], state)
+            output = self.head(self.dropout(states[:, 0])).squeeze(1).to(values.dtype)
             outputs.append(output)
             fed = output
             if teacher is not None:
                 true = teacher[:, step]
                 fed = torch.where(true.isnan(), output, true)
         return torch.stack(outputs, dim=1)
-
-
-def one_step(lstm: nn.LSTM, x: Tensor, state: State) -> tuple[Tensor, State]:
-    """x (B, F) -> the last layer's (B, H) after that step, and the state.
-
-    nn.LSTM is made for whole sequences: on the CPU oneDNN spends more time on laying out the weights than on one step. There it is torch's
-    cell, from the same parameters and in fp32 (bf16 would be converted back and forth): 0.6 of the time. Dropout between layers as nn.LSTM.
-    """
-    if x.device.type != "cpu" or isinstance(lstm, ManualLSTM):
-        states, state = recurrent(lstm, x.unsqueeze(1), state)
-        return states[:, 0], state
-    hidden, cell = ([layer.to(x.dtype) for layer in part] for part in state)
-    with torch.autocast("cpu", enabled=False):
-        for layer, weights in enumerate(lstm.all_weights):
-            if layer > 0:
-                x = nn.functional.dropout(x, lstm.dropout, lstm.training)
-            hidden[layer], cell[layer] = torch.lstm_cell(x, (hidden[layer], cell[layer]), *weights)
-            x = hidden[layer]
-    return x, (torch.stack(hidden), torch.stack(cell))
 
 
 def teacher_share(config: TeacherForcing, epoch: int, epochs: int) -> float:

@@ -56,10 +56,12 @@ class TransformerNetwork(nn.Module):
         num_heads: int,
         feedforward_size: int,
         dropout: float,
+        checkpoint_activations: bool,
     ) -> None:
         super().__init__()
         self.per_step = shape.per_step
-        self.checkpoint_activations = False  # true: each block's activations are computed again in the backward pass
+        # Each block's activations are computed again in the backward pass (Chen et al. 2016, arXiv:1604.06174). May change at any time.
+        self.checkpoint_activations = checkpoint_activations
         self.embedding = nn.Linear(shape.num_features, hidden_size)
         self.positions = nn.Parameter(torch.randn(shape.max_steps, hidden_size) * 0.02)
         self.blocks = nn.ModuleList(Block(hidden_size, num_heads, feedforward_size, dropout) for _ in range(num_layers))
@@ -85,4 +87,5 @@ def build(config: Transformer, shape: Shape) -> TransformerNetwork:
         num_heads=config.num_heads,
         feedforward_size=config.feedforward_size,
         dropout=config.dropout,
+        checkpoint_activations=config.checkpoint_activations,
     )

@@ -3,17 +3,21 @@
 Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). Data that fits lies on the device and a batch is
 one `index_select` per tensor, with no copy from the host and no loader process; data that does not stays in a memory-mapped file and is
 copied batch by batch, the next one while the device works on this one. Both give the same batches in the same order, because the order is
-drawn on the CPU and handed in.
+drawn on the CPU and handed in; a split that is held may turn to its file between two batches (stages/runtime/relief.py).
 """
 
+import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-from safetensors.torch import load_file
 
 TENSORS = ("values", "mask", "targets")
+# safetensors' names of what preload packs.
+DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,15 @@ class Batch:
         """What a model takes."""
         return (self.values, self.mask) if self.teacher is None else (self.values, self.mask, self.teacher)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of what is gathered, or copied, for it."""
+        return sum(getattr(self, name).nbytes for name in TENSORS)
+
+    def first(self, count: int) -> "Batch":
+        teacher = None if self.teacher is None else self.teacher[:count]
+        return Batch(self.values[:count], self.mask[:count], self.targets[:count], self.rows[:count], teacher)
+
     def parts(self, num_parts: int) -> Iterator["Batch"]:
         """The batch in `num_parts` (at most) of nearly the same size."""
         if num_parts == 1:
@@ -44,23 +57,35 @@ class Batch:
             yield Batch(values, mask, targets, rows, teacher)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Split:
     """One split: where its tensors lie and where its batches are wanted."""
 
     tensors: dict[str, torch.Tensor]
     device: torch.device
+    path: Path | None = None  # the packed file they can be read from
+    is_held: bool = False  # a copy of the file's was made
 
     def __len__(self) -> int:
         return len(self.tensors["targets"])
 
+    def hold(self) -> None:
+        """Copy the tensors to the device. Also on the CPU: a training never waits for the disk, and the file may be replaced under it."""
+        if self.path is not None and not self.is_held:
+            self.tensors = {name: tensor.to(self.device, copy=True) for name, tensor in self.tensors.items()}
+            self.is_held = True
+
+    def stream(self) -> None:
+        """Let go of what is held, and read it from the file."""
+        if self.path is not None and self.is_held:
+            self.tensors, self.is_held = mapped(self.path), False
+
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Batches of `order` ((N,) int64 on the CPU); the last one may be smaller."""
-        where = self.tensors["values"].device
-        if where != self.device:
-            yield from self.streamed(order, batch_size)
-            return
-        for rows in order.to(where).split(batch_size):
+        for number, rows in enumerate(order.to(self.device).split(batch_size)):
+            if self.tensors["values"].device.type != self.device.type:
+                yield from self.streamed(order[number * batch_size :], batch_size)
+                return
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
             yield Batch(values, mask, targets, rows)
 
@@ -107,11 +132,30 @@ class Split:
 
 def load_split(path: Path, device: torch.device, residency: str) -> Split:
     """The packed split at `path`; `residency` is `device` (copied there once) or `host` (left in the memory-mapped file)."""
-    tensors = load_file(path)  # memory-mapped: pages are read when touched
+    split = Split(mapped(path), device, path)
     if residency == "device":
-        # A clone also for the CPU: a training never waits for the disk, and the file may be replaced under it.
-        tensors = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-    return Split(tensors, device)
+        split.hold()
+    return split
+
+
+def mapped(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, in the file: pages are read when touched, and the system takes them back when it needs room.
+
+    Mapped to be read only. safetensors' own loader maps them to be written as well, and what may be written counts as memory of this
+    process. The format: https://github.com/huggingface/safetensors, "Format".
+    """
+    raw = np.memmap(path, dtype=np.uint8, mode="r")
+    start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
+    header = json.loads(raw[8:start].tobytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch has no tensors that are read only, and says so
+        data = torch.from_numpy(raw[start:])
+    tensors = {}
+    for name, about in header.items():
+        if name != "__metadata__":
+            first, last = about["data_offsets"]
+            tensors[name] = data[first:last].view(DTYPES[about["dtype"]]).view(about["shape"])
+    return tensors
 
 
 def in_order(split: Split) -> torch.Tensor:

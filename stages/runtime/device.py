@@ -3,12 +3,14 @@
 import ctypes
 import os
 import platform
+import resource
 from typing import Any
 
 import torch
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 32 * 2**20  # the most that glibc takes
+KEPT_BYTES_UNDER_A_LIMIT = 2**16
 
 
 def open_device(identity: dict[str, Any], threads: int, deterministic: bool, precision: str = "fp32") -> torch.device:
@@ -23,7 +25,7 @@ def open_device(identity: dict[str, Any], threads: int, deterministic: bool, pre
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # It would fill every new tensor with NaN first, against code that reads what it never wrote: 3 to 9% of a step here, for nothing.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
     torch.backends.cudnn.benchmark = not deterministic
     use_tf32(precision == "tf32")
@@ -45,12 +47,15 @@ def keep_freed_memory() -> None:
     """Let the C library keep what a step's tensors free for the next step's, up to KEPT_BYTES each.
 
     By default it hands memory back to the system after each step, and the next one waits while the kernel clears the same pages again:
-    6,000 page faults and a quarter of the time of a step of `rally`. Does nothing where there is no glibc. mallopt(3) names the two values.
+    6,000 page faults and a quarter of the time of a step of `rally`. Where this process may have only so much (ulimit -d, -v) it keeps next
+    to nothing: what was freed in one size would be missing in another. Without glibc it does nothing. mallopt(3) names the two values.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
+    is_limited = any(limit != resource.RLIM_INFINITY for limit in limits)
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else KEPT_BYTES)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else 2**31 - 1)
 
 
 def use_tf32(on: bool) -> None:

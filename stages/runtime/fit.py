@@ -1,6 +1,6 @@
 """One training as a state that moves epoch by epoch: all that must be saved to go on bit for bit lies in here."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,8 @@ from stages.runtime import loop
 from stages.runtime.batches import Batch, Split, in_order, shuffled
 from stages.runtime.device import use_tf32
 from stages.runtime.measure import Measurement, measure
-from stages.runtime.step import Step
+from stages.runtime.relief import Relief, advice
+from stages.runtime.step import Step, random_state, set_random_state
 from stages.tasks import Task
 
 
@@ -54,6 +55,7 @@ class Fit:
             fused=True,
             capturable=in_graph,
         )
+        self.relief = Relief(model, (train, val), advice(self.device, params.precision))
         self.step = Step(
             model,
             lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
@@ -63,6 +65,7 @@ class Fit:
             precision="fp32" if params.precision == "auto" else params.precision,
             way=params.step,
             device=self.device,
+            relief=self.relief,
         )
         steps_per_epoch = -(-len(train) // params.batch_size)
         self.schedule = make_schedule(self.optimizer, params, steps_per_epoch * params.epochs)
@@ -72,20 +75,28 @@ class Fit:
         self.best_loss = float("inf")
         self.best_weights = snapshot(model)
         self.verified: list[int] = []  # the epochs after which everything was found to lie on the device
+        self.peak_mib = 0.0  # of an epoch so far
         self.absent: dict[str, str] = {}  # what could not be measured in the last epoch, and why
 
     def epoch(self) -> Epoch:
         params = self.params
+        if self.device.type == "cuda":
+            # cuDNN's dropout between an RNN's layers begins anew wherever torch's generator is set, as resuming does: so every epoch does.
+            set_random_state(random_state(self.device), self.device)
         batches = self.training_batches()
         with measure(self.device) as training:
             train_loss = loop.train_epoch(self.model, batches, self.step, self.schedule)
+        if self.step.graph is not None and training.peak_allocated_mib is not None:
+            # A replay allocates nothing: its activations lie in the graph's own memory, and show while it is captured.
+            self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
         with measure(self.device) as validation:
             loss, predictions = loop.validate(
                 self.model,
-                self.val_split.batches(in_order(self.val_split), params.batch_size),
+                self.relief.batches(self.val_split, in_order(self.val_split), params.batch_size),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
                 self.step.precision,
+                self.relief,
             )
         self.absent = {**training.absent, **({f"step: {params.step}": self.step.instead} if self.step.instead else {})}
         self.epochs_done += 1
@@ -99,36 +110,47 @@ class Fit:
             float(self.schedule.get_last_lr()[0]),
             train_loss.item(),
             val_loss,
-            self.task.score(
-                predictions, *(self.val_split.tensors[name].to(self.device) for name in ("targets", "mask"))
-            ),
+            self.task.score(predictions, *(self.on_device(self.val_split, name) for name in ("targets", "mask"))),
             training,
             validation,
             is_best,
         )
 
+    def on_device(self, split: Split, name: str) -> torch.Tensor:
+        return self.relief.through(lambda: split.tensors[name].to(self.device))
+
     def training_batches(self) -> Iterator[Batch]:
         """The next epoch's batches. All that is random is drawn here, before the clock starts; what is done with it is timed."""
         order, config = shuffled(self.train_split, self.generator), self.params.augment
-        batches = self.train_split.batches(order, self.params.batch_size)
+        changes: list[Callable[[Batch], Batch]] = []
         if config.mix or config.shift or config.warp:
             draws = augment.draw(self.generator, len(self.train_split), config).to(self.device)
-            batches = (
-                replace(
+            changes.append(
+                lambda batch: replace(
                     batch, values=augment.apply(batch.values, batch.mask, draws.index_select(0, batch.rows), config)
                 )
-                for batch in batches
             )
         if isinstance(self.params.model, Seq2Seq):
             share = teacher_share(self.params.model.teacher_forcing, self.epochs_done, self.params.epochs)
             num_steps = self.train_split.tensors["targets"].shape[1]
             coins = torch.rand(len(self.train_split), num_steps, generator=self.generator) < share
             coins = coins.to(self.device)
-            batches = (
-                replace(batch, teacher=torch.where(coins.index_select(0, batch.rows), batch.targets, torch.nan))
-                for batch in batches
+            changes.append(
+                lambda batch: replace(
+                    batch, teacher=torch.where(coins.index_select(0, batch.rows), batch.targets, torch.nan)
+                )
             )
-        return batches
+        return self.relief.batches(self.train_split, order, self.params.batch_size, *changes)
+
+    def one_batch(self, size: int, repeat: bool = False) -> Batch:
+        """The first `size` sequences as a batch on the device, with a teacher where the decoder takes one.
+
+        Where there are fewer it is all of them, or with `repeat` some of them again.
+        """
+        there = len(self.train_split)
+        rows = torch.arange(size if repeat else min(size, there)) % there
+        batch = next(self.train_split.batches(rows, size))
+        return replace(batch, teacher=batch.targets) if isinstance(self.params.model, Seq2Seq) else batch
 
     def verify_device(self, outputs: torch.Tensor) -> None:
         """torch moves nothing on its own: where parameters, data and outputs lie, there it computes. Once per epoch, outside the clock."""
@@ -154,25 +176,49 @@ class Fit:
             "schedule": self.schedule.state_dict(),
             "precision": self.step.precision,
             "step": self.step.state(),
+            "relief": self.relief.state(),
             "generator": self.generator.get_state(),
-            "torch_rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
+            "torch_rng": random_state(self.device),
+            "device": self.device.type,
             "epochs_done": self.epochs_done,
             "verified": list(self.verified),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Put everything where `state` says, which may have been saved on another device."""
         self.model.load_state_dict(state["model"])
         self.best_weights, self.best_loss = state["best_weights"], state["best_loss"]
+        rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            # Of the saved rate the value alone: whether it is a tensor, and where, is this device's affair.
+            is_tensor = isinstance(rate, torch.Tensor)
+            group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
+            group["capturable"] = is_tensor
+        self.schedule.load_state_dict(as_numbers(state["schedule"]))
         self.set_precision(state["precision"])
         self.step.restore(state["step"])
+        self.relief.restore(state["relief"])
         self.generator.set_state(state["generator"].cpu())
-        torch.set_rng_state(state["torch_rng"].cpu())
-        if state["cuda_rng"] is not None:
-            torch.cuda.set_rng_state(state["cuda_rng"].cpu(), self.device)
+        set_random_state(state["torch_rng"], self.device)
         self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])
+
+
+def as_numbers(schedule: dict[str, Any]) -> dict[str, Any]:
+    """A schedule's state without tensors: of a captured step's rate, which is one, it keeps copies."""
+    plain = lambda value: float(value) if isinstance(value, torch.Tensor) else value  # noqa: E731
+    return {
+        name: list(map(plain, value)) if isinstance(value, list) else plain(value) for name, value in schedule.items()
+    }
+
+
+def on_cpu(state: Any) -> Any:
+    """A copy of a fit's state, or of a part of it, on the CPU."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {name: on_cpu(value) for name, value in state.items()}
+    return type(state)(map(on_cpu, state)) if isinstance(state, list | tuple) else state
 
 
 def make_schedule(

@@ -21,10 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import device as Device
-    from torch import dtype as DType
 
-SIZE = 1024  # of the square matrices on the CPU; GPUs get twice that, or their launch times would show
-COPIED_BYTES = 2**27
 NO_GPU_IS_FINE = "trainings run on the CPU, which is healthy; only `devices: [cuda]` in params.yaml would be refused"
 INSTALL = "sudo ubuntu-drivers install && sudo reboot (other systems: nvidia.com/drivers); in a container: docker run --gpus all"
 RESTART = "nvidia-smi; sudo reboot"
@@ -249,18 +246,21 @@ def measure_cpu(threads: int) -> dict[str, Any]:
     import torch
 
     from stages.runtime.device import open_device
+    from stages.runtime.measure import matrix_rate
 
     device = open_device({"kind": "cpu"}, 1, deterministic=True)
     facts = {"matmul_error": matmul_error(device), "gru_repeats": gru_repeats(device)}
-    facts["one_thread"] = tflops(device, SIZE, torch.float32) * 1000
+    facts["one_thread"] = matrix_rate(device) / 1e9
     torch.set_num_threads(threads)
-    facts["all_threads"] = tflops(device, SIZE, torch.float32) * 1000
+    facts["all_threads"] = matrix_rate(device) / 1e9
     return facts
 
 
 def measure_gpu(index: int) -> dict[str, Any]:
     """The numerics are those that open_device has set for the CPU: deterministic, fp32 without TF32."""
     import torch
+
+    from stages.runtime.measure import host_to_device_rate, matrix_rate
 
     torch.cuda.init()  # says why where CUDA does not start
     device = torch.device("cuda", index)
@@ -276,14 +276,14 @@ def measure_gpu(index: int) -> dict[str, Any]:
     facts |= {
         "matmul_error": matmul_error(device),
         "gru_repeats": gru_repeats(device),
-        "pinned": copy_gb_per_s(device, pinned=True),
-        "pageable": copy_gb_per_s(device, pinned=False),
+        "pinned": host_to_device_rate(device, pinned=True) / 1e9,
+        "pageable": host_to_device_rate(device, pinned=False) / 1e9,
         "launch_us": launch_us(device),
-        "fp32": tflops(device, 2 * SIZE, torch.float32),
-        "bf16": tflops(device, 2 * SIZE, torch.bfloat16),
+        "fp32": matrix_rate(device) / 1e12,
+        "bf16": matrix_rate(device, torch.bfloat16) / 1e12,
     }
     torch.set_float32_matmul_precision("high")
-    facts["tf32"] = tflops(device, 2 * SIZE, torch.float32)
+    facts["tf32"] = matrix_rate(device) / 1e12
     torch.set_float32_matmul_precision("highest")
     return facts
 
@@ -377,46 +377,11 @@ def gru_repeats(device: Device) -> bool:
     return all(torch.equal(first, second) for first, second in zip(*runs, strict=True))
 
 
-def best_seconds(device: Device, work: Callable[[], object], repeats: int = 3) -> float:
-    """The fastest of `repeats` runs of `work` after a warm-up: what the device can do, not what else went on meanwhile."""
-    from stages.runtime.device import synchronize
-
-    seconds = []
-    for _ in range(repeats + 1):
-        synchronize(device)
-        start = time.perf_counter()
-        work()
-        synchronize(device)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds[1:])
-
-
-def tflops(device: Device, size: int, dtype: DType) -> float:
-    """Rate of a product of square matrices, 2 size^3 operations each, in 1e12 a second."""
-    import torch
-
-    left, right = torch.randn(2, size, size).to(device, dtype)
-    product, products = torch.zeros_like(left), 1 if device.type == "cpu" else 20
-
-    def work() -> None:
-        for _ in range(products):
-            torch.mm(left, right, out=product)
-
-    return products * 2 * size**3 / best_seconds(device, work) / 1e12
-
-
-def copy_gb_per_s(device: Device, pinned: bool) -> float:
-    """Host to device, in 1e9 bytes a second."""
-    import torch
-
-    host = torch.zeros(COPIED_BYTES, dtype=torch.uint8, pin_memory=pinned)
-    target = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device=device)
-    return COPIED_BYTES / best_seconds(device, lambda: target.copy_(host, non_blocking=True)) / 1e9
-
-
 def launch_us(device: Device, launches: int = 2000) -> float:
     """Microseconds for one kernel that does next to nothing, torch's own share included."""
     import torch
+
+    from stages.runtime.measure import best_seconds
 
     number = torch.zeros(1, device=device)
 
@@ -424,7 +389,7 @@ def launch_us(device: Device, launches: int = 2000) -> float:
         for _ in range(launches):
             number.add_(1)
 
-    return best_seconds(device, work) / launches * 1e6
+    return best_seconds(work, device) / launches * 1e6
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """One epoch of training and one pass of validation. Nothing here prints, opens a file, tracks, or reads a number from the device."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import nn
 
 from stages.runtime.batches import Batch
+from stages.runtime.relief import Relief
 from stages.runtime.step import Loss, Step, autocast
 
 
@@ -33,23 +35,35 @@ def validate(
     loss: Loss,
     predict: Callable[[torch.Tensor], torch.Tensor],
     precision: str,
+    relief: Relief,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean loss over the sequences, as a scalar on the device, and what is predicted for them (N, ...), in the batches' order."""
     model.eval()
     total, count, predictions = None, 0, []
     for batch in batches:
-        with autocast(precision, batch.values.device):
-            outputs = model(*batch.inputs())
-        outputs = outputs.float()
+        outputs = forward(model, batch, precision, relief)
         summed = loss(outputs, batch) * len(batch)
         total, count = summed if total is None else total + summed, count + len(batch)
         predictions.append(predict(outputs))
     assert total is not None, "a validation without a batch"
-    return total / count, torch.cat(predictions)
+    return total / count, relief.through(lambda: torch.cat(predictions))
 
 
 @torch.no_grad()
-def outputs_of(model: nn.Module, batches: Iterator[Batch]) -> torch.Tensor:
+def outputs_of(model: nn.Module, batches: Iterator[Batch], relief: Relief | None = None) -> torch.Tensor:
     """The model's outputs for every sequence, in the batches' order, on the device: (N, ...)."""
     model.eval()
-    return torch.cat([model(*batch.inputs()).float() for batch in batches])
+    relief = relief or Relief()
+    outputs = [forward(model, batch, "fp32", relief) for batch in batches]
+    return relief.through(lambda: torch.cat(outputs))
+
+
+def forward(model: nn.Module, batch: Batch, precision: str, relief: Relief) -> torch.Tensor:
+    """The model's outputs for a batch, which goes through in as many parts as memory wants."""
+
+    def work() -> torch.Tensor:
+        with autocast(precision, batch.values.device):
+            parts = [model(*part.inputs()).float() for part in batch.parts(relief.num_passes)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    return relief.through(work, partial(relief.take_smaller_passes, len(batch)))

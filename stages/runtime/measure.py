@@ -1,4 +1,5 @@
-"""Measuring a region of work: seconds synchronized at both ends, memory, how busy the device was, and the energy it took.
+"""Measuring a region of work: seconds synchronized at both ends, memory, how busy the device was, and the energy it took; and what a device
+can do at most: the rates of a large product of matrices and of large copies.
 
 What cannot be had is None, with the reason in `absent`. torch's own peaks leave the CUDA context and other processes out; NVML counts them,
 by process and for the device. NVML is asked for the GPU by UUID, because its order is not CUDA's, and is read by a thread beside the work.
@@ -19,6 +20,15 @@ import torch
 from stages.runtime.device import synchronize
 
 SAMPLE_SECONDS = 0.05
+DRIVER_SECONDS = (
+    1.0  # NVML's busy share and power are means over up to so long: of a shorter region they tell what came before it
+)
+# Large enough that a GPU's launch times do not show; a CPU would take seconds for as much.
+MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
+PRODUCTS_IN_A_ROW = {"cpu": 1, "cuda": 5}
+COPIED_BYTES = {"cpu": 2**26, "cuda": 2**28}  # within a device's memory: more than its caches hold
+SENT_BYTES = 2**26  # from the host to the device
+RATE_SECONDS = 0.05  # of runs, after a warm-up
 # What only a GPU has.
 OF_GPU = (
     "peak_allocated_mib",
@@ -81,6 +91,60 @@ def peak_rss_mib() -> float:
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
+def seconds_of(work: Callable[[], Any], device: torch.device, budget: float) -> float:
+    """Mean seconds of `work`, synchronized at both ends; the first call, which may still choose kernels, is left out."""
+    work()
+    synchronize(device)
+    count, start = 0, time.perf_counter()
+    while True:
+        work()
+        count += 1
+        if time.perf_counter() - start > budget:
+            synchronize(device)
+            return (time.perf_counter() - start) / count
+
+
+def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
+    """The fastest of at least three runs of `work`: what the device can do, not what else went on meanwhile."""
+    work()
+    seconds: list[float] = []
+    while len(seconds) < 3 or sum(seconds) < RATE_SECONDS:
+        synchronize(device)
+        start = time.perf_counter()
+        work()
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
+    """FLOP/s of a product of large square matrices, 2 size^3 each."""
+    size, count = MATRIX_SIZE[device.type], PRODUCTS_IN_A_ROW[device.type]
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    product = torch.zeros_like(left)
+
+    def work() -> None:
+        for _ in range(count):
+            torch.mm(left, right, out=product)
+
+    return count * 2 * size**3 / best_seconds(work, device)
+
+
+def memory_rate(device: torch.device) -> float:
+    """Bytes/s that a large copy within the device's memory reads and writes."""
+    num_bytes = COPIED_BYTES[device.type]
+    block = torch.ones(num_bytes, dtype=torch.uint8, device=device)  # zeros would not be backed by memory of their own
+    target = torch.zeros_like(block)
+    return 2 * num_bytes / best_seconds(lambda: target.copy_(block), device)
+
+
+def host_to_device_rate(device: torch.device, pinned: bool) -> float:
+    """Bytes/s of a large copy from the host's memory to the device's."""
+    host = torch.ones(SENT_BYTES, dtype=torch.uint8, pin_memory=pinned)
+    target = torch.zeros(SENT_BYTES, dtype=torch.uint8, device=device)
+    return SENT_BYTES / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
+
+
 class Gpu:
     """One GPU as NVML sees it. `start` and `stop` enclose a region; in between a thread reads it every SAMPLE_SECONDS."""
 
@@ -97,6 +161,7 @@ class Gpu:
     def __init__(self, uuid: str) -> None:
         self.handle: Any = None
         self.unavailable = ""
+        self.reasons: dict[str, str] = {}
         try:
             import pynvml
 
@@ -105,9 +170,15 @@ class Gpu:
         except Exception as error:  # NVML's errors have no common public base on a machine without the library
             self.unavailable = f"NVML: {error}"
 
+    def process_mib(self) -> tuple[float | None, str]:
+        """What the driver counts for this process right now, or why it cannot be had."""
+        self.reasons.clear()
+        found = self.read("process_mib", self.process)
+        return found, self.reasons.get("process_mib", "")
+
     def start(self) -> None:
         self.samples: dict[str, list[float]] = {}
-        self.reasons: dict[str, str] = {}
+        self.reasons = {}
         self.done = threading.Event()
         self.energy_before = self.read("energy_joules", self.energy)
         self.thread = threading.Thread(target=self.watch, daemon=True)
@@ -128,6 +199,10 @@ class Gpu:
         energy_after = self.read("energy_joules", self.energy)
         if self.energy_before is not None and energy_after is not None:
             result.energy_joules = energy_after - self.energy_before
+        if result.seconds < DRIVER_SECONDS:
+            for name in ("gpu_busy_share", "power_watts", "energy_joules"):
+                setattr(result, name, None)
+                self.reasons[name] = f"the region took {result.seconds:.2f} s, less than what the driver averages over"
         result.absent = {name: reason for name, reason in self.reasons.items() if getattr(result, name) is None}
 
     def watch(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from stages.params import Train, flatten
 from stages.runtime.fit import Fit
-from stages.runtime.probe import one_batch, seconds_of
+from stages.runtime.measure import seconds_of
 from stages.runtime.store import STATE, read_json, write_json
 
 CANDIDATES = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
@@ -52,7 +52,7 @@ def key_of(params: Train, shapes: list[list[int]], identity: dict[str, Any]) -> 
 def measure_gains(fit: Fit) -> dict[str, float]:
     """Precision -> times as fast as fp32, by the fastest of NUM_ROUNDS rounds each."""
     before, now = copy.deepcopy(fit.state()), fit.step.precision
-    names, batch = CANDIDATES[fit.device.type], one_batch(fit, fit.params.batch_size)
+    names, batch = CANDIDATES[fit.device.type], fit.one_batch(fit.params.batch_size)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     fit.model.train()
     for _ in range(NUM_ROUNDS):

@@ -2,21 +2,21 @@
 
 `eager` is torch as it comes. `graph` captures the whole step once as a CUDA graph and replays it: one launch instead of hundreds, for
 batches of one size (the ragged last one goes the eager way). `compile` hands the model to torch.compile. What could not be done as asked is
-done eagerly, and `Step.instead` says why.
-
-Memory that runs out is answered step by step (`Relief`): nothing is lost, because weights only change once a batch has gone through.
+done eagerly, and `Step.instead` says why. Memory that runs out is answered by `Relief` (stages/runtime/relief.py).
 
 CUDA graphs: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs. Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from stages.runtime.batches import Batch
+from stages.runtime.relief import Relief, free_cache, in_short, is_out_of_memory
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, the batch they are of) -> mean over its sequences
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -42,6 +42,7 @@ class Step:
         precision: str,
         way: str,
         device: torch.device,
+        relief: Relief | None = None,
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.parameters = list(model.parameters())
@@ -49,47 +50,71 @@ class Step:
         self.device = device
         # Without fp16 it hands everything through. It keeps its state across checkpoints.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-        self.relief = Relief(model)
-        self.may_adapt = True  # whether memory that runs out may change `accumulation`
+        self.relief = relief or Relief(model)
+        self.may_adapt = True  # whether memory that runs out may change how the training goes on
         self.instead = ""  # why another way than the one asked for is gone
         self.forward: Callable[..., Tensor] = model
         if way == "compile":
             self.forward = torch.compile(model, dynamic=False)
         self.graph: Graph | None = None
         if way == "graph":
-            self.instead = why_no_graph(device, precision)
+            self.instead = why_no_graph(device, precision, model)
             self.graph = None if self.instead else Graph()
 
     def __call__(self, batch: Batch) -> Tensor:
-        if self.graph is None:
+        if self.graph is None or not self.graph.takes(batch):
             return self.eager(batch)
         try:
-            return self.graph(batch, self.eager)
+            return self.graph(batch, self)
         except RuntimeError as error:
-            if is_out_of_memory(error) or self.graph.is_captured:
+            ran_out = is_out_of_memory(error)
+            if self.graph.is_captured or (ran_out and not self.may_adapt):
                 raise
-            # A capture that fails leaves weights and gradients as they were: the batch can still go the eager way.
-            self.instead, self.graph = f"the capture failed: {' '.join(str(error).split())[:200]}", None
-            torch.cuda.synchronize(self.device)
-            return self.eager(batch)
+            # A capture that fails leaves the weights as they were: the batch can still go the eager way. What ends the capture reports
+            # an error of its own, after the one that made it fail.
+            cause = error.__context__ if isinstance(error.__context__, Exception) else error
+            self.instead, self.graph = f"the capture failed: {in_short(cause)}", None
+        self.clear()
+        if ran_out:
+            self.relief.say("the step is taken eagerly instead of captured as a CUDA graph")
+            free_cache()
+        torch.cuda.synchronize(self.device)
+        return self.eager(batch)
 
     def eager(self, batch: Batch) -> Tensor:
-        while True:
+        before = random_state(self.device)
+
+        def work() -> Tensor:
             try:
-                summed = self.backward(batch)
-                break
-            except (RuntimeError, MemoryError) as error:
-                if not (is_out_of_memory(error) and self.may_adapt):
-                    raise
-                failed = str(error)
-            # Outside the `except`: the error holds the tensors of the pass that failed.
-            self.accumulation = self.relief.after(failed, self.accumulation, len(batch))
+                return self.once(batch)
+            except Exception:
+                self.clear()
+                set_random_state(before, self.device)
+                raise
+
+        if not self.may_adapt:
+            return work()
+        smaller = partial(self.take_smaller_parts, len(batch))
+        return self.relief.through(work, smaller, self.relief.recompute, self.let_go_of_graph)
+
+    def once(self, batch: Batch) -> Tensor:
+        """The step itself. The weights change at its very end, when nothing is left that could need memory."""
+        summed = self.backward(batch)
         if self.clip_norm:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return summed
+
+    def clear(self) -> None:
+        """Remove what a failed step left: gradients, states that the optimizer had begun to make, the scaler's note of having unscaled."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in [each for each, kept in self.optimizer.state.items() if "exp_avg_sq" not in kept]:
+            del self.optimizer.state[parameter]
+        scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
+        scaler.load_state_dict(self.scaler.state_dict())
+        self.scaler = scaler
 
     def backward(self, batch: Batch) -> Tensor:
         """Gradients of the batch's mean loss, gone through in `accumulation` parts."""
@@ -106,27 +131,48 @@ class Step:
         assert total is not None
         return total
 
+    def take_smaller_parts(self, batch_size: int) -> str:
+        if self.accumulation >= batch_size:
+            return ""
+        self.accumulation = min(2 * self.accumulation, batch_size)
+        return f"a batch of {batch_size} is trained on in {self.accumulation} parts"
+
+    def let_go_of_graph(self) -> str:
+        if self.graph is None or not self.graph.is_captured:
+            return ""
+        self.graph, self.instead = None, "memory ran out"
+        self.optimizer.zero_grad(set_to_none=True)  # the gradients lie in the graph's memory
+        return "the CUDA graph of the step is let go"
+
     def state(self) -> dict[str, Any]:
-        return {
-            "accumulation": self.accumulation,
-            "scaler": self.scaler.state_dict(),
-            "relief": list(self.relief.taken),
-            "checkpointing": self.relief.checkpointing,
-        }
+        return {"accumulation": self.accumulation, "scaler": self.scaler.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.accumulation = state["accumulation"]
+        self.accumulation = max(self.accumulation, state["accumulation"])  # memory that ran out once will again
         self.scaler.load_state_dict(state["scaler"])
-        self.relief.taken = list(state["relief"])
-        if state["checkpointing"]:
-            self.relief.checkpoint_activations()
 
 
-def why_no_graph(device: torch.device, precision: str) -> str:
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """Of torch's generators: what a step draws (dropout) it draws again when it is tried again, and when a training goes on."""
+    state = {"cpu": torch.get_rng_state()}
+    return state if device.type == "cpu" else state | {"cuda": torch.cuda.get_rng_state(device)}
+
+
+def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+
+
+def why_no_graph(device: torch.device, precision: str, model: nn.Module) -> str:
     if device.type != "cuda":
         return "CUDA graphs need a CUDA device"
     if precision == "fp16":
-        return "the loss scaling of fp16 decides on the host whether to step"
+        return "a step in fp16, which may be left out, is not captured"
+    if getattr(model, "checkpoint_activations", False):
+        return "activations that are computed again set the random state back, which cannot be captured"
+    if any(isinstance(part, nn.RNNBase) and part.num_layers > 1 and part.dropout > 0 for part in model.modules()):
+        return "cuDNN keeps the random state of dropout between an RNN's layers to itself"
     return ""
 
 
@@ -139,6 +185,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.num_done = 0
+        self.shapes: list[torch.Size] = []  # of the batches it is for
         self.captured: torch.cuda.CUDAGraph | None = None
         self.inputs: list[Tensor] = []
         self.output = torch.empty(0)
@@ -147,28 +194,31 @@ class Graph:
     def is_captured(self) -> bool:
         return self.captured is not None
 
-    def __call__(self, batch: Batch, eager: Callable[[Batch], Tensor]) -> Tensor:
-        tensors = tensors_of(batch)
+    def takes(self, batch: Batch) -> bool:
+        """Batches of the first one's shapes: an epoch begins with a whole batch, the ragged one is its last."""
+        shapes = [tensor.shape for tensor in tensors_of(batch)]
+        self.shapes = self.shapes or shapes
+        return shapes == self.shapes
+
+    def __call__(self, batch: Batch, step: Step) -> Tensor:
         if self.captured is None:
             if self.num_done < NUM_WARMUP_STEPS:
                 self.num_done += 1
-                return on_side_stream(eager, batch)
-            self.capture(batch, eager)
-        if [tensor.shape for tensor in tensors] != [tensor.shape for tensor in self.inputs]:
-            return eager(batch)
-        for static, tensor in zip(self.inputs, tensors, strict=True):
+                return on_side_stream(step.eager, batch)
+            self.capture(batch, step)
+        for static, tensor in zip(self.inputs, tensors_of(batch), strict=True):
             static.copy_(tensor, non_blocking=True)
         assert self.captured is not None
         self.captured.replay()
         return self.output.clone()
 
-    def capture(self, batch: Batch, eager: Callable[[Batch], Tensor]) -> None:
+    def capture(self, batch: Batch, step: Step) -> None:
         """Record the step for batches shaped as this one; nothing is computed yet."""
         self.inputs = [tensor.clone() for tensor in tensors_of(batch)]
         values, mask, targets, rows, *teacher = self.inputs
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            output = eager(Batch(values, mask, targets, rows, *teacher))
+            output = step.once(Batch(values, mask, targets, rows, *teacher))
         self.captured, self.output = graph, output
 
 
@@ -184,52 +234,3 @@ def on_side_stream(eager: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
         summed = eager(batch)
     current.wait_stream(side)
     return summed
-
-
-class Relief:
-    """What is done when memory runs out, gentlest first: free the cache, smaller parts of the batch, recomputed activations; then stop.
-
-    The batch that a step is taken on stays the same, so the result is that of the large batch within rounding.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.taken: list[str] = []
-        self.has_freed = self.checkpointing = False
-
-    def after(self, error: str, accumulation: int, batch_size: int) -> int:
-        """The parts to try next. Raises ValueError, with what the user can do, once there is nothing left to try."""
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        if not self.has_freed:
-            self.has_freed = True
-            return self.say("freed the allocator's cache", accumulation)
-        if accumulation < batch_size:
-            parts = min(2 * accumulation, batch_size)
-            return self.say(f"the batch of {batch_size} goes through in {parts} parts", parts)
-        if not self.checkpointing and self.checkpoint_activations():
-            return self.say("activations are computed again instead of kept", accumulation)
-        raise ValueError(
-            f"out of memory with single sequences ({' '.join(error.split())[:160]}); what was tried: {'; '.join(self.taken)}. "
-            "Close what else uses the memory (`make doctor` names it), then lower train.model.hidden_size or the sequence length, "
-            "set train.precision to bf16, or preload.residency to host"
-        )
-
-    def checkpoint_activations(self) -> bool:
-        """Chen et al. 2016, arXiv:1604.06174. False where the model has no blocks to do it with."""
-        self.checkpointing = hasattr(self.model, "checkpoint_activations")
-        if self.checkpointing:
-            setattr(self.model, "checkpoint_activations", True)  # noqa: B010  (a Module's attributes are Tensors to mypy)
-        return self.checkpointing
-
-    def say(self, what: str, accumulation: int) -> int:
-        self.taken.append(what)
-        print(f"out of memory: {what}", flush=True)
-        return accumulation
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """CUDA's error has a class of its own; those of the CPU's allocator and of oneDNN are told by their words."""
-    words = ("DefaultCPUAllocator: can't allocate memory", "std::bad_alloc", "could not create a primitive")
-    is_by_class = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return is_by_class or any(word in str(error) for word in words)

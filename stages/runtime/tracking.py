@@ -57,6 +57,7 @@ class Journal:
 
     folder: Path
     uploader: subprocess.Popen
+    is_open: bool = False  # whether there is a run to tell of
 
     def write(self, kind: str, **content: Any) -> None:
         line = json.dumps({"kind": kind, "ms": int(time.time() * 1000), **content})
@@ -73,11 +74,16 @@ class Journal:
         dataset: dict[str, Any],
     ) -> None:
         """Open the MLflow run that `token` names: a new one, or the one an interrupted training had opened."""
+        self.is_open = True
         self.write("run", token=token, experiment=experiment, name=name, params=params, tags=tags, dataset=dataset)
 
     def metrics(self, metrics: dict[str, float | None], step: int | None = None) -> None:
         """Absent values are left out: MLflow would store NaN as 0."""
         self.write("metrics", step=step, metrics={name: value for name, value in metrics.items() if value is not None})
+
+    def tags(self, tags: dict[str, str]) -> None:
+        """What is known only once the run is open."""
+        self.write("tags", tags=tags)
 
     def artifact(self, path: Path, folder: str = "", name: str = "") -> None:
         """Keep a copy of `path` for MLflow: the original belongs to DVC and may change before it is sent."""
@@ -97,6 +103,8 @@ class Journal:
         a store that does not answer, and then says where the record is kept.
         """
         self.write("end", status=status)
+        if not self.is_open:  # it failed before it began
+            return {}
         opened, deadline = opened_file(self.folder), time.monotonic() + WAIT_SECONDS
         while not opened.exists() and self.uploader.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -246,7 +254,15 @@ class Uploader:
             dataset = Dataset(**entry["dataset"])
             self.client.log_inputs(self.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
+    def send_tags(self, entry: dict[str, Any]) -> None:
+        from mlflow.entities import RunTag
+
+        self.client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in entry["tags"].items()])
+
     def send_end(self, entry: dict[str, Any]) -> None:
+        if not self.run_id:
+            self.ended = True
+            return
         if (self.folder / "artifacts").exists():
             self.client.log_artifacts(self.run_id, str(self.folder / "artifacts"))
             if (self.folder / "artifacts" / "model" / "MLmodel").exists():

@@ -14,10 +14,13 @@ LOWEST = -(2**63)  # from here on, without an end, `random_` fills all 64 bits
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    num_dropped = round(p * LEVELS)
-    if num_dropped == LEVELS:
-        return 0 * x
-    bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(LOWEST, None).view(torch.int16)
-    factor = torch.empty(x.shape)
-    torch.ge(bits[: x.numel()].view(x.shape), num_dropped - LEVELS // 2, out=factor)
-    return x * factor.mul_(LEVELS / (LEVELS - num_dropped))
+    return x * factor(x.shape, p)
+
+
+def factor(shape: tuple[int, ...], p: float) -> Tensor:
+    """What dropout multiplies values of that shape with: 0 or 1 / (1 - p)."""
+    num_dropped, found = round(p * LEVELS), torch.empty(shape)
+    count = found.numel()
+    bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(LOWEST, None).view(torch.int16)
+    torch.ge(bits[:count].view(shape), num_dropped - LEVELS // 2, out=found)
+    return found.mul_(LEVELS / (LEVELS - num_dropped))

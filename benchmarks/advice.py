@@ -1,0 +1,115 @@
+"""Whether the probe's advice comes true: what each change was predicted to bring, beside what it brings.
+
+    python -m benchmarks.advice [--workloads sign pen price rally] [--device cpu] [--rounds 5] [--seconds 2]
+
+The probe (stages/runtime/probe.py) runs at the start of every training and says what would make it faster: a larger batch, another
+precision, more threads, on a GPU a captured step. It has tried each for a few steps. Here every change that it tried, promising or not, is
+made in the workload's settings and trained with for real: `Fit.training_batches` with augmentation and the ragged last batch, and
+`Fit.step`, epoch after epoch. Rounds of --seconds, of the settings as they are and of every change, in turns, after one of warm-up each.
+
+A gain is in sequences per second, median over the rounds, against the settings as they are in the same round: 1.30 trains through the data
+in 1/1.30 of the time. The error is how much too much the probe promised. Below the table: what bounds each training, and what the probe
+did not try, with the reason. `--probes` probes several times, to see how far its answers scatter; the table shows their median.
+
+Two threads are measured against one on the same cores: do not run anything beside it.
+"""
+
+import argparse
+import statistics
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from benchmarks.preprocess import describe_machine
+from stages.runtime import probe
+from stages.runtime.fit import Fit
+from stages.sweep import make_fit
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--workloads", nargs="+", default=["sign", "pen", "price", "rally"], help="blocks of params.yaml"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=5, help="after one of warm-up (5)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a round, for each change (2)")
+    parser.add_argument("--probes", type=int, default=3, help="before and after the rounds, half each (3)")
+    parser.add_argument("--batch-size", type=int, metavar="N", help="instead of the workload's")
+    parser.add_argument("--streamed", action="store_true", help="leave the data in the host's memory (a GPU's only)")
+    options = parser.parse_args()
+    print(f"{describe_machine()}; device {options.device}, torch {torch.__version__}\n")
+    print("| workload | change | predicted (range) | measured (range) | error |\n|---|---|---|---|---|")
+    errors, remarks = [], []
+    for workload in options.workloads:
+        predicted, measured, said = compare(workload, options)
+        remarks += [f"{workload}: {sentence}" for sentence in said]
+        for name, found in measured.items():
+            error = statistics.median(predicted[name]) / statistics.median(found) - 1
+            errors.append(error)
+            print(f"| {workload} | {name} | {shown(predicted[name])} | {shown(found)} | {error:+.0%} |", flush=True)
+    if errors:
+        print(f"\nMedian error {statistics.median(errors):+.0%}, largest {max(errors, key=abs):+.0%}.\n")
+    print("\n".join(f"- {remark}" for remark in remarks))
+
+
+def compare(
+    workload: str, options: argparse.Namespace
+) -> tuple[dict[str, list[float]], dict[str, list[float]], list[str]]:
+    """Change -> gains by several probes, change -> gains by training with it, and what the first probe said besides."""
+    fit = make_fit(workload, options.device)
+    if options.batch_size:
+        fit = changed(fit, {"batch_size": options.batch_size})
+    if options.streamed:
+        fit.train_split = moved(fit.train_split, torch.device("cpu"))
+    changes = probe.alternatives(fit)
+    probes = [probed(fit) for _ in range(options.probes - options.probes // 2)]
+    tried = probes[0].gains
+    gains = train({"": fit} | {name: changed(fit, changes[name]) for name in tried}, options)
+    probes += [probed(fit) for _ in range(options.probes // 2)]
+    predicted = {name: [found.gains[name] for found in probes if name in found.gains] for name in tried}
+    not_tried = [f"{name}: {reason}" for name, reason in probes[0].absent.items() if name in changes]
+    return predicted, gains, [probes[0].sentence(), *not_tried]
+
+
+def probed(fit: Any) -> probe.Probe:
+    found = probe.probe(fit)
+    if isinstance(found, str):
+        raise SystemExit(f"error: {found}")
+    return found
+
+
+def changed(fit: Any, changes: probe.Changes) -> Any:
+    """Another training, with other settings: it shares nothing with the one that was probed but the data."""
+    settings = {name: value for name, value in changes.items() if name != "residency"}
+    other = Fit(probe.copied(fit.model), fit.train_split, fit.val_split, replace(fit.params, **settings), fit.task)
+    if "residency" in changes:
+        other.train_split = moved(fit.train_split, fit.device)
+    return other
+
+
+def moved(split: Any, device: torch.device) -> Any:
+    return replace(split, tensors={name: tensor.to(device) for name, tensor in split.tensors.items()})
+
+
+def train(fits: dict[str, Any], options: argparse.Namespace) -> dict[str, list[float]]:
+    """Change -> times as many sequences per second as without it, round by round."""
+    parts = {name: probe.Part(fit, probe.training(fit)) for name, fit in fits.items()}
+    for part in parts.values():
+        part.warm_up()
+        part.turn(options.seconds)
+    gains: dict[str, list[float]] = {name: [] for name in fits if name}
+    for _ in range(options.rounds):
+        seconds = {name: part.turn(options.seconds) for name, part in parts.items()}
+        for name, found in gains.items():
+            found.append(seconds[""] / seconds[name])
+    return gains
+
+
+def shown(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The networks of stages/models as people write them, for the peers of benchmarks/throughput.py: torch's own modules, one call each.
+
+In: a network of stages/models. Out: one with the same parameters that computes the same (tests/test_benchmarks.py), without what Tandem
+does to be faster (stages/models/kernels, and what its networks choose by device). Written out here and not switched off there, so that no
+change to Tandem changes what it is compared with. For sequences as long as their tensor, which all are in these benchmarks.
+
+Shapes: values (B, T, F), mask (B, T), x (B, T, H).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stages.models.parts import mean_and_max, mean_over_steps
+
+
+class Usual(nn.Module):
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.run = FORWARD[type(network).__name__]
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.run(self.network, *inputs)
+
+
+def gru(network: Any, values: Tensor, mask: Tensor) -> Tensor:
+    return head(network, read(network.recurrent.stacks, values), mask)
+
+
+def conv_gru(network: Any, values: Tensor, mask: Tensor) -> Tensor:
+    padding = ~mask.unsqueeze(1)
+    x = values.transpose(1, 2).masked_fill(padding, 0.0)
+    for convolution in network.convolutions:
+        x = torch.relu(convolution(x)).masked_fill(padding, 0.0)
+    return head(network, read(network.recurrent.stacks, x.transpose(1, 2)), mask)
+
+
+def read(stacks: Any, x: Tensor) -> Tensor:
+    """With nn.GRU, in both directions where there are two."""
+    states = [stacks[0](x)[0]]
+    if len(stacks) == 2:
+        states.append(stacks[1](x.flip(1))[0].flip(1))
+    return torch.cat(states, dim=-1)
+
+
+def head(network: Any, states: Tensor, mask: Tensor) -> Tensor:
+    return network.head(drop(network, states if network.per_step else mean_and_max(states, mask)))
+
+
+def drop(module: Any, x: Tensor) -> Tensor:
+    return F.dropout(x, module.dropout.p, module.training)
+
+
+def transformer(network: Any, values: Tensor, mask: Tensor) -> Tensor:
+    x = network.embedding(values) + network.positions[: values.shape[1]]
+    for block in network.blocks:
+        split = block.query_key_value(block.attention_norm(x)).unflatten(2, (3, block.num_heads, -1))
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+        x = x + drop(block, block.attention_out(mixed.transpose(1, 2).flatten(2)))
+        x = x + drop(block, block.feedforward_out(F.gelu(block.feedforward_in(block.feedforward_norm(x)))))
+    x = network.norm(x)
+    return network.head(x if network.per_step else mean_over_steps(x, mask))
+
+
+def seq2seq(network: Any, values: Tensor, mask: Tensor, teacher: Tensor | None = None) -> Tensor:
+    """`teacher`: what every step of the decoder is fed with after the first, not its own output."""
+    _, state = network.encoder(values)
+    fed, outputs = values[:, -1, 0], []
+    for step in range(network.horizon):
+        states, state = network.decoder(fed[:, None, None], state)
+        outputs.append(network.head(drop(network, states[:, 0])).squeeze(1))
+        fed = outputs[-1] if teacher is None else teacher[:, step]
+    return torch.stack(outputs, dim=1)
+
+
+FORWARD: dict[str, Callable[..., Tensor]] = {
+    "GRUNetwork": gru,
+    "ConvGRUNetwork": conv_gru,
+    "TransformerNetwork": transformer,
+    "Seq2SeqNetwork": seq2seq,
+}

@@ -1,0 +1,145 @@
+"""How training speed scales: Tandem and the plain loop against the number of sequences, their length, the network's width, the batch.
+
+    python -m benchmarks.scaling                                     # sign's GRU, all four, 2 to 3 minutes
+    python -m benchmarks.scaling --workload pen --axes length width --rounds 7 --seconds 2 --json pen.json
+    python -m benchmarks.scaling --axes batch --values 1 4 16 64 256 1024
+    python -m benchmarks.scaling --device cuda                       # also with the step as a CUDA graph
+
+Starts from the workload at its guide's size (`python -m benchmarks.throughput --size guides`) and changes one thing at a time; the values
+are those of VALUES below, or --values for a single axis. Data are random numbers. What is measured, and how, is told in
+benchmarks/throughput.py: a process each, all values of an axis in turns, so that a slow minute does not look like a law.
+
+What to look for: samples/s must not fall with the number of sequences; a step should take no more times as long than there is more to
+compute, and hardly longer where a batch or a width leaves the device idle; the share of peak (FLOP/s over those of a large matrix
+product) says how much more there is to gain. Of many sequences a round sees a part, in an epoch's order, so its batches come from all over.
+"""
+
+import argparse
+import statistics
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.folklore import spread
+from benchmarks.throughput import (
+    SIZES,
+    WORKLOADS,
+    Case,
+    Contender,
+    Rounds,
+    command,
+    describe_machine,
+    flop_per_sample,
+    in_turns,
+    measuring,
+    plain,
+    save,
+    tandem,
+)
+
+VALUES = {
+    "sequences": [1_000, 10_000, 100_000],
+    "length": [10, 20, 50, 100, 200],
+    "width": [32, 64, 128, 256, 512],
+    "batch": [1, 8, 32, 128, 512],
+}
+NUM_SEQUENCES = 2048  # where it is another thing that changes
+Entry = tuple[int, str]  # value on the axis, contender
+
+
+def main() -> None:
+    options = parse()
+    entered = {"plain": Contender(plain), "tandem": Contender(tandem, is_tandem=True)}
+    if options.device == "cuda":
+        entered["tandem graph"] = Contender(tandem, step="graph", is_tandem=True)
+    base = next(case for case in reversed(SIZES["guides"]()) if case.workload == options.workload)
+    print(f"{describe_machine(options.device)}\n\n`{command()}`\n\n{base.name}: {base.describe()}", flush=True)
+    results = {}
+    for axis in options.axes:
+        try:
+            cases = {value: changed(base, axis, value) for value in options.values or VALUES[axis]}
+        except ValueError as error:
+            raise SystemExit(f"error: {error}") from None
+        flop = {value: flop_per_sample(case, options.device) for value, case in cases.items()}
+        rounds = in_turns(
+            {(value, name): (case, one) for value, case in cases.items() for name, one in entered.items()}, options
+        )
+        print(f"\n## {axis}\n\n| {axis} | contender | samples/s | seconds a step | times the plain loop | of peak |")
+        print("|---|---|---|---|---|---|")
+        for entry in rounds.rates:
+            print(row(entry, cases[entry[0]], rounds, flop[entry[0]]), flush=True)
+        print()
+        for name in entered:
+            print(f"- {name}: {trend(axis, name, cases, rounds)}", flush=True)
+        results[axis] = record(cases, rounds, flop)
+        save(options, {"base": base.describe(), "axes": results})
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", choices=WORKLOADS, default="sign", help="(sign)")
+    parser.add_argument("--axes", nargs="+", choices=tuple(VALUES), default=list(VALUES), help="(all)")
+    parser.add_argument("--values", nargs="+", type=int, metavar="N", help="on the one axis of --axes")
+    options = measuring(parser, rounds=3, seconds=0.4)
+    if options.values and len(options.axes) > 1:
+        parser.error(f"--values go with one axis; --axes has {len(options.axes)}: {', '.join(options.axes)}")
+    return options
+
+
+def changed(base: Case, axis: str, value: int) -> Case:
+    """`base` with `value` on that axis. Raises ValueError where there is no such training."""
+    settings, data = base.settings, base.data
+    num_heads = getattr(settings.model, "num_heads", 1)
+    if value < 1 or axis == "width" and value % num_heads or axis == "sequences" and value < settings.batch_size:
+        raise ValueError(
+            f"{axis} is {value}; accepted: 1 or more, a width that {num_heads} heads divide, sequences for a batch of {settings.batch_size}"
+        )
+    assert data is not None
+    if axis == "batch":
+        settings = replace(settings, batch_size=value)
+    if axis == "width":
+        wider = {"hidden_size": value}
+        if hasattr(settings.model, "feedforward_size"):
+            wider["feedforward_size"] = value * settings.model.feedforward_size // settings.model.hidden_size
+        settings = replace(settings, model=replace(settings.model, **wider))
+    if axis == "length":
+        data = replace(data, shape=replace(data.shape, max_steps=value))
+    number = value if axis == "sequences" else max(NUM_SEQUENCES, settings.batch_size)
+    return Case(base.workload, settings, replace(data, num_sequences=number))
+
+
+def row(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
+    value, name = entry
+    rates = rounds.rates[entry]
+    if not rates:
+        return f"| {value:,} | {name} | not measured: {rounds.absent[entry]} | | | |"
+    step = case.settings.batch_size / statistics.median(rates)
+    ratios = spread(rounds.ratios(entry, (value, "plain")), ".2f") if rounds.rates[value, "plain"] else ""
+    of_peak = rounds.of_peak(entry, flop, "fp32")
+    return f"| {value:,} | {name} | {spread(rates, ',.0f')} | {step:.3g} | {ratios} | {of_peak:.3f} |"
+
+
+def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
+    """What the last value on the axis does, against the first."""
+    there = [value for value in cases if rounds.rates[value, name]]
+    if len(there) < 2:
+        return "too few values were measured"
+    low, high = there[0], there[-1]
+    ratios = rounds.ratios((high, name), (low, name))
+    longer = cases[high].settings.batch_size / cases[low].settings.batch_size / statistics.median(ratios)
+    return f"{high / low:g} times the {axis}: a step takes {longer:.2f} times as long, samples/s are {spread(ratios, '.2f')} times as many"
+
+
+def record(cases: dict[int, Case], rounds: Rounds, flop: dict[int, float]) -> dict[str, Any]:
+    """For JSON: all rounds."""
+    points = [
+        {
+            "value": value, "contender": name, "batch_size": cases[value].settings.batch_size, "flop_per_sample": flop[value],
+            "samples_per_second": rates, "absent": rounds.absent.get((value, name)),
+        }
+        for (value, name), rates in rounds.rates.items()
+    ]  # fmt: skip
+    return {"peak_flop_per_second": rounds.peaks["fp32"], "points": points}
+
+
+if __name__ == "__main__":
+    main()

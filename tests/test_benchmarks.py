@@ -1,0 +1,143 @@
+"""The contenders of the speed comparison do the same work, and what it measures is kept."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import scaling
+from benchmarks.networks import Usual
+from benchmarks.throughput import (
+    SIZES,
+    TUNED,
+    Case,
+    Contender,
+    Over,
+    accelerate,
+    floor,
+    flop_per_sample,
+    graph_floor,
+    in_turns,
+    lightning,
+    loss_of,
+    open_fit,
+    plain,
+    tandem,
+)  # fmt: skip
+
+ROOT = Path(__file__).parents[1]
+CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
+NAMES = [case.workload for case in CASES]
+REFERENCE = Contender(plain)
+PEERS = {
+    "plain, Tandem's network": Contender(plain, options={"own_network": True}),
+    "tandem": Contender(tandem, is_tandem=True),
+    "floor": Contender(floor, is_tandem=True),
+    "accelerate": Contender(accelerate),
+    "lightning default": Contender(lightning),
+    "lightning tuned": Contender(lightning, options=TUNED),
+}
+
+
+@pytest.fixture(autouse=True)
+def _numerics_are_put_back() -> Iterator[None]:
+    mode, threads = torch.get_deterministic_debug_mode(), torch.get_num_threads()
+    yield
+    torch.set_deterministic_debug_mode(mode)
+    torch.set_num_threads(threads)
+
+
+def one_batch_long(case: Case) -> Case:
+    """Without dropout, clipped hard, and with a single batch, so that all see the same one, if in another order."""
+    settings = replace(case.settings, model=replace(case.settings.model, dropout=0.0), clip_norm=0.01)
+    return replace(case, settings=settings, data=replace(case.data, num_sequences=settings.batch_size))
+
+
+def first_step(case: Case, contender: Contender) -> torch.Tensor:
+    """The gradient that a contender's first step takes, as one vector."""
+    fit = open_fit(case, contender, "cpu")
+    before = [parameter.detach().clone() for parameter in fit.model.parameters()]
+
+    def tick() -> None:
+        raise Over
+
+    with pytest.raises(Over):
+        contender.loop(fit, tick, contender, **contender.options)
+    after = list(fit.model.parameters())
+    assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
+    return torch.cat([parameter.grad.flatten() for parameter in after])
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_the_usual_networks_compute_what_tandems_do(case: Case):
+    case = one_batch_long(case)
+    ours, usual = open_fit(case, PEERS["tandem"], "cpu"), open_fit(case, REFERENCE, "cpu")
+    assert isinstance(usual.model, Usual) and not isinstance(ours.model, Usual)
+    batch = ours.one_batch(case.settings.batch_size)
+    losses = [loss_of(fit, fit.model, [batch.values, batch.mask, batch.targets]) for fit in (ours, usual)]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    for own, other in zip(ours.model.parameters(), usual.model.parameters(), strict=True):
+        torch.testing.assert_close(own, other, rtol=0, atol=0)
+        torch.testing.assert_close(own.grad, other.grad, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_every_contender_takes_the_step_of_the_plain_loop(
+    case: Case, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    peer = name.split()[0]
+    if peer in ("accelerate", "lightning") and not importlib.util.find_spec(peer):
+        pytest.skip(f"{peer} is not installed")
+    monkeypatch.chdir(tmp_path)  # where Lightning leaves its log
+    case = one_batch_long(case)
+    expected, found = first_step(case, REFERENCE), first_step(case, PEERS[name])
+    assert expected.norm().item() == pytest.approx(0.01, rel=1e-3)
+    assert (found - expected).norm() < 1e-4 * expected.norm()
+
+
+def test_a_larger_network_is_more_work_by_as_much_as_it_should_be():
+    base = CASES[NAMES.index("sign")]
+    flop = {size: flop_per_sample(scaling.changed(base, "width", size), "cpu") for size in (128, 512)}
+    inputs = 64  # features
+    assert flop[512] / flop[128] == pytest.approx(4 * (inputs + 512) / (inputs + 128), rel=0.1)
+    assert flop_per_sample(scaling.changed(base, "batch", 64), "cpu") == pytest.approx(flop[128], rel=0.01)
+    assert flop_per_sample(scaling.changed(base, "length", 40), "cpu") == pytest.approx(2 * flop[128], rel=0.1)
+
+
+def test_every_round_is_kept_and_a_row_is_printed_for_every_contender(tmp_path: Path):
+    options = ["--size", "guides", "--workloads", "price", "--contenders", "tandem", "floor", "--rounds", "2"]
+    kept, printed = run("throughput", [*options, "--seconds", "0.1"], tmp_path / "rounds.json")
+    (case,) = kept["cases"]
+    assert list(case["contenders"]) == ["plain", "tandem", "floor"]
+    for name, about in case["contenders"].items():
+        assert len(about["samples_per_second"]) == 2 and min(about["samples_per_second"]) > 0
+        assert f"\n| {name} | " in printed
+    assert "[1.00, 1.00]" in next(line for line in printed.splitlines() if line.startswith("| plain |"))
+    assert len(case["peak_flop_per_second"]["fp32"]) == 2
+    assert case["data"]["num_sequences"] == 64 * case["settings"]["batch_size"]
+
+
+def test_a_contender_that_cannot_take_part_is_absent_with_its_reason_and_stops_nobody():
+    case = CASES[NAMES.index("price")]
+    entered = {"plain": (case, REFERENCE), "graph": (case, Contender(graph_floor, step="graph", is_tandem=True))}
+    rounds = in_turns(entered, Namespace(rounds=2, seconds=0.05, device="cpu"))
+    assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
+    assert "CUDA graphs need a CUDA device" in rounds.absent["graph"]
+
+
+def run(module: str, options: list[str], kept: Path) -> tuple[dict, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *options, "--json", str(kept)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(kept.read_text()), done.stdout

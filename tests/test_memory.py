@@ -1,0 +1,687 @@
+"""Memory that really runs out: a limit on a process of its own (CPU), a fraction of the card's (GPU). It costs time and not the experiment.
+
+A scenario is a function that runs apart, in a process with RLIMIT_DATA: what it may still allocate. The data's file, mapped to be read,
+does not count, as it does not where memory is short: the system takes its pages back.
+"""
+
+import hashlib
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stages import models
+from stages.params import GRU, Transformer
+from stages.runtime import loop
+from stages.runtime.batches import Batch, Split, load_split
+from stages.runtime.device import open_device
+from stages.runtime.fit import Epoch, Fit, on_cpu
+from stages.runtime.measure import Measurement
+from stages.runtime.relief import OutOfMemory, Relief, free_cache, is_out_of_memory
+from stages.runtime.step import Step
+from stages.tasks import classify
+from tests.conftest import ROOT, TINY, environment, make_project, make_table, settle, stage
+from tests.test_report import make_row, make_run
+from tests.test_training import SETTINGS, finish, fit_on, identity
+
+LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
+FREED = "freed what the allocators keep"
+RECOMPUTED = "activations are computed again instead of kept"
+CPU = torch.device("cpu")
+
+
+def apart(scenario: Callable[..., Any], *arguments: Any, folder: Path = ROOT) -> Any:
+    """What `scenario` returns in a process of its own, which imports the project in `folder`."""
+    call = (
+        f"from tests import test_memory\nprint(json.dumps(test_memory.{scenario.__name__}(*json.loads(sys.argv[1]))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json, sys\n{call}", json.dumps(arguments)],
+        cwd=folder,
+        env=environment(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1"),
+        preexec_fn=under_a_limit,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def under_a_limit() -> None:
+    """As `ulimit -d` before the process: with room for everything, until `leave`."""
+    resource.setrlimit(resource.RLIMIT_DATA, (2**40, resource.RLIM_INFINITY))
+
+
+def leave(mib: float) -> None:
+    """From here on this process can allocate so much more. None of it is left over from before."""
+    free_cache()
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + int(mib * 2**20), resource.RLIM_INFINITY))
+
+
+def lift() -> None:
+    under_a_limit()
+
+
+def data_bytes() -> int:
+    """What counts against the limit."""
+    return int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) * 1024
+
+
+def digest(model: torch.nn.Module) -> str:
+    weights = b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())
+    return hashlib.sha256(weights).hexdigest()
+
+
+def random_batch(num_sequences: int, num_steps: int) -> Batch:
+    draw = torch.Generator().manual_seed(1)
+    mask = torch.ones(num_sequences, num_steps, dtype=torch.bool)
+    rows = torch.arange(num_sequences)
+    return Batch(torch.randn(num_sequences, num_steps, 4, generator=draw), mask, rows % 3, rows)
+
+
+def step_of(model: torch.nn.Module, **changed: Any) -> Step:
+    task = classify.Task({"classes": ["a", "b", "c"]})
+    settings = {"clip_norm": 1.0, "accumulation": 1, "precision": "fp32", "way": "eager", "device": CPU, **changed}
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    return Step(model, lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0), optimizer, **settings)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The data
+
+DATA_MIB = 64
+
+
+def train_on(path: str, at_load: float | None, at_first_step: float | None) -> dict[str, Any]:
+    """An epoch on a resident split of DATA_MIB, with so many MiB left from there on."""
+    device = open_device(identity("cpu"), threads=1, deterministic=True)
+    split = load_split(Path(path), device, "host")
+    model = GRU("gru", hidden_size=16, num_layers=1, bidirectional=True, dropout=0.3)
+    settings = replace(SETTINGS, model=model, batch_size=256, epochs=1)
+    torch.manual_seed(0)
+    network = models.build(model, models.Shape(32, 3, 64, per_step=False))
+    val = Split({name: tensor[:64].clone() for name, tensor in split.tensors.items()}, device)
+    fit = Fit(network, split, val, settings, classify.Task({"classes": ["a", "b", "c"]}))
+    if at_load is not None:
+        leave(at_load)
+    fit.relief.hold()
+    network.train()
+    for number, batch in enumerate(fit.training_batches()):
+        if number == 0 and at_first_step is not None:
+            leave(at_first_step)
+        fit.step(batch)
+        fit.schedule.step()
+    return {"weights": digest(network), "parts": fit.step.accumulation, "taken": fit.relief.taken}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    draw = torch.Generator().manual_seed(0)
+    num = DATA_MIB * 2**20 // (64 * 32 * 4)
+    tensors = {
+        "values": torch.randn(num, 64, 32, generator=draw),
+        "mask": torch.ones(num, 64, dtype=torch.bool),
+        "targets": torch.arange(num) % 3,
+    }
+    path = tmp_path_factory.mktemp("packed") / "train.safetensors"
+    save_file(tensors, path)
+    return str(path)
+
+
+def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_same_bits(packed: str):
+    resident = apart(train_on, packed, None, None)
+    assert resident["taken"] == []
+    streamed = "the data (64.6 MiB) is read from its file batch by batch instead of held in memory"
+    # 48 MiB are enough for everything but the data; 8 MiB are not even enough for a step, until the data has made room.
+    for at_load, at_first_step in ((48, None), (None, 8)):
+        found = apart(train_on, packed, at_load, at_first_step)
+        assert found == {"weights": resident["weights"], "parts": 1, "taken": [FREED, streamed]}
+
+
+def test_a_file_that_is_only_read_is_not_memory_of_this_process(packed: str):
+    assert apart(mib_of_mapping, packed) < 1
+
+
+def mib_of_mapping(path: str) -> float:
+    before = data_bytes()
+    split = load_split(Path(path), CPU, "host")
+    assert split.tensors["values"].sum().isfinite()  # every page was read
+    return (data_bytes() - before) / 2**20
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The step, and passes without gradients
+
+
+def one_step(mib: float | None) -> dict[str, Any]:
+    """A step on a batch that wants some 200 MiB, of which a single sequence wants about one."""
+    open_device(identity("cpu"), threads=1, deterministic=True)
+    torch.manual_seed(0)
+    step, batch = step_of(models.build(LARGE, models.Shape(4, 3, 128, per_step=False))), random_batch(256, 128)
+    if mib is not None:
+        leave(mib)
+    try:
+        found = {"loss": step(batch).item()}
+    except OutOfMemory as error:
+        found = {"error": str(error)}
+    lift()
+    weights = [parameter.double().abs().sum().item() for parameter in step.parameters]
+    return {**found, "weights": weights, "parts": step.accumulation, "taken": step.relief.taken}
+
+
+def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_sentence():
+    plenty, little, nothing = (apart(one_step, mib) for mib in (None, 60, 0.5))
+    assert (plenty["parts"], plenty["taken"]) == (1, [])
+    assert little["parts"] in (4, 8, 16)
+    parts = [f"a batch of 256 is trained on in {2**n} parts" for n in range(1, 9)]
+    assert little["taken"] == [FREED, *parts[: little["parts"].bit_length() - 1]]
+    assert little["loss"] == pytest.approx(plenty["loss"], rel=1e-5)
+    assert little["weights"] == pytest.approx(plenty["weights"], rel=1e-5)
+    assert nothing["taken"] == [FREED, *parts, RECOMPUTED]
+    assert nothing["error"].startswith("out of memory (") and "\n" not in nothing["error"]
+
+
+def an_optimizer_that_does_not_fit() -> dict[str, Any]:
+    """Weights of 50 MiB; there is room for their gradients, and not for what AdamW keeps of them."""
+    open_device(identity("cpu"), threads=1, deterministic=True)
+    wide = replace(LARGE, hidden_size=1024, feedforward_size=4096, num_layers=1)
+    batch, runs = random_batch(4, 4), []
+    for mib in (None, 75):
+        torch.manual_seed(0)
+        step = step_of(models.build(wide, models.Shape(4, 3, 4, per_step=False)), accumulation=4)
+        before, failed = digest(step.model), ""
+        if mib:
+            step.relief.recompute()  # nothing else is left to try
+            leave(mib)
+            try:
+                step(batch)
+            except OutOfMemory as error:
+                failed = str(error)
+            lift()
+            assert digest(step.model) == before, "half a step was taken"
+        step(batch)
+        runs.append({"failed": failed, "weights": digest(step.model)})
+        del step
+    return {"whole": runs[0], "failed": runs[1]}
+
+
+def test_a_step_that_fails_at_its_very_end_is_not_half_taken():
+    found = apart(an_optimizer_that_does_not_fit)
+    assert found["failed"]["failed"].startswith("out of memory (")
+    assert found["failed"]["weights"] == found["whole"]["weights"]
+
+
+def outputs(mib: float | None) -> dict[str, Any]:
+    open_device(identity("cpu"), threads=1, deterministic=True)
+    torch.manual_seed(0)
+    model = models.build(LARGE, models.Shape(4, 3, 128, per_step=False))
+    batch, relief = random_batch(512, 128), Relief()
+    if mib is not None:
+        leave(mib)
+    found = loop.outputs_of(model, iter([batch]), relief)
+    lift()
+    return {"outputs": found.tolist(), "passes": relief.num_passes, "taken": relief.taken}
+
+
+def test_what_needs_no_gradients_goes_through_in_smaller_parts_too():
+    whole, parts = apart(outputs, None), apart(outputs, 30)
+    assert (whole["passes"], whole["taken"]) == (1, [])
+    assert parts["passes"] > 1 and parts["taken"][-1] == f"a batch of 512 is evaluated in {parts['passes']} parts"
+    torch.testing.assert_close(torch.tensor(parts["outputs"]), torch.tensor(whole["outputs"]), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_lack_of_memory_is_not_answered_as_such():
+    tried = []
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Relief().through(lambda: torch.ones(2, 3) @ torch.ones(2, 3), lambda: tried.append(1) or "tried")
+    assert not tried
+    assert not is_out_of_memory(FileNotFoundError("out of memory"))
+    assert not is_out_of_memory(RuntimeError("could not create a primitive descriptor for a matmul primitive"))
+
+
+def kernels_that_onednn_cannot_make() -> dict[str, Any]:
+    """Values of 40 to 160 numbers, each size with a kernel of its own, in 300 KiB."""
+    open_device(identity("cpu"), threads=1, deterministic=True)
+    relief, values = Relief(), [torch.linspace(-1, 1, 40 * n) for n in range(1, 5)]
+    leave(0.3)
+    found = [relief.through(lambda x=x: torch.nn.functional.gelu(x)).tolist() for x in values]
+    lift()
+    return {"values": found, "taken": relief.taken}
+
+
+def test_where_memory_runs_out_in_onednn_it_is_done_without():
+    found = apart(kernels_that_onednn_cannot_make)
+    assert found["taken"] == ["the CPU computes without oneDNN, whose memory ran out"]
+    for number, values in enumerate(found["values"], start=1):
+        expected = torch.nn.functional.gelu(torch.linspace(-1, 1, 40 * number, dtype=torch.float64)).float()
+        torch.testing.assert_close(torch.tensor(values), expected, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Activations computed again
+
+
+def gradients(recomputes: bool, precision: str, accumulation: int) -> tuple[list[torch.Tensor], int]:
+    """Gradients of a step after clipping, and the bytes that autograd kept for one."""
+    config = replace(LARGE, dropout=0.2, checkpoint_activations=recomputes)
+    torch.manual_seed(0)
+    model = models.build(config, models.Shape(4, 3, 40, per_step=False)).train()
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    step = step_of(model, precision=precision, accumulation=accumulation, clip_norm=0.01)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        step(random_batch(12, 40))
+    return [parameter.grad for parameter in model.parameters()], sum(kept.values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_activations_computed_again_give_the_same_gradients_from_less(precision: str, accumulation: int):
+    """Dropout included. fp16 scales the loss: clipped before that is taken out again, the norm would be thousands of times smaller."""
+    kept, kept_bytes = gradients(False, precision, accumulation)
+    again, again_bytes = gradients(True, precision, accumulation)
+    assert again_bytes < 0.5 * kept_bytes
+    norm = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in kept]))
+    assert norm.item() == pytest.approx(0.01, rel=1e-3)
+    for one, other in zip(kept, again, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-8)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A whole training
+
+NETWORK = (
+    "{name: transformer, hidden_size: %d, num_layers: %d, num_heads: 2, feedforward_size: %d, dropout: 0.1, "
+    "checkpoint_activations: false}"
+)
+ENOUGH = 2**14  # MiB
+GRU_OF_TINY = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"
+
+
+def prepared(folder: Path, params: str, num_sequences: int, num_steps: int, device: str = "cpu") -> Path:
+    """A project whose training can start."""
+    project = make_project(folder, params, make_table(num_sequences, num_steps))
+    for words in (["hardware"], ["preprocess", "tiny"], ["preload", "tiny", device]):
+        stage(project, *words)
+    return project
+
+
+def start_within(mib: float, project: Path, *words: str) -> subprocess.Popen[str]:
+    """A stage that may allocate so much more than what it imports."""
+    return subprocess.Popen(
+        [sys.executable, "-c", f"from tests import test_memory; test_memory.stage_within({mib}, {words})"],
+        cwd=project,
+        env=environment(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1"),
+        preexec_fn=under_a_limit,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def stage_within(mib: float, words: tuple[str, ...]) -> None:
+    import torch._dynamo  # an optimizer imports it, and it is large  # noqa: F401
+
+    from flows.stage import main
+
+    torch._C._set_mkldnn_enabled(False)  # whether memory runs out in it is chance, and going on without it changes bits
+    leave(mib)
+    sys.exit(main(list(words)))
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    """What it said."""
+    said, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return said
+
+
+def read_run(project: Path, name: str) -> Any:
+    return json.loads((project / "results/runs/tiny/cpu" / name).read_text())
+
+
+def sha256_of_weights(project: Path) -> str:
+    return hashlib.sha256((project / "results/runs/tiny/cpu/last.safetensors").read_bytes()).hexdigest()
+
+
+def tags_in_mlflow(project: Path) -> dict[str, str]:
+    import mlflow
+
+    settle(project)
+    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    return {**run.data.tags, "status": run.info.status}
+
+
+def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere(tmp_path: Path):
+    params = TINY.replace(GRU_OF_TINY, NETWORK % (64, 2, 256)).replace("batch_size: 16", "batch_size: 192")
+    params = params.replace("epochs: 3", "epochs: 6")
+    killed = prepared(tmp_path / "killed", params, 320, 96)
+    process = start_within(60, killed, "train", "tiny", "cpu")
+    while not list((killed / ".tandem/checkpoints/tiny").glob("*.pt")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    said = process.communicate()[0]
+    assert process.returncode == -signal.SIGKILL
+
+    resumed = finished(start_within(ENOUGH, killed, "train", "tiny", "cpu"))
+    assert "going on from" in resumed and "out of memory" not in resumed
+    measured = read_run(killed, "measured.json")
+    taken = measured["out_of_memory"]
+    assert len(taken) > 2 and all(f"out of memory: {done}\n" in said for done in taken)
+    assert taken[0] == FREED and taken[1].startswith("the data (")
+    assert measured["said"]["out_of_memory"] == f"memory ran out: {', then '.join(taken)}"
+    tags = tags_in_mlflow(killed)
+    assert (tags["out_of_memory"], tags["status"]) == ("; ".join(taken), "FINISHED")
+
+    # The result is that of a training which did all of it from its first step on: not a bit of what failed is left.
+    parts = 2 ** sum("is trained on in" in done for done in taken)
+    params = params.replace("accumulation: 1", f"accumulation: {parts}").replace("residency: auto", "residency: host")
+    asked = prepared(tmp_path / "asked", params, 320, 96)
+    finished(start_within(ENOUGH, asked, "train", "tiny", "cpu"))
+    assert read_run(asked, "measured.json")["out_of_memory"] == []
+    assert sha256_of_weights(asked) == sha256_of_weights(killed)
+
+    # In the evaluation too.
+    plenty, little = apart(evaluated, folder=asked)
+    assert plenty["out_of_memory"] == []
+    assert little["out_of_memory"][0] == FREED and "is evaluated in" in little["out_of_memory"][-1]
+    assert little["metrics"] == pytest.approx(plenty["metrics"], rel=1e-5)
+    assert little["device"] == "cpu" and little["samples_per_second"] > 0
+
+
+def evaluated() -> list[dict[str, Any]]:
+    from stages import evaluate
+
+    runs = []
+    for mib in (None, 8):
+        if mib:
+            leave(mib)
+        result, measured = evaluate.evaluate(evaluate.Job.of("tiny", "cpu"))
+        lift()
+        runs.append({"metrics": result.metrics, **measured})
+    return runs
+
+
+@pytest.fixture(scope="module")
+def of_long_sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A single one of its sequences wants some 40 MiB."""
+    params = TINY.replace(GRU_OF_TINY, NETWORK % (16, 1, 1024))
+    return prepared(tmp_path_factory.mktemp("long") / "project", params, 30, 2048)
+
+
+def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_result(of_long_sequences: Path):
+    process = start_within(20, of_long_sequences, "train", "tiny", "cpu")
+    said, errors = process.communicate()
+    assert process.returncode == 1
+    (sentence,) = errors.splitlines()
+    steps = [
+        "close what else uses the memory (`make doctor` names it) and run the same command again",
+        "set train.precision to bf16",
+        "lower train.model.hidden_size or the length of the sequences",
+    ]
+    assert sentence.startswith("error: out of memory (") and sentence.endswith(", then ".join(steps))
+    assert f", {RECOMPUTED}; what is left to you: " in sentence
+    assert f"out of memory: {RECOMPUTED}\n" in said
+    assert not (of_long_sequences / "results/runs/tiny/cpu/measured.json").exists()
+    tags = tags_in_mlflow(of_long_sequences)
+    assert tags["status"] == "FAILED" and tags["out_of_memory"].endswith(RECOMPUTED)
+
+
+def uninterrupted(state_file: str) -> str:
+    """Two epochs; the state after the first is left behind."""
+    from stages import train
+
+    torch._C._set_mkldnn_enabled(False)  # see stage_within
+    fit = train.make_fit(train.Job.of("tiny", "cpu"), "cpu", None)
+    fit.epoch()
+    torch.save(on_cpu(fit.state()), state_file)
+    fit.epoch()
+    return digest(fit.model)
+
+
+def taken_over(state_file: str, folder: str) -> dict[str, Any]:
+    """The second of the two, begun where memory runs out for good, and taken over by a device that has enough."""
+    from stages import train
+    from stages.runtime.tracking import Journal
+
+    torch._C._set_mkldnn_enabled(False)
+    job = train.Job.of("tiny", "cpu")
+    fit = train.make_fit(job, "cpu", torch.load(state_file, weights_only=True))
+
+    def elsewhere(state: dict[str, Any] | None, taken: list[str]) -> Fit:
+        lift()
+        return train.on_the_cpu(job, state, taken)
+
+    leave(20)
+    fit, epoch = train.next_epoch(fit, Journal(Path(folder), None), elsewhere)
+    journal = [json.loads(line) for line in (Path(folder) / "journal.jsonl").read_text().splitlines()]
+    return {
+        "weights": digest(fit.model),
+        "epoch": epoch.number,
+        "taken": fit.relief.taken,
+        "parts": fit.step.accumulation,
+        "moved": fit.state()["relief"]["moved"],
+        "tags": [entry["tags"] for entry in journal],
+    }
+
+
+def test_another_device_takes_over_at_the_start_of_the_epoch_and_gives_what_it_would_have_given(
+    of_long_sequences: Path, tmp_path: Path
+):
+    """From the CPU to the CPU, where every bit can be compared. The same between a GPU and the CPU: see below."""
+    state_file = str(tmp_path / "state.pt")
+    whole = apart(uninterrupted, state_file, folder=of_long_sequences)
+    found = apart(taken_over, state_file, str(tmp_path), folder=of_long_sequences)
+    assert found["weights"] == whole and found["epoch"] == 2
+    assert found["moved"] and found["parts"] == 1
+    assert found["taken"][-2:] == [RECOMPUTED, "the training goes on on the CPU, from the start of epoch 2"]
+    assert found["tags"] == [
+        {"out_of_memory": "; ".join(found["taken"][:-1])},
+        {"out_of_memory": "; ".join(found["taken"]), "finished_on": "cpu"},
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What is said of times
+
+
+def rows(seconds: dict[int, float], first_elsewhere: int) -> list[dict[str, Any]]:
+    """timings.csv of epochs, the first of which is warm-up."""
+    from stages import train
+
+    made = []
+    for number, taken in seconds.items():
+        measured = Measurement(
+            seconds=taken, cpu_share=1.0, peak_allocated_mib=None if number >= first_elsewhere else 7.0
+        )
+        epoch = Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, Measurement(seconds=0.5), True)
+        made.append(train.timing_row(epoch, 100, 1, is_elsewhere=number >= first_elsewhere))
+    return made
+
+
+def test_epochs_on_another_device_count_for_nothing_but_the_whole():
+    from stages.train import summarize
+
+    moved = summarize(rows({1: 9.0, 2: 1.0, 3: 3.0, 4: 50.0, 5: 60.0}, first_elsewhere=4))
+    assert (moved["epoch_seconds"], moved["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
+    assert (moved["num_epochs_measured"], moved["num_epochs_warmup"], moved["peak_allocated_mib"]) == (2, 1, 7.0)
+    assert moved["train_seconds"] == 9 + 1 + 3 + 50 + 60 + 5 * 0.5
+    at_once = summarize(rows({1: 9.0, 2: 50.0}, first_elsewhere=2))
+    assert at_once["epoch_seconds"] is None and at_once["samples_per_second"] is None
+    assert at_once["num_epochs_measured"] == 0 and at_once["train_seconds"] == 60
+
+
+def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
+    """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
+    from flows.repro import results_lines
+    from stages import compare, plots, report
+
+    more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "said": {}}
+    untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}
+    gpu = {**make_row(device="cuda"), **more, **untimed}
+    cpu = {**make_row(), **more, "finished_on": "cpu", "epochs": [1.0, 2.0]}
+    said = compare.verdict([cpu, gpu])
+    assert said == "sign: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
+    lines = compare.markdown([cpu, gpu], [said]).splitlines()
+    assert "| 0.250 | 1,564 |" in lines[2] and "| none | none |" in lines[3]
+    assert report.comparison([cpu, gpu]).count(">none<") == 2
+    (tmp_path / "compare.json").write_text(json.dumps({"rows": [cpu, gpu]}))
+    assert " none " in results_lines(tmp_path / "compare.json", {})[2]
+    labels = [text.get_text() for axes in plots.summary([cpu, gpu]).axes for text in axes.texts]
+    assert labels.count("none") == 1
+
+    run = make_run("cuda", 10)
+    run["timings"] = [{**row, "is_elsewhere": float(row["epoch"] > 6)} for row in run["timings"]]
+    titles = [axes.get_title() for axes in plots.page("sign", [run]).axes]
+    assert any("(5 epochs), 5 of warm-up or on the CPU in grey" in title for title in titles), titles
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A GPU
+
+
+def leave_in_gpu(mib: float) -> None:
+    """As `leave`, of the card's memory."""
+    free_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + mib * 2**20) / total)
+
+
+@pytest.fixture
+def whole_gpu() -> Iterator[None]:
+    yield
+    torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_too_smaller_parts_give_what_the_whole_batch_gives(whole_gpu: None):
+    device = open_device(identity("cuda"), threads=1, deterministic=True)
+    found: list[tuple[float, list[float], int]] = []
+    room = 0.0
+    batch = random_batch(512, 128)
+    batch = Batch(*(tensor.to(device) for tensor in (batch.values, batch.mask, batch.targets, batch.rows)))
+    for is_limited in (False, True):
+        torch.manual_seed(0)
+        step = step_of(models.build(LARGE, models.Shape(4, 3, 128, per_step=False)).to(device), device=device)
+        if is_limited:
+            leave_in_gpu(room / 3)
+        free_cache()
+        before = torch.cuda.memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        loss = step(batch).item()
+        room = (torch.cuda.max_memory_reserved() - before) / 2**20
+        found.append((loss, [weight.double().abs().sum().item() for weight in step.parameters], step.accumulation))
+    (loss, weights, parts), (again, same, more_parts) = found
+    assert parts == 1 and more_parts > 1 and step.relief.taken[0] == FREED
+    assert again == pytest.approx(loss, rel=1e-4) and same == pytest.approx(weights, rel=1e-4)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(tmp_path: Path, whole_gpu: None):
+    device = open_device(identity("cuda"), threads=1, deterministic=True)
+    model = GRU("gru", hidden_size=64, num_layers=1, bidirectional=True, dropout=0.3)
+    settings = replace(SETTINGS, model=model, batch_size=256, epochs=1)
+    draw = torch.Generator().manual_seed(0)
+    tensors = {
+        "values": torch.randn(2**15, 64, 32, generator=draw),  # 256 MiB
+        "mask": torch.ones(2**15, 64, dtype=torch.bool),
+        "targets": torch.arange(2**15) % 3,
+    }
+    save_file(tensors, tmp_path / "train.safetensors")
+    weights = []
+    for is_limited in (False, True):
+        train, val = (load_split(tmp_path / "train.safetensors", device, "host") for _ in range(2))
+        val.tensors = {name: tensor[:64].to(device) for name, tensor in val.tensors.items()}
+        torch.manual_seed(0)
+        network = models.build(model, models.Shape(32, 3, 64, per_step=False)).to(device)
+        fit = Fit(network, train, Split(val.tensors, device), settings, classify.Task({"classes": ["a", "b", "c"]}))
+        fit.relief.hold()
+        network.train()
+        for number, batch in enumerate(fit.training_batches()):
+            if number == 3 and is_limited:
+                leave_in_gpu(0)
+            fit.step(batch)
+            fit.schedule.step()
+        weights.append(on_cpu(network.state_dict()))
+        if not is_limited:
+            del fit, network, batch
+    assert fit.relief.streams and fit.step.accumulation == 1, fit.relief.taken
+    for name, one in weights[0].items():
+        assert torch.equal(one, weights[1][name]), name
+
+
+def stage_in_gpu(mib: float, words: tuple[str, ...]) -> None:
+    from flows.stage import main
+
+    leave_in_gpu(mib)
+    sys.exit(main(list(words)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("allowed", [True, False])
+def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: bool, tmp_path: Path):
+    """24 MiB of the card: cuBLAS wants more for itself."""
+    params = TINY.replace("devices: [cpu]", "devices: [auto]")
+    if allowed:
+        params = params.replace("on_out_of_memory: stop", "on_out_of_memory: cpu")
+    project = prepared(tmp_path / "project", params, 60, 12, "auto")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from tests import test_memory; test_memory.stage_in_gpu(24, ('train', 'tiny', 'auto'))",
+        ],
+        cwd=project,
+        env=environment(PYTHONPATH=str(ROOT), CUBLAS_WORKSPACE_CONFIG=":4096:8"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    if not allowed:
+        assert done.returncode == 1 and "set train.on_out_of_memory to cpu" in done.stderr.splitlines()[-1]
+        return
+    assert done.returncode == 0, done.stderr
+    said = "the training goes on on the CPU, from the start of epoch 1"
+    assert f"out of memory: {said}" in done.stdout and "finished on the CPU" in done.stdout
+    folder = project / "results/runs/tiny/auto"
+    measured, timings = (json.loads((folder / name).read_text()) for name in ("measured.json", "timings.json"))
+    assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu") and said in measured["out_of_memory"]
+    assert timings["epoch_seconds"] is None and "those on the CPU do not count" in measured["absent"]["epoch_seconds"]
+    assert "outputs were on cpu in each of 3 epochs" in measured["said"]["device"]
+    tags = tags_in_mlflow(project)
+    assert tags["finished_on"] == "cpu" and tags["out_of_memory"].endswith(said)
+    stage(project, "evaluate", "tiny", "auto")
+    assert said in stage(project, "compare").stdout
+
+
+@pytest.mark.gpu
+def test_a_gpus_training_goes_on_from_a_state_on_the_cpu_on_either_device(tmp_path: Path):
+    """A captured step keeps its rate in a tensor on the device, which an eager one on the CPU does not."""
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), step="graph")
+    whole, losses = finish(fit_on("cuda", "device", tmp_path, settings))
+    for device in ("cuda", "cpu"):
+        begun = fit_on("cuda", "device", tmp_path, settings)
+        begun.epoch(), begun.epoch()
+        fit = fit_on(device, "device", tmp_path, settings)
+        fit.restore(on_cpu(begun.state()))
+        weights, last_losses = finish(fit)
+        assert last_losses == pytest.approx(losses[2:], rel=1e-3)
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, whole[name], rtol=1e-2, atol=1e-3)
