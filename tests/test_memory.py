@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from stages import models
 from stages.params import GRU, Transformer
+from stages.record import summarize, timing_row
 from stages.runtime import loop
 from stages.runtime.batches import Batch, Split, load_split
 from stages.runtime.device import open_device
@@ -504,21 +505,17 @@ def test_another_device_takes_over_at_the_start_of_the_epoch_and_gives_what_it_w
 
 def rows(seconds: dict[int, float], first_elsewhere: int) -> list[dict[str, Any]]:
     """timings.csv of epochs, the first of which is warm-up."""
-    from stages import train
-
     made = []
     for number, taken in seconds.items():
         measured = Measurement(
             seconds=taken, cpu_share=1.0, peak_allocated_mib=None if number >= first_elsewhere else 7.0
         )
         epoch = Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, Measurement(seconds=0.5), True)
-        made.append(train.timing_row(epoch, 100, 1, is_elsewhere=number >= first_elsewhere))
+        made.append(timing_row(epoch, 100, 1, is_elsewhere=number >= first_elsewhere))
     return made
 
 
 def test_epochs_on_another_device_count_for_nothing_but_the_whole():
-    from stages.train import summarize
-
     moved = summarize(rows({1: 9.0, 2: 1.0, 3: 3.0, 4: 50.0, 5: 60.0}, first_elsewhere=4))
     assert (moved["epoch_seconds"], moved["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
     assert (moved["num_epochs_measured"], moved["num_epochs_warmup"], moved["peak_allocated_mib"]) == (2, 1, 7.0)

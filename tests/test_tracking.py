@@ -1,5 +1,6 @@
 """MLflow on the real thing: a real sqlite store, a real server that dies, a real kill."""
 
+import csv
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
+from stages.record import RUN_METRICS
 from stages.runtime.tracking import locked
 from tests.conftest import environment, make_project, run, stage
 
@@ -88,6 +90,44 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     assert entry.data.tags["data.sha256"].startswith(dataset.dataset.digest)
     artifacts = {file.path for file in client.list_artifacts(entry.info.run_id, "evaluation")}
     assert {"evaluation/result.png", "evaluation/predictions.csv"} <= artifacts
+
+
+def table_of(path: Path) -> dict[str, list[float]]:
+    """Column -> its numbers, bit for bit."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
+
+
+def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path):
+    """In MLflow, in the epochs' tables, in the run's totals and in the summary that compares."""
+    client, folder = client_of(trained), trained / "results/runs/tiny/cpu"
+    [entry] = runs_of(client)
+    history, timings = (table_of(folder / name) for name in ("history.csv", "timings.csv"))
+    columns = {
+        "train/loss": history["train_loss"],
+        "train/learning_rate": history["learning_rate"],
+        "val/loss": history["val_loss"],
+        "val/accuracy": history["val_accuracy"],
+        "time/epoch_seconds": timings["epoch_seconds"],
+        "time/validation_seconds": timings["validation_seconds"],
+        "throughput/samples_per_second": timings["samples_per_second"],
+        "memory/peak_rss_mib": timings["peak_rss_mib"],
+        "cpu/share": timings["cpu_share"],
+    }
+    for name, column in columns.items():
+        logged = [metric.value for metric in client.get_metric_history(entry.info.run_id, name)]
+        assert logged == column and len(logged) == 3, name
+    totals, metrics = (json.loads((folder / name).read_text()) for name in ("timings.json", "metrics.json"))
+    for name, key in RUN_METRICS.items():
+        assert entry.data.metrics.get(name) == totals[key], name
+    for name, value in metrics.items():
+        assert entry.data.metrics[f"test/{name}"] == value, name
+    [row] = json.loads((trained / "results/compare.json").read_text())["rows"]
+    assert row["score"] == metrics["accuracy"] and row["metrics"] == metrics
+    shared = row.keys() & totals.keys()
+    assert {"epoch_seconds", "samples_per_second", "train_seconds", "peak_rss_mib"} <= shared
+    assert {key: row[key] for key in shared} == {key: totals[key] for key in shared}
 
 
 def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Path):

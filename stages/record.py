@@ -1,0 +1,156 @@
+"""What a training tells of itself: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
+
+In: epochs as `Fit.epoch` gives them. Out: plain dictionaries; nothing here opens a file or imports torch. One number has one source: what
+stands in history.csv, timings.csv, timings.json and MLflow is the same value.
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stages.runtime.fit import Epoch, Fit
+
+# What timings.json holds for the whole run, under MLflow's names.
+RUN_METRICS = {
+    "time/epoch_seconds_median": "epoch_seconds",
+    "time/train_seconds": "train_seconds",
+    "throughput/samples_per_second_median": "samples_per_second",
+    "vram/peak_allocated_mib_max": "peak_allocated_mib",
+    "vram/peak_reserved_mib_max": "peak_reserved_mib",
+    "vram/peak_process_mib_max": "process_mib",
+    "vram/peak_device_mib_max": "device_mib",
+    "gpu/busy_share_mean": "gpu_busy_share",
+    "gpu/power_watts_mean": "power_watts",
+    "gpu/energy_joules_sum": "energy_joules",
+    "cpu/share_mean": "cpu_share",
+}
+# What is measured of an epoch besides its time: MLflow's name, and the field of a Measurement.
+EPOCH_METRICS = {
+    "vram/peak_allocated_mib": "peak_allocated_mib",
+    "vram/peak_reserved_mib": "peak_reserved_mib",
+    "vram/peak_process_mib": "process_mib",
+    "vram/peak_device_mib": "device_mib",
+    "gpu/busy_share": "gpu_busy_share",
+    "gpu/power_watts": "power_watts",
+    "gpu/energy_joules": "energy_joules",
+    "memory/peak_rss_mib": "peak_rss_mib",
+    "cpu/share": "cpu_share",
+}
+
+
+@dataclass
+class Record:
+    """What the epochs so far came to; saved with every checkpoint. `token` names the MLflow run across interruptions."""
+
+    token: str
+    history: list[dict[str, Any]] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    probe: dict[str, float] = field(default_factory=dict)  # where a step's time goes, in numbers
+    said: dict[str, str] = field(default_factory=dict)  # and in words
+
+
+def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
+    return {
+        "epoch": epoch.number,
+        "learning_rate": epoch.learning_rate,
+        "train_loss": epoch.train_loss,
+        "val_loss": epoch.val_loss,
+        f"val_{score}": epoch.val_score,
+    }
+
+
+def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_elsewhere: bool) -> dict[str, Any]:
+    measured = epoch.training
+    return {
+        "epoch": epoch.number,
+        "is_warmup": int(epoch.number <= warmup_epochs),
+        "is_elsewhere": int(is_elsewhere),  # on another device than the one asked for
+        "epoch_seconds": measured.seconds,
+        "samples_per_second": num_samples / measured.seconds,
+        "validation_seconds": epoch.validation.seconds,
+        **{name: getattr(measured, name) for name in EPOCH_METRICS.values()},
+    }
+
+
+def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float | None]:
+    measured = epoch.training
+    return {
+        "train/loss": epoch.train_loss,
+        "train/learning_rate": epoch.learning_rate,
+        "val/loss": epoch.val_loss,
+        f"val/{score}": epoch.val_score,
+        "time/epoch_seconds": measured.seconds,
+        "time/validation_seconds": epoch.validation.seconds,
+        "throughput/samples_per_second": num_samples / measured.seconds,
+        **{name: getattr(measured, key) for name, key in EPOCH_METRICS.items()},
+    }
+
+
+def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run's measurements: medians and quartiles over the epochs after warm-up; peaks, means and sums over all of them.
+
+    Epochs on another device than the one asked for count in `train_seconds` alone. What could not be measured is None.
+    """
+    here = [row for row in timings if not row["is_elsewhere"]]
+    measured = [row for row in here if not row["is_warmup"]]
+    seconds = [row["epoch_seconds"] for row in measured]
+    low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
+    reduced: list[tuple[Callable[[list[float]], float], tuple[str, ...]]] = [
+        (max, ("peak_allocated_mib", "peak_reserved_mib", "process_mib", "device_mib", "peak_rss_mib")),
+        (statistics.fmean, ("gpu_busy_share", "power_watts", "cpu_share")),
+        (sum, ("energy_joules",)),
+    ]
+    found: dict[str, float | None] = {}
+    for reduce, names in reduced:
+        for name in names:
+            values = [row[name] for row in here if row[name] is not None]
+            found[name] = reduce(values) if values else None
+    return {
+        "epoch_seconds": statistics.median(seconds) if seconds else None,
+        "epoch_seconds_quartile_low": low,
+        "epoch_seconds_quartile_high": high,
+        "samples_per_second": statistics.median(row["samples_per_second"] for row in measured) if measured else None,
+        "num_epochs_measured": len(measured),
+        "num_epochs_warmup": len(here) - len(measured),
+        "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
+        **found,
+    }
+
+
+def device_sentence(fit: Fit, asked: str, num_elsewhere: int, result: dict[str, Any]) -> str:
+    """Whether the device was used: what was checked, and what was measured on the one asked for."""
+    places = {asked: len(fit.verified) - num_elsewhere, fit.device.type: num_elsewhere or len(fit.verified)}
+    said = " and ".join(f"on {kind} in each of {count} epochs" for kind, count in places.items() if count)
+    measured = {
+        "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
+        "the process kept {:.2f} CPU cores busy": result["cpu_share"],
+        "a kernel ran {:.0%} of the time": result["gpu_busy_share"],
+        "peak VRAM of this process {:,.0f} MiB": result["process_mib"],
+        "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
+    }
+    found = [text.format(value) for text, value in measured.items() if value is not None]
+    return ", ".join([f"parameters, batches and outputs were {said}", *found])
+
+
+def memory_tags(fit: Fit) -> dict[str, str]:
+    """What MLflow is told about memory that ran out; nothing where it did not."""
+    tags = {"out_of_memory": "; ".join(fit.relief.taken)} if fit.relief.taken else {}
+    return {**tags, "finished_on": fit.device.type} if fit.relief.moved else tags
+
+
+def circumstances(absent: dict[str, str], identity: dict[str, Any]) -> dict[str, Any]:
+    """Where and when, without which a timing is worth nothing, and why what is missing could not be measured."""
+    return {
+        "absent": absent,
+        "torch": identity["torch"],
+        "device": identity["kind"],
+        "device_name": identity["name"],
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "measured_on": platform.node(),
+    }
