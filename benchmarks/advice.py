@@ -50,7 +50,8 @@ def main() -> None:
             errors.append(error)
             print(f"| {workload} | {name} | {shown(predicted[name])} | {shown(found)} | {error:+.0%} |", flush=True)
     if errors:
-        print(f"\nMedian error {statistics.median(errors):+.0%}, largest {max(errors, key=abs):+.0%}.\n")
+        middle = statistics.median(map(abs, errors))
+        print(f"\nOff by {middle:.1%} in the median, by {max(map(abs, errors)):.0%} at most.\n")
     print("\n".join(f"- {remark}" for remark in remarks))
 
 

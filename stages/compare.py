@@ -65,6 +65,7 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
         "peak_rss_mib",
         "absent",
         "finished_on",
+        "out_of_memory",
         "precision",
         "said",
         "parameters_sha256",
@@ -132,6 +133,9 @@ def verdict(rows: list[dict[str, Any]]) -> str:
         return (
             f"{workload}: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
         )
+    if ran_out := [row["device"] for row in (cpu, gpu) if row.get("out_of_memory")]:
+        # What was done about it slows a step down, from somewhere in the middle of the training on.
+        return f"{workload}: no speed-up is stated, because memory ran out while training on {' and '.join(ran_out)}."
     differing = [name for name in SAME if cpu[name] != gpu[name]]
     if differing:
         said = ", ".join(

@@ -52,7 +52,9 @@ class Record:
     history: list[dict[str, Any]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)  # where a step's time goes, in numbers
+    not_probed: dict[str, str] = field(default_factory=dict)  # what of it is missing, and why
     said: dict[str, str] = field(default_factory=dict)  # and in words
+    absent: dict[str, str] = field(default_factory=dict)  # what could not be measured on the device asked for, and why
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class Point:
     device: str
     batch_size: int
     samples_per_second: float
-    peak_mib: float  # CUDA: what torch allocated at most; CPU: what the tensors of a step add up to
+    peak_mib: float  # CUDA: what torch allocated at most; CPU: what the tensors of a step and the data add up to
 
 
 def main(arguments: list[str]) -> int:
@@ -62,17 +62,21 @@ def devices_here() -> list[str]:
 
 def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[Point], list[str]]:
     """The points, and why each device's curve ends where it does."""
+    from stages.runtime.relief import Relief, told
+
     points: list[Point] = []
     stops = []
     for device in devices:
-        fit = make_fit(workload, device)
+        with told(Relief()):
+            fit = make_fit(workload, device)
         size = 1
         while size <= largest:
             found = measure_size(fit, size, seconds)
             if found is None:
-                stops.append(
-                    f"{device}: a batch of {size} does not fit; the largest that was tried and does is {size // 2}"
+                largest_there = (
+                    f"the largest that was tried and does is {size // 2}" if size > 1 else "no other is smaller"
                 )
+                stops.append(f"{device}: a batch of {size} does not fit; {largest_there}")
                 break
             points.append(found)
             print(
@@ -131,7 +135,7 @@ def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
 
     from stages.runtime.count import memory_needs
     from stages.runtime.measure import seconds_of
-    from stages.runtime.step import is_out_of_memory
+    from stages.runtime.relief import is_out_of_memory
 
     is_cuda = fit.device.type == "cuda"
     try:

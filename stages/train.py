@@ -159,7 +159,7 @@ def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tupl
     """A new training, or an interrupted one where it stopped, with the record to go on with."""
     import torch
 
-    from stages.runtime.relief import OutOfMemory
+    from stages.runtime.relief import OutOfMemory, told
 
     saved, found = checkpoint.load(torch.device("cpu"))
     if found:
@@ -171,14 +171,16 @@ def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tupl
     kind = state["device"] if state else job.identity["kind"]
     try:
         fit = make_fit(job, kind, state)
-        prepare(job, fit, record)
+        with told(fit.relief):
+            prepare(job, fit, record)
         return fit, record
     except OutOfMemory as error:
         if elsewhere is None or kind == "cpu":
             raise
         taken = error.taken
     fit = elsewhere(state, taken)
-    prepare(job, fit, record)
+    with told(fit.relief):
+        prepare(job, fit, record)
     return fit, record
 
 
@@ -243,7 +245,7 @@ def prepare(job: Job, fit: Fit, record: Record) -> None:
         if isinstance(found, str):
             record.said["bound"] = f"not probed: {found}"
         else:
-            record.probe = found.numbers()
+            record.probe, record.not_probed = found.numbers(), found.absent
             record.said = {"bound": found.sentence(), "memory": found.memory_sentence()}
             if missing := found.missing_sentence():
                 record.said["not_measured"] = missing
@@ -268,6 +270,8 @@ def run_epochs(
         check_finite(epoch, checkpoint)
         record.history.append(history_row(epoch, score))
         record.timings.append(timing_row(epoch, num_samples, settings.warmup_epochs, fit.relief.moved))
+        if not fit.relief.moved:  # of the device asked for
+            record.absent = fit.absent
         journal.metrics(epoch_metrics(epoch, num_samples, score), step=epoch.number)
         progress.show(epoch, score, num_samples)
 
@@ -357,7 +361,7 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     )
     if fit.relief.taken:
         record.said["out_of_memory"] = f"memory ran out: {', then '.join(fit.relief.taken)}"
-    absent = {name: why for name, why in fit.absent.items() if result.get(name) is None}
+    absent = {name: why for name, why in record.absent.items() if result.get(name) is None}
     if not result["num_epochs_measured"]:
         why = f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; those on the CPU do not count for it"
         absent |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
@@ -371,6 +375,7 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
             "finished_on": fit.device.type,
             "precision": fit.step.precision,
             "probe": record.probe,
+            "not_probed": record.not_probed,
             "said": record.said,
         },
     )

@@ -249,10 +249,12 @@ def test_attention_under_autocast_is_computed_in_fp32():
     torch.testing.assert_close(found.double(), expected, rtol=2**-8, atol=1e-6)
 
 
-def test_attention_is_taken_where_steps_are_few_and_on_the_cpu():
+def test_attention_is_taken_where_steps_are_few_and_on_the_cpu(monkeypatch):
     assert attention.takes(torch.zeros(1, attention.MAX_STEPS, 3, 1, 1))
     assert not attention.takes(torch.zeros(1, attention.MAX_STEPS + 1, 3, 1, 1))
     assert not attention.takes(torch.zeros(1, 2, 3, 1, 1, device="meta"))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # whose own kernel it is then
+    assert not attention.takes(torch.zeros(1, 2, 3, 1, 1))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

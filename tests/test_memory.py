@@ -536,6 +536,8 @@ def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: 
     cpu = {**make_row(), **more, "finished_on": "cpu", "epochs": [1.0, 2.0]}
     said = compare.verdict([cpu, gpu])
     assert said == "sign: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
+    relieved = {**make_row(device="cuda"), **more, "epochs": [1.0, 2.0], "out_of_memory": ["smaller parts"]}
+    assert compare.verdict([cpu, relieved]).endswith("because memory ran out while training on cuda.")
     lines = compare.markdown([cpu, gpu], [said]).splitlines()
     assert "| 0.250 | 1,564 |" in lines[2] and "| none | none |" in lines[3]
     assert report.comparison([cpu, gpu]).count(">none<") == 2

@@ -39,6 +39,10 @@ def without_onednn() -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
+ONLY_WRITE = ("copy_", "fill_", "zero_", "random_", "bernoulli_")
+OUTPUTS = ("out", "grad_input")
+
+
 class Traffic(TorchDispatchMode):
     """Adds up the bytes that operators read and write. Views move nothing, and new memory is not touched before it is written."""
 
@@ -49,7 +53,11 @@ class Traffic(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not func.is_view and "empty" not in func.__name__:
-            tensors = tree_leaves((args, kwargs, result))
+            # What is only written, in place or as `out`, is the result, and counts as that alone.
+            read = args[1:] if func.__name__.split(".")[0] in ONLY_WRITE else args
+            tensors = tree_leaves(
+                (read, {name: value for name, value in (kwargs or {}).items() if name not in OUTPUTS}, result)
+            )
             self.num_bytes += sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
         return result
 
@@ -85,7 +93,8 @@ def memory_needs(fit: Fit, batch: Batch) -> dict[str, float]:
         fit.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
     weights = sum(parameter.nbytes for parameter in fit.model.parameters())
     states = [value for state in fit.optimizer.state.values() for value in state.values()]
-    resident = [split for split in (fit.train_split, fit.val_split) if split.tensors["values"].device == fit.device]
+    splits = {id(split): split for split in (fit.train_split, fit.val_split)}.values()  # the sweep has one for both
+    resident = [split for split in splits if split.tensors["values"].device == fit.device]
     in_bytes = {
         "weights": weights,
         "gradients": weights,

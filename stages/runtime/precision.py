@@ -13,7 +13,7 @@ from typing import Any
 from stages.params import Train, flatten
 from stages.runtime.fit import Fit
 from stages.runtime.measure import seconds_of
-from stages.runtime.store import STATE, read_json, write_json
+from stages.runtime.store import ROOT, STATE, read_json, sha256_file, write_json
 
 CANDIDATES = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
@@ -44,9 +44,10 @@ def key_of(params: Train, shapes: list[list[int]], identity: dict[str, Any]) -> 
     about = {
         name: value
         for name, value in flatten(params).items()
-        if name.startswith("model.") or name in ("batch_size", "threads")
+        if name.startswith("model.") or name in ("batch_size", "accumulation", "threads")
     }
-    return hashlib.sha256(json.dumps([about, shapes, identity], sort_keys=True).encode()).hexdigest()[:16]
+    code = {path.name: sha256_file(path) for path in sorted((ROOT / "stages" / "models").rglob("*.py"))}
+    return hashlib.sha256(json.dumps([about, code, shapes, identity], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def measure_gains(fit: Fit) -> dict[str, float]:

@@ -196,7 +196,7 @@ def probe(fit: Fit) -> Probe | str:
     before, threads = copy.deepcopy(fit.state()), torch.get_num_threads()
     try:
         return measure_parts(fit)
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
         return "the batch does not fit into the memory in one piece"

@@ -27,7 +27,7 @@ from stages.params import Train
 from stages.runtime.batches import Batch, Split
 
 Result = TypeVar("Result")
-CLOSE_OTHERS = "close what else uses the memory (`make doctor` names it) and run the same command again"
+CLOSE_OTHERS = "close what else uses the memory (`make doctor` says how to find it) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
 ONEDNN = "could not create a primitive"
 # The CPU's allocator, C++, a file that cannot be mapped; the driver and CUDA's libraries, beside torch's own class of error.

@@ -17,8 +17,8 @@ MAX_STEPS = 64
 
 
 def takes(qkv: Tensor) -> bool:
-    """Whether `Attention` can take qkv, and is the faster one. bf16 too: what it computes with is fp32 then."""
-    return qkv.device.type == "cpu" and qkv.shape[1] <= MAX_STEPS
+    """Whether `Attention` can take qkv, and is the faster one. bf16 too: what it computes with is fp32 then. torch.compile has its own."""
+    return qkv.device.type == "cpu" and qkv.shape[1] <= MAX_STEPS and not torch.compiler.is_compiling()
 
 
 class Attention(torch.autograd.Function):

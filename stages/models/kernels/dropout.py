@@ -1,7 +1,8 @@
 """Dropout in a third of the time, by drawing sixteen bits for a value instead of a number.
 
-In: values and a probability. Out: what `torch.nn.functional.dropout` gives, from other draws of the same generator. A value is dropped with
-the probability p rounded to a multiple of 2 ** -16, and the rest is scaled by that, so that the mean is exact.
+In: values and a probability. Out: what `torch.nn.functional.dropout` gives, from other draws of the same generator, and in fp32 also where
+the values are bf16. A value is dropped with the probability p rounded to a multiple of 2 ** -16, and the rest is scaled by that, so that
+the mean is exact.
 
 Srivastava et al. 2014, JMLR 15.
 """
