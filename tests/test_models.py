@@ -8,6 +8,8 @@ from stages import augment, models
 from stages.models import Shape
 from stages.models.seq2seq import teacher_share
 from stages.params import GRU, MODELS, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
+from stages.runtime.batches import Batch
+from stages.runtime.step import Step
 from stages.tasks import classify, detect, forecast, open_task
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
@@ -314,3 +316,32 @@ def test_a_gpu_gives_what_the_cpu_gives(task_name: str, model_name: str):
         found[device] = {name: parameter.grad.cpu() for name, parameter in model.named_parameters()}
     for name, gradient in found["cpu"].items():
         torch.testing.assert_close(found["cuda"][name], gradient, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+@combined
+def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name: str):
+    """And trains as the eager one does, batch after batch."""
+    device = torch.device("cuda", 0)
+    values, mask, targets = (tensor.to(device) for tensor in batch(task_name))
+    rows = torch.arange(len(values), device=device)
+    teacher = targets if model_name == "seq2seq" else None
+    losses: dict[str, list[float]] = {}
+    for way in ("eager", "graph"):
+        task, model = made(task_name, model_name)
+        model = model.to(device)
+        rate = torch.tensor(1e-3, device=device)
+        step = Step(
+            model,
+            lambda outputs, batch, task=task: task.loss(outputs, batch.targets, batch.mask, 0.0),
+            torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=True),
+            clip_norm=1.0,
+            accumulation=1,
+            precision="fp32",
+            way=way,
+            device=device,
+        )
+        losses[way] = [step(Batch(values, mask, targets, rows, teacher)).item() for _ in range(10)]
+        assert step.instead == "" and (way == "eager" or step.graph.is_captured)
+    assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3)
+    assert losses["graph"][-1] < losses["graph"][0]
