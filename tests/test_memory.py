@@ -371,7 +371,7 @@ def tags_in_mlflow(project: Path) -> dict[str, str]:
 
 def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere(tmp_path: Path):
     params = TINY.replace(GRU_OF_TINY, NETWORK % (64, 2, 256)).replace("batch_size: 16", "batch_size: 192")
-    params = params.replace("epochs: 3", "epochs: 6")
+    params = params.replace("epochs: 3", "epochs: 4")
     killed = prepared(tmp_path / "killed", params, 320, 96)
     process = start_within(60, killed, "train", "tiny", "cpu")
     while not list((killed / ".tandem/checkpoints/tiny").glob("*.pt")):
@@ -433,7 +433,7 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
     assert process.returncode == 1
     (sentence,) = errors.splitlines()
     steps = [
-        "close what else uses the memory (`make doctor` names it) and run the same command again",
+        "close what else uses the memory (`make doctor` says how to find it) and run the same command again",
         "set train.precision to bf16",
         "lower train.model.hidden_size or the length of the sequences",
     ]

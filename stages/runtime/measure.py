@@ -108,7 +108,8 @@ def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
     """The fastest of at least three runs of `work`: what the device can do, not what else went on meanwhile."""
     work()
     seconds: list[float] = []
-    while len(seconds) < 3 or sum(seconds) < RATE_SECONDS:
+    begin = time.perf_counter()
+    while len(seconds) < 3 or time.perf_counter() - begin < RATE_SECONDS:
         synchronize(device)
         start = time.perf_counter()
         work()
