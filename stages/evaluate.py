@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import platform
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.params import Rally, Workload, load_workload
+from stages.job import JobFiles
+from stages.params import Rally, Workload
 from stages.runtime import store, tracking
-from stages.runtime.store import hardware_file, packed_dir, prepared_dir, read_json, run_dir, write_json
+from stages.runtime.store import prepared_dir, read_json, write_json
 from stages.tasks import Evaluation, open_task
 
 if TYPE_CHECKING:
@@ -36,31 +37,8 @@ NOISE_FACTORS = (0.0, 0.5, 2.0, 4.0, 8.0)  # of the noise that a simulation was 
 NUM_NOISE_SEQUENCES = 500
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(JobFiles):
     """One trained model as the files describe it."""
-
-    workload: str
-    device: str
-    params: Workload
-    identity: dict[str, Any]
-    plan: dict[str, Any]
-    summary: dict[str, Any]
-
-    @classmethod
-    def of(cls, workload: str, device: str) -> Job:
-        return cls(
-            workload,
-            device,
-            load_workload(workload),
-            read_json(hardware_file(device)),
-            read_json(packed_dir(workload, device) / "plan.json"),
-            read_json(prepared_dir(workload) / "summary.json"),
-        )
-
-    @property
-    def folder(self) -> Path:
-        return run_dir(self.workload, self.device)
 
     def read(self, split: str, name: str) -> np.ndarray:
         """An array that preprocess wrote; raises ValueError where it is not the one it wrote."""

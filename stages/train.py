@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stages.job import JobFiles
 from stages.models import Shape
-from stages.params import Rally, Workload, flatten, load_params, load_workload
+from stages.params import Rally, flatten, load_params, load_workload
 from stages.record import (
     RUN_METRICS,
     Record,
@@ -34,7 +35,6 @@ from stages.runtime.store import (
     code_file,
     hardware_file,
     packed_dir,
-    prepared_dir,
     preset_file,
     read_json,
     run_dir,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has sta
 # What training runs through besides the workload's own model and task (results/code/): dvc.yaml names the same files.
 CODE = (
     "stages/train.py",
+    "stages/job.py",
     "stages/record.py",
     "stages/augment.py",
     "stages/models/kernels/attention.py",
@@ -79,30 +80,15 @@ CHECKPOINT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(JobFiles):
     """One training as the files describe it."""
 
-    workload: str
-    device: str
-    params: Workload
-    identity: dict[str, Any]
-    plan: dict[str, Any]
-    summary: dict[str, Any]
     inputs: dict[str, Any]
     preset: str
 
     @classmethod
-    def of(cls, workload: str, device: str) -> Job:
-        return cls(
-            workload,
-            device,
-            load_workload(workload),
-            read_json(hardware_file(device)),
-            read_json(packed_dir(workload, device) / "plan.json"),
-            read_json(prepared_dir(workload) / "summary.json"),
-            read_inputs(workload, device),
-            read_json(preset_file(workload))["preset"],
-        )
+    def more(cls, workload: str, device: str) -> dict[str, Any]:
+        return {"inputs": read_inputs(workload, device), "preset": read_json(preset_file(workload))["preset"]}
 
     @property
     def task(self) -> Task:
