@@ -246,7 +246,7 @@ def folders() -> dict[Path, str]:
     """Where this project writes, by the name a person knows it by: each folder, or the nearest one above it that is there."""
     from configparser import ConfigParser, Error
 
-    from stages.runtime.store import HOME, MLRUNS, STATE
+    from stages.files import HOME, MLRUNS, STATE
 
     config = ConfigParser(interpolation=None)
     with suppress(Error):  # DVC says where; the message would hold the line, and the line maybe a password
@@ -357,7 +357,7 @@ def git() -> Iterator[Finding]:
 
 
 def dvc() -> Iterator[Finding]:
-    from stages.runtime.store import HOME
+    from stages.files import HOME
     from stages.runtime.tracking import is_alive
 
     if not (HOME / ".dvc").is_dir():
@@ -406,7 +406,7 @@ def history() -> Iterator[Finding]:
     """MLflow's store: readable, whole, in the schema that the installed MLflow wants."""
     import sqlite3
 
-    from stages.runtime.store import MLRUNS
+    from stages.files import MLRUNS
 
     library = f"SQLite {sqlite3.sqlite_version}"
     if sqlite3.sqlite_version_info < (3, 31):
@@ -503,7 +503,7 @@ def unreachable(url: str) -> str:
 
 def leftovers() -> Iterator[Finding]:
     from flows.repro import UI_STATE
-    from stages.runtime.store import STATE
+    from stages.files import STATE
     from stages.runtime.tracking import JOURNALS, is_alive
 
     waiting = 0

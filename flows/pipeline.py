@@ -28,8 +28,8 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import dvc_log, prefect_api, repro
 from flows.prefect_api import UNFINISHED, ApiError, ApiLost, PrefectApi, state
+from stages import files
 from stages.params import Device, Params, nearest, parse_params, read_yaml, replaced
-from stages.runtime import store
 
 # Ctrl+C, which saves a checkpoint; then Ctrl+C's successors. Prefect's own patience with a cancelled run is 30 s.
 ESCALATION = ((signal.SIGINT, 12.0), (signal.SIGTERM, 6.0), (signal.SIGKILL, 5.0))
@@ -124,7 +124,7 @@ def make_plan(
     workloads: list[str] | None, devices: list[Device] | None, overrides: dict[str, Any], force: bool, name: str
 ) -> Plan:
     """Check everything the caller chose against params.yaml. Raises ValueError naming the nearest accepted value."""
-    raw = read_yaml(store.ROOT / "params.yaml")
+    raw = read_yaml(files.ROOT / "params.yaml")
     params = parse_params(raw)
     for key, chosen in (("workloads", workloads), ("devices", devices)):
         if chosen and key in overrides:
@@ -191,7 +191,7 @@ def run_dvc(arguments: list[str], environment: dict[str, str], on_line: Callable
     """DVC's exit status. It runs in a session of its own, and nothing of it is left where this is interrupted."""
     process = subprocess.Popen(
         [sys.executable, "-c", DVC, str(os.getpid()), *arguments],
-        cwd=store.ROOT,
+        cwd=files.ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -233,8 +233,8 @@ def stop(process: subprocess.Popen[str]) -> None:
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Two runs on one repository: the second waits. DVC would refuse it, and two trainings would share one device."""
-    store.STATE.mkdir(parents=True, exist_ok=True)
-    with open(store.STATE / "pipeline.lock", "a+", encoding="ascii") as file:
+    files.STATE.mkdir(parents=True, exist_ok=True)
+    with open(files.STATE / "pipeline.lock", "a+", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -364,7 +364,7 @@ def read_results(experiment: str | None) -> dict[str, Any]:
     else:
         from dvc.api import DVCFileSystem
 
-        files = DVCFileSystem(str(store.ROOT), rev=experiment)
+        files = DVCFileSystem(str(files.ROOT), rev=experiment)
 
         def read(path: str) -> str:
             return files.read_text(path, encoding="utf-8")
@@ -384,7 +384,7 @@ def read_results(experiment: str | None) -> dict[str, Any]:
 
 
 def read_here(path: str) -> str:
-    return (store.ROOT / path).read_text(encoding="utf-8")
+    return (files.ROOT / path).read_text(encoding="utf-8")
 
 
 def headline(results: dict[str, Any], stages: dict[str, dvc_log.Kind]) -> str:

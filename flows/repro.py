@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.dvc_log import Event, Kind, killer, outcomes, parse
-from stages.runtime import store
+from stages import files
 
-LAST_ERROR = store.STATE / "last_error.json"
-UI_STATE = store.STATE / "ui.json"  # written by flows/ui.py while it runs
+LAST_ERROR = files.STATE / "last_error.json"
+UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 
 
 class EventLog(logging.Handler):
@@ -39,7 +39,7 @@ class EventLog(logging.Handler):
 
 
 def main(arguments: list[str]) -> int:
-    os.chdir(store.ROOT)
+    os.chdir(files.ROOT)
     token = prepare_environment()
     started = time.monotonic()
 
@@ -76,7 +76,7 @@ def summary(log: EventLog, token: str, status: int, seconds: float) -> list[str]
             lines.append(f"  {title:<10} {', '.join(names)}")
     if status != 0:
         return [*lines, f"  {'reason':<10} {last_error(token) or killer(log.error) or log.error}"]
-    lines += ["", *results_lines(store.results_dir() / "compare.json", stages), "", *next_lines()]
+    lines += ["", *results_lines(files.results_dir() / "compare.json", stages), "", *next_lines()]
     return lines
 
 
@@ -94,7 +94,7 @@ def results_lines(path: Path, stages: dict[str, Kind]) -> list[str]:
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
     except (OSError, ValueError, KeyError):
-        return [f"no {store.relative(path)} to report from"]
+        return [f"no {files.relative(path)} to report from"]
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
         outcome = stages.get(f"train@{row['workload']}-{row['requested']}")

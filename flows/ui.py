@@ -19,10 +19,10 @@ from typing import Any
 
 from flows import repro
 from flows.prefect_api import UNFINISHED, ApiError, PrefectApi, state
-from stages.runtime import store
+from stages import files
 
 HOST = "127.0.0.1"
-LOGS = store.STATE / "logs"
+LOGS = files.STATE / "logs"
 READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
 STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/pipeline.py)
 # Runs a module that ends when this process ends, even by kill -9.
@@ -84,7 +84,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
     environment = os.environ | {
-        "PREFECT_HOME": str(store.STATE / "prefect"),
+        "PREFECT_HOME": str(files.STATE / "prefect"),
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_CLI_COLORS": "false",
@@ -100,15 +100,15 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     # the schema is made under tracking's lock: a training that starts now would collide with the server's own attempt
     making = subprocess.run(
         [sys.executable, "-c", "from stages.runtime.tracking import open_client; open_client()"],
-        cwd=store.ROOT,
+        cwd=files.ROOT,
         env={name: value for name, value in environment.items() if name != "MLFLOW_TRACKING_URI"},
         capture_output=True,
         text=True,
     )
     if making.returncode != 0:
         raise RuntimeError(f"MLflow's store cannot be opened: {making.stderr.strip().splitlines()[-1]}")
-    database = ["--backend-store-uri", f"sqlite:///{store.MLRUNS}/mlflow.db"]
-    artifacts = ["--default-artifact-root", f"{store.MLRUNS.as_uri()}/artifacts"]
+    database = ["--backend-store-uri", f"sqlite:///{files.MLRUNS}/mlflow.db"]
+    artifacts = ["--default-artifact-root", f"{files.MLRUNS.as_uri()}/artifacts"]
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
     servers.append(start("MLflow's server", command, environment, f"{mlflow}/health"))
     wait_until_ready(servers[0])
@@ -121,7 +121,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     print(f"  runs and logs     {prefect}")
     print(f"  every training    {mlflow}")
     print(f"  start or schedule {prefect}/deployments")
-    print("Ctrl+C stops all three. Logs: " + store.relative(LOGS), flush=True)
+    print("Ctrl+C stops all three. Logs: " + files.relative(LOGS), flush=True)
 
 
 def start(name: str, command: list[str], environment: dict[str, str], ready_url: str) -> Server:
@@ -129,7 +129,7 @@ def start(name: str, command: list[str], environment: dict[str, str], ready_url:
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-c", BOUND, str(os.getpid()), *command],
-            cwd=store.ROOT,
+            cwd=files.ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=file,

@@ -10,10 +10,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from stages import plots, report
+from stages import files, plots, report
+from stages.files import read_json, run_dir
 from stages.params import flatten, load_params, load_workload
-from stages.runtime import store
-from stages.runtime.store import read_json, run_dir
 
 NUM_RESAMPLES = 2000
 # Fields of a row that must agree before two rows' times are compared.
@@ -32,14 +31,14 @@ def main() -> None:
         raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     verdicts = [verdict([row for row in rows if row["workload"] == workload]) for workload in workloads]
-    folder = store.results_dir()
-    store.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
-    store.write_text(folder / "compare.md", markdown(rows, verdicts))
+    folder = files.results_dir()
+    files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
+    files.write_text(folder / "compare.md", markdown(rows, verdicts))
     overview = plots.save(plots.summary(rows), folder / "compare.png")
     pages = {}
     for workload in workloads:
         own = [row for row in rows if row["workload"] == workload]
-        page = plots.page(workload, [store.read_run(workload, row["requested"]) for row in own])
+        page = plots.page(workload, [files.read_run(workload, row["requested"]) for row in own])
         drawn = plots.save(page, folder / "pages" / f"{workload}.png")
         pages[workload] = [("Training", drawn), *pictures(own)]
     report.write_report(folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", overview)])
@@ -100,11 +99,11 @@ def pictures(rows: list[dict[str, Any]]) -> list[tuple[str, bytes]]:
 def facts(row: dict[str, Any]) -> dict[str, Any]:
     """A row with what the report tells beyond the comparison."""
     folder = run_dir(row["workload"], row["requested"])
-    summary = read_json(store.prepared_dir(row["workload"]) / "summary.json")
+    summary = read_json(files.prepared_dir(row["workload"]) / "summary.json")
     return {
         **row,
         "parameters": flatten(load_workload(row["workload"])),
-        "scores": store.read_rows(folder / "scores.csv"),
+        "scores": files.read_rows(folder / "scores.csv"),
         "data": {
             name: value
             for name, value in summary.items()

@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages import files
+from stages.files import prepared_dir, read_json, write_json
 from stages.job import JobFiles
 from stages.params import Rally, Workload
-from stages.runtime import store, tracking
-from stages.runtime.store import prepared_dir, read_json, write_json
+from stages.runtime import tracking
 from stages.tasks import Evaluation, open_task
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Job(JobFiles):
 
         recorded = self.summary["sha256"][f"{split}/{name}.npy"]
         path = prepared_dir(self.workload) / split / f"{name}.npy"
-        return np.load(store.verified(path, recorded, f"preprocess@{self.workload}"))
+        return np.load(files.verified(path, recorded, f"preprocess@{self.workload}"))
 
 
 def main(workload: str, device: str) -> None:
@@ -105,7 +106,7 @@ def evaluate_on(job: Job, kind: str, taken: list[str]) -> tuple[Evaluation, dict
 
     settings = job.params.train
     where = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic)
-    split = load_split(store.packed_file(job.workload, job.device, "test", job.plan), where, "host")
+    split = load_split(files.packed_file(job.workload, job.device, "test", job.plan), where, "host")
     relief = Relief(splits=[split], advice=advice(where))
     if taken:
         relief.taken += taken
@@ -170,15 +171,15 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
     write_json(out / "metrics.json", result.metrics)  # numbers alone: it is a DVC metric
     write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})
     write_json(out / "evaluate.json", measured)
-    store.write_table(out / "scores.csv", result.scores)
-    store.write_table(
+    files.write_table(out / "scores.csv", result.scores)
+    files.write_table(
         out / "confusion.csv", [{"actual": actual, "predicted": said} for actual, said in result.confusion]
     )
-    store.write_table(out / "predictions.csv", result.predictions)
+    files.write_table(out / "predictions.csv", result.predictions)
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {job.summary['num_per_split']['test']:,} test sequences"
     pictures = {
         "result": result.draw(title),
-        "training": plots.page(job.workload, [store.read_run(job.workload, job.device)]),
+        "training": plots.page(job.workload, [files.read_run(job.workload, job.device)]),
     }
     if by_noise := noise_curve(result.metrics, score, job.params):
         pictures["noise"] = plots.noise(*by_noise, f"{job.workload}: {score} against noise")

@@ -19,8 +19,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from stages.files import ROOT, code_file, hardware_file, preset_file, sha256_file, write_json
 from stages.params import choose_preset, load_params, nearest, overrides_of
-from stages.runtime.store import ROOT, code_file, hardware_file, preset_file, sha256_file, write_json
 
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from stages.files import hardware_file, packed_dir, prepared_dir, read_json, run_dir
 from stages.params import Workload, load_workload
-from stages.runtime.store import hardware_file, packed_dir, prepared_dir, read_json, run_dir
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,9 @@ import pyarrow.parquet
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from stages import params, sequences, series
+from stages import files, params, sequences, series
+from stages.files import relative, replacing, sha256_file, write_text
 from stages.guess import Columns, Guess, guess, shortened
-from stages.runtime import store
-from stages.runtime.store import relative, replacing, sha256_file, write_text
 from stages.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
 
 BLOCK = """\
@@ -315,17 +314,17 @@ def check_free(name: str) -> None:
     params.check_name(name, "workload")
     if name in (*params.TOP_LEVEL, "all") or from_yaml(name) != name:
         raise ValueError(f"{name!r} means something else in params.yaml; choose another name for the workload")
-    before = params.read_yaml(store.ROOT / "params.yaml")
+    before = params.read_yaml(files.ROOT / "params.yaml")
     params.parse_params(before)
     if name in before:
         raise ValueError(f"params.yaml has a block {name!r} already; choose another name, or change that block by hand")
-    if (folder := store.raw_dir(name)).exists():
+    if (folder := files.raw_dir(name)).exists():
         raise ValueError(f"{relative(folder)} is there already; choose another name, or move that folder away")
 
 
 def write(plan: Plan) -> None:
     """The folder first and params.yaml last, each in one step, so that params.yaml never names what is not there."""
-    path, folder = store.ROOT / "params.yaml", store.raw_dir(plan.name)
+    path, folder = files.ROOT / "params.yaml", files.raw_dir(plan.name)
     with TemporaryDirectory(prefix=f".{plan.name}.", dir=folder.parent) as temporary:
         made = Path(temporary) / plan.name
         made.mkdir()
@@ -375,7 +374,7 @@ def described(plan: Plan) -> list[str]:
 
 
 def what_next(plan: Plan) -> list[str]:
-    device = params.load_params(store.ROOT / "params.yaml").devices[0]
+    device = params.load_params(files.ROOT / "params.yaml").devices[0]
     results = f"results/runs/{plan.name}/{device}/"
     commands = [
         ("dvc repro", "trains it, and whatever else is not up to date; results/report.html shows everything"),

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from stages.runtime.store import ROOT, preset_file, read_json
+from stages.files import ROOT, preset_file, read_json
 
 Device = Literal["auto", "cpu", "cuda"]
 

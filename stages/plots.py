@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stages.runtime import store
+from stages import files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ def png_bytes(figure: "Figure") -> bytes:
 def save(figure: "Figure", path: Path) -> bytes:
     """Write `figure` as a PNG file; return what was written, because drawing takes long."""
     content = png_bytes(figure)
-    with store.replacing(path) as temporary:
+    with files.replacing(path) as temporary:
         temporary.write_bytes(content)
     return content
 

@@ -13,8 +13,7 @@ import numpy as np
 import psutil
 from safetensors.numpy import save
 
-from stages.params import load_workload
-from stages.runtime.store import (
+from stages.files import (
     hardware_file,
     packed_dir,
     prepared_dir,
@@ -25,6 +24,7 @@ from stages.runtime.store import (
     verified,
     write_json,
 )
+from stages.params import load_workload
 
 SPLITS = ("train", "val", "test")
 ALIGNMENT_BYTES = 64  # a cache line, and what AVX-512 loads at once

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from stages import sequences
+from stages.files import prepared_dir, raw_dir, sha256_file, write_json
 from stages.params import Rally, Series, Workload, load_workload
-from stages.runtime.store import prepared_dir, raw_dir, sha256_file, write_json
 from stages.tables import find_table
 
 

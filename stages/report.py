@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from stages.runtime import store
+from stages import files
 
 Picture = tuple[str, bytes]  # caption, PNG
 MAX_OPEN_ROWS = 40  # a longer table is folded
@@ -109,7 +109,7 @@ def write_report(
         ),
     ]
     text = PAGE.substitute(title="Tandem: report", style=STYLE, links=" ".join(links), body="\n".join(body))
-    store.write_text(path, text)
+    files.write_text(path, text)
 
 
 def circumstances(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
+from stages.files import replacing, sha256_file
 from stages.params import Columns, Rally, SequenceTable, Split
-from stages.runtime.store import replacing, sha256_file
 from stages.tables import SPLIT_COLUMN, Table, coded, numbers, read_table, refuse
 
 SPLITS = ("train", "val", "test")

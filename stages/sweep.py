@@ -10,9 +10,9 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from dataclasses import dataclass
 from typing import Any
 
+from stages import files
+from stages.files import prepared_dir, read_json
 from stages.params import Train, load_workload
-from stages.runtime import store
-from stages.runtime.store import prepared_dir, read_json
 
 HELP = """\
 Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a fraction of a second, until the
@@ -45,12 +45,12 @@ def main(arguments: list[str]) -> int:
         return 1
     from stages import plots
 
-    folder = store.results_dir() / "sweep"
-    store.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
+    folder = files.results_dir() / "sweep"
+    files.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
     plots.save(plots.sweep(options.workload, points), folder / f"{options.workload}.png")
     for sentence in (*verdicts(points), *stops):
         print(sentence)
-    print(f"{store.relative(folder / options.workload)}.csv, .png")
+    print(f"{files.relative(folder / options.workload)}.csv, .png")
     return 0
 
 

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
+from stages.files import relative
 from stages.params import nearest
-from stages.runtime.store import relative
 
 if TYPE_CHECKING:
     import pandas

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stages import files
+from stages.files import code_file, hardware_file, packed_dir, preset_file, read_json, run_dir, sha256_file
 from stages.job import JobFiles
 from stages.models import Shape
 from stages.params import Rally, flatten, load_params, load_workload
@@ -30,16 +32,7 @@ from stages.record import (
     summarize,
     timing_row,
 )
-from stages.runtime import store, tracking
-from stages.runtime.store import (
-    code_file,
-    hardware_file,
-    packed_dir,
-    preset_file,
-    read_json,
-    run_dir,
-    sha256_file,
-)
+from stages.runtime import tracking
 from stages.runtime.terminal import Interruption, Progress
 from stages.tasks import Task, open_task
 
@@ -127,7 +120,7 @@ def main(workload: str, device: str) -> None:
         raise
     finally:
         known = journal.end(status)
-    store.write_json(
+    files.write_json(
         run_dir(workload, device) / "tracking.json", {"token": record.token, "experiment": workload, **known}
     )
     checkpoint.path.unlink(missing_ok=True)
@@ -186,7 +179,7 @@ def make_fit(job: Job, kind: str, state: dict[str, Any] | None) -> Fit:
     device = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic, settings.precision)
     with told(Relief(advice=advice(device, settings.precision))):
         train, val = (
-            load_split(store.packed_file(job.workload, job.device, split, job.plan), device, "host")
+            load_split(files.packed_file(job.workload, job.device, split, job.plan), device, "host")
             for split in ("train", "val")
         )
         torch.manual_seed(settings.seed)
@@ -268,7 +261,7 @@ def run_epochs(
             save(fit, record, checkpoint)
             saved_at, save_seconds = time.monotonic(), time.monotonic() - start
             if interruption.asked:
-                where = store.relative(checkpoint.path)
+                where = files.relative(checkpoint.path)
                 print(f"interrupted after epoch {fit.epochs_done}, saved in {where}; run again to go on", flush=True)
                 raise KeyboardInterrupt
     progress.close()
@@ -327,7 +320,7 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
 
     out = run_dir(job.workload, job.device)
     for name, weights in {"best": fit.best_weights, "last": snapshot(fit.model)}.items():
-        with store.replacing(out / f"{name}.safetensors") as temporary:
+        with files.replacing(out / f"{name}.safetensors") as temporary:
             save_file(weights, temporary)
     about = {
         "model": asdict(job.params.train.model),
@@ -335,9 +328,9 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
         "task": job.params.task,
         "workload": job.workload,
     }
-    store.write_json(out / "model.json", {**about, "preprocessing": preprocessing_of(job)})
-    store.write_table(out / "history.csv", record.history)
-    store.write_table(out / "timings.csv", record.timings)
+    files.write_json(out / "model.json", {**about, "preprocessing": preprocessing_of(job)})
+    files.write_table(out / "history.csv", record.history)
+    files.write_table(out / "timings.csv", record.timings)
     result = summarize(record.timings)
     record.said["device"] = device_sentence(
         fit,
@@ -351,8 +344,8 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     if not result["num_epochs_measured"]:
         why = f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; those on the CPU do not count for it"
         absent |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
-    store.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
-    store.write_json(
+    files.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
+    files.write_json(
         out / "measured.json",
         {
             **circumstances(absent, job.identity),
@@ -419,7 +412,7 @@ def read_inputs(workload: str, device: str) -> dict[str, Any]:
     return {
         "parameters": parameters,
         "data": read_json(packed_dir(workload, device) / "plan.json")["sha256"],
-        "code": {**read_json(code_file(workload)), **{name: sha256_file(store.ROOT / name) for name in CODE}},
+        "code": {**read_json(code_file(workload)), **{name: sha256_file(files.ROOT / name) for name in CODE}},
         "hardware": read_json(hardware_file(device)),
     }
 
@@ -440,8 +433,8 @@ def preprocessing_of(job: Job) -> dict[str, Any]:
 def dataset_of(job: Job) -> dict[str, Any]:
     """The fields of mlflow.entities.Dataset."""
     summary, params = job.summary, job.params.preprocess
-    table = None if isinstance(params, Rally) else store.raw_dir(job.workload) / params.table
-    source = store.relative(table) if table else "stages/rally.py"
+    table = None if isinstance(params, Rally) else files.raw_dir(job.workload) / params.table
+    source = files.relative(table) if table else "stages/rally.py"
     profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
     if "classes" in summary:
         profile["num_classes"] = len(summary["classes"])
@@ -458,7 +451,7 @@ def dataset_of(job: Job) -> dict[str, Any]:
 def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
     if epoch.train_loss - epoch.train_loss != 0:  # NaN or infinite
         kept = (
-            f"; the last good checkpoint is kept in {store.relative(checkpoint.path)}"
+            f"; the last good checkpoint is kept in {files.relative(checkpoint.path)}"
             if checkpoint.path.exists()
             else ""
         )

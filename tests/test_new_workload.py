@@ -13,9 +13,8 @@ import pandas as pd
 import pytest
 
 from stages import new_workload
+from stages.files import sha256_file
 from stages.params import MODELS, parse_block, parse_params
-from stages.runtime import store
-from stages.runtime.store import sha256_file
 from tests.conftest import ROOT, TINY, run, settle
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stages.files import ROOT
 from stages.params import (
     MODELS,
     Params,
@@ -13,7 +14,6 @@ from stages.params import (
     parse_params,
     read_yaml,
 )
-from stages.runtime.store import ROOT
 from tests.conftest import TINY
 
 

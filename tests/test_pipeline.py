@@ -36,19 +36,18 @@ def ran(output: str) -> list[str]:
 
 
 def test_every_path_of_dvc_yaml_is_the_stores():
-    from stages import train
-    from stages.runtime import store
+    from stages import files, train
 
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
     for path in (
-        store.prepared_dir("w"),
-        store.packed_dir("w", "d"),
-        store.run_dir("w", "d"),
-        store.hardware_file("d"),
-        store.code_file("w"),
+        files.prepared_dir("w"),
+        files.packed_dir("w", "d"),
+        files.run_dir("w", "d"),
+        files.hardware_file("d"),
+        files.code_file("w"),
     ):
-        assert store.relative(path) in text
+        assert files.relative(path) in text
     assert set(train.CODE) == {path for path in stages["train"]["deps"] if path.endswith(".py")}
     for name, entry in stages.items():
         assert f"stages/{name}.py" in entry.get("deps", [f"stages/{name}.py"])

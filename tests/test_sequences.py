@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from stages import sequences
+from stages.files import raw_dir
 from stages.params import Columns, SequenceTable, Split, load_workload
-from stages.runtime.store import raw_dir
 from stages.sequences import SPLITS, summarize, write_arrays
 from stages.tables import find_table
 

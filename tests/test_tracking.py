@@ -250,10 +250,11 @@ def test_passwords_are_not_shown():
 def test_the_store_is_the_projects_wherever_one_stands(
     variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    from stages.runtime import store, tracking
+    from stages import files
+    from stages.runtime import tracking
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     if variable:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
-    assert tracking.tracking_uri() == (variable or f"sqlite:///{store.HOME}/mlruns/mlflow.db")
+    assert tracking.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")

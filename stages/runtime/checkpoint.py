@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from stages.runtime.store import STATE, relative, replacing
+from stages.files import STATE, relative, replacing
 
 DIGEST_BYTES = hashlib.sha256().digest_size
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from stages.runtime.store import HOME, MLRUNS, ROOT, STATE, read_json, relative, write_json
+from stages.files import HOME, MLRUNS, ROOT, STATE, read_json, relative, write_json
 
 JOURNALS = STATE / "journals"
 # A refused server answers at once; a black hole costs this many seconds at the end of a training.
