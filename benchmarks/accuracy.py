@@ -20,6 +20,8 @@ import numpy as np
 import torch
 
 from stages import models
+from stages.data.sequences import Prepared, prepare, simulate, summarize, write_arrays
+from stages.data.tables import find_table
 from stages.files import prepared_dir, raw_dir, read_json
 from stages.params import Rally, SequenceTable, Series, Workload, load_workload
 from stages.preload import as_tensors, read_arrays
@@ -27,8 +29,6 @@ from stages.runtime import loop
 from stages.runtime.batches import Split, in_order
 from stages.runtime.device import open_device
 from stages.runtime.fit import Fit
-from stages.sequences import Prepared, prepare, simulate, summarize, write_arrays
-from stages.tables import find_table
 from stages.tasks import open_task
 
 

@@ -106,7 +106,7 @@ def make(table: Path, number: Path) -> dict[str, float]:
 
 
 def prepare(table: Path, target: Path) -> dict[str, float]:
-    from stages import sequences
+    from stages.data import sequences
     from stages.params import Columns, SequenceTable, Split
 
     params = SequenceTable(

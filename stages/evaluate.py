@@ -141,7 +141,7 @@ def scores_by_noise(
     """The score on newly simulated sequences with less and more noise than in training: how much camera the model can do without."""
     import torch
 
-    from stages import sequences
+    from stages.data import sequences
     from stages.runtime import loop
     from stages.runtime.batches import Split, in_order
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from stages.data.sequences import NO_EVENT
+from stages.data.series import TIME_FORMS, UNITS
+from stages.data.tables import SPLIT_COLUMN
 from stages.params import nearest
-from stages.sequences import NO_EVENT
-from stages.series import TIME_FORMS, UNITS
-from stages.tables import SPLIT_COLUMN
 
 # A column whose name holds one of these words is tried first, in this order.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()

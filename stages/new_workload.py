@@ -36,10 +36,11 @@ import pyarrow.parquet
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from stages import files, params, sequences, series
+from stages import files, params
+from stages.data import sequences, series
+from stages.data.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
 from stages.guess import Columns, Guess, guess, shortened
-from stages.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
 
 BLOCK = """\
 # {headline}

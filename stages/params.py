@@ -46,7 +46,7 @@ class Split:
 
 @dataclass(frozen=True)
 class SequenceTable:
-    """A table of many sequences (stages/sequences.py): one label each (classify), or one per step (detect)."""
+    """A table of many sequences (stages/data/sequences.py): one label each (classify), or one per step (detect)."""
 
     source: Literal["sequences"]
     table: str
@@ -59,7 +59,7 @@ class SequenceTable:
 
 @dataclass(frozen=True)
 class Series:
-    """A table of one long series (stages/series.py), cut into windows."""
+    """A table of one long series (stages/data/series.py), cut into windows."""
 
     source: Literal["series"]
     table: str
@@ -75,7 +75,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Rally:
-    """Simulated tennis rallies (stages/rally.py); there is no table."""
+    """Simulated tennis rallies (stages/data/rally.py); there is no table."""
 
     source: Literal["rally"]
     num_steps: int

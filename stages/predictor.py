@@ -87,8 +87,8 @@ class Predictor:
     def forecast(self, table: pd.DataFrame) -> pd.DataFrame:
         import pandas as pd
 
-        from stages import series
-        from stages.tables import from_frame
+        from stages.data import series
+        from stages.data.tables import from_frame
         from stages.tasks.forecast import Task
 
         learned = params.parse(params.Series, {f.name: self.learned[f.name] for f in fields(params.Series)}, "model")
@@ -114,9 +114,9 @@ class Predictor:
 
     def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Any, torch.Tensor]:
         """The table's sequences, and the network's outputs for them."""
+        from stages.data.sequences import NO_EVENT, standardize, to_sequences
+        from stages.data.tables import from_frame
         from stages.preload import as_tensors
-        from stages.sequences import NO_EVENT, standardize, to_sequences
-        from stages.tables import from_frame
 
         columns = params.Columns(**self.columns())
         unlabelled = table.drop(columns="split", errors="ignore").assign(**{columns.label: NO_EVENT})

@@ -2,16 +2,16 @@
 
 In: data/raw/<workload>/ (data/raw/README.md is its contract), or a simulation. Out: data/prepared/<workload>/<split>/*.npy and
 summary.json, all deterministic. Which source a workload has, `preprocess.source` in params.yaml says: `sequences` and `rally` are in
-stages/sequences.py, `series` is in stages/series.py.
+stages/data/sequences.py, `series` is in stages/data/series.py.
 """
 
 import time
 from typing import Any
 
-from stages import sequences
+from stages.data import sequences
+from stages.data.tables import find_table
 from stages.files import prepared_dir, raw_dir, sha256_file, write_json
 from stages.params import Rally, Series, Workload, load_workload
-from stages.tables import find_table
 
 
 def main(workload: str) -> None:
@@ -30,7 +30,7 @@ def preprocess(workload: str, block: Workload) -> tuple[dict[str, Any], str]:
         return summary, sequences.describe(summary)
     path = find_table(raw_dir(workload), params.table)
     if isinstance(params, Series):
-        from stages import series
+        from stages.data import series
 
         windows = series.prepare(path, params)
         summary = {**series.summarize(windows), "sha256": series.write_arrays(folder, windows)}

@@ -434,7 +434,7 @@ def dataset_of(job: Job) -> dict[str, Any]:
     """The fields of mlflow.entities.Dataset."""
     summary, params = job.summary, job.params.preprocess
     table = None if isinstance(params, Rally) else files.raw_dir(job.workload) / params.table
-    source = files.relative(table) if table else "stages/rally.py"
+    source = files.relative(table) if table else "stages/data/rally.py"
     profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
     if "classes" in summary:
         profile["num_classes"] = len(summary["classes"])

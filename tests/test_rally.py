@@ -5,8 +5,21 @@ import math
 import numpy as np
 import pytest
 
-from stages import rally
-from stages.rally import BOUNCE, EVENTS, GRAVITY, HIT, NET, RADIUS, SERVE, SHORTEST, fly, project, rallies, simulate
+from stages.data import rally
+from stages.data.rally import (
+    BOUNCE,
+    EVENTS,
+    GRAVITY,
+    HIT,
+    NET,
+    RADIUS,
+    SERVE,
+    SHORTEST,
+    fly,
+    project,
+    rallies,
+    simulate,
+)
 
 PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
 USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages import sequences
+from stages.data import sequences
+from stages.data.sequences import SPLITS, summarize, write_arrays
+from stages.data.tables import find_table
 from stages.files import raw_dir
 from stages.params import Columns, SequenceTable, Split, load_workload
-from stages.sequences import SPLITS, summarize, write_arrays
-from stages.tables import find_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMS = SequenceTable(

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages import series
+from stages.data import series
+from stages.data.series import Grid, Windows, describe, interval_ns, prepare, summarize, to_grid
+from stages.data.tables import read_table
 from stages.params import Series, SeriesColumns, Split
-from stages.series import Grid, Windows, describe, interval_ns, prepare, summarize, to_grid
-from stages.tables import read_table
 from stages.tasks.forecast import levels, linear_forecast
 
 ROOT = Path(__file__).resolve().parents[1]

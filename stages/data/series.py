@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.data.sequences import SPLITS, sizes_of, write_split
+from stages.data.tables import Table, numbers, read_table, refuse
 from stages.params import Series, SeriesColumns, Split
-from stages.sequences import SPLITS, sizes_of, write_split
-from stages.tables import Table, numbers, read_table, refuse
 
 SECOND = 10**9  # nanoseconds
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # in seconds

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike
 
+from stages.data.tables import SPLIT_COLUMN, Table, coded, numbers, read_table, refuse
 from stages.files import replacing, sha256_file
 from stages.params import Columns, Rally, SequenceTable, Split
-from stages.tables import SPLIT_COLUMN, Table, coded, numbers, read_table, refuse
 
 SPLITS = ("train", "val", "test")
 NO_EVENT = "none"  # the label of a step at which nothing happens; an empty cell means the same
@@ -73,7 +73,7 @@ def simulate(params: Rally) -> Prepared:
 
 def from_rallies(params: Rally, num_sequences: int) -> Sequences:
     """Simulated rallies as if read from a table in which the ball's place is empty, to be interpolated, where it was not seen."""
-    from stages import rally
+    from stages.data import rally
 
     values, labels = rally.simulate(
         num_sequences, params.num_steps, params.seed, params.noise, params.missed, params.occlusion

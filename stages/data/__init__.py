@@ -1,0 +1,1 @@
+"""Raw tables -> arrays: read, checked, split, standardized, packed."""
