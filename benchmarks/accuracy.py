@@ -25,11 +25,11 @@ from stages.data.tables import find_table
 from stages.files import prepared_dir, raw_dir, read_json
 from stages.params import Rally, SequenceTable, Series, Workload, load_workload
 from stages.preload import as_tensors, read_arrays
-from stages.runtime import loop
-from stages.runtime.batches import Split, in_order
-from stages.runtime.device import open_device
-from stages.runtime.fit import Fit
 from stages.tasks import open_task
+from stages.training import loop
+from stages.training.batches import Split, in_order
+from stages.training.device import open_device
+from stages.training.trainer import Fit
 
 
 def main() -> None:

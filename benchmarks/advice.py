@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.preprocess import describe_machine
 from stages.runtime import probe
-from stages.runtime.fit import Fit
 from stages.sweep import make_fit
+from stages.training.trainer import Fit
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
 
 Claims: cell, synchronize, workers, pin, memory, bigger, deterministic; without a name all of them. Prints Markdown.
 
-The networks and the training loop are the project's own (stages/models, stages/runtime/loop.py) at the sizes in params.yaml. The data are
+The networks and the training loop are the project's own (stages/models, stages/training/loop.py) at the sizes in params.yaml. The data are
 random numbers in the shapes of the shipped workloads, because no claim here is about accuracy. The variants of a claim take turns, in the
 opposite order every other round, so that a busy machine slows all of them alike. A ratio is the median of the ratios within the
 rounds; square brackets hold quartiles. `--seconds` is spent on each variant, one warm-up apart.
@@ -32,10 +32,10 @@ from stages import models
 from stages.hardware import identify, usable_cores
 from stages.models import Shape
 from stages.params import Model, Seq2Seq, Transformer, load_params, nearest
-from stages.runtime import loop
-from stages.runtime.batches import TENSORS, Batch, Split, in_order, shuffled
-from stages.runtime.device import open_device, synchronize
-from stages.runtime.step import Step
+from stages.training import loop
+from stages.training.batches import TENSORS, Batch, Split, in_order, shuffled
+from stages.training.device import open_device, synchronize
+from stages.training.step import Step
 
 Work = Callable[[], int]  # does something, returns how many sequences went through; the device may still be at it
 

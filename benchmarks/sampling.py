@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from benchmarks.preprocess import describe_machine
-from stages.runtime.device import synchronize
 from stages.runtime.measure import SAMPLE_SECONDS, measure
 from stages.runtime.probe import training
 from stages.sweep import make_fit
+from stages.training.device import synchronize
 
 Around = Callable[[torch.device], AbstractContextManager[Any]]
 

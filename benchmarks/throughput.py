@@ -66,15 +66,15 @@ from benchmarks.networks import Usual
 from stages.hardware import identify
 from stages.models import Shape
 from stages.params import Augment, Train, load_workload
-from stages.runtime import loop, precision
-from stages.runtime.batches import shuffled
 from stages.runtime.count import count_flop
-from stages.runtime.device import open_device, synchronize, use_tf32
-from stages.runtime.fit import Fit
 from stages.runtime.measure import matrix_rate
-from stages.runtime.step import AUTOCAST, autocast
 from stages.sweep import fit_to, read_training
 from stages.tasks import open_task
+from stages.training import loop, precision
+from stages.training.batches import shuffled
+from stages.training.device import open_device, synchronize, use_tf32
+from stages.training.step import AUTOCAST, autocast
+from stages.training.trainer import Fit
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 PEERS = ("lightning", "accelerate")
@@ -325,7 +325,7 @@ def open_fit(case: Case, contender: Contender, device: str) -> Fit:
 
 
 def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
-    """Nothing of what Tandem sets for itself (stages/runtime/device.py)."""
+    """Nothing of what Tandem sets for itself (stages/training/device.py)."""
     torch.set_num_threads(threads)
     if contender.precision == "tf32":
         torch.set_float32_matmul_precision("high")  # for cuDNN it is torch's default
@@ -366,7 +366,13 @@ def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Names
     # Accelerate are imported by those who need them: an import that asked for the GPU there would take it from all who are forked later.
     start = multiprocessing.get_context("forkserver")
     start.set_forkserver_preload(
-        ["torch._dynamo", "benchmarks.networks", "benchmarks.folklore", "stages.runtime.fit", "stages.runtime.probe"]
+        [
+            "torch._dynamo",
+            "benchmarks.networks",
+            "benchmarks.folklore",
+            "stages.training.trainer",
+            "stages.runtime.probe",
+        ]
     )
     with tempfile.TemporaryDirectory() as folder:
         places: dict[Any, Place] = {}

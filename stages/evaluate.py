@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from stages import files
 from stages.files import prepared_dir, read_json, write_json
-from stages.job import JobFiles
 from stages.params import Rally, Workload
 from stages.runtime import tracking
 from stages.tasks import Evaluation, open_task
+from stages.training.workload import JobFiles
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from stages.runtime.relief import Relief
+    from stages.training.memory import Relief
 
 # Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
 MLMODEL = """flavors:
@@ -84,7 +84,7 @@ def main(workload: str, device: str) -> None:
 
 def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
     """What the test split comes to, and what was measured meanwhile: on the run's device, or on the CPU where that may take over."""
-    from stages.runtime.relief import OutOfMemory, may_finish_on_cpu
+    from stages.training.memory import OutOfMemory, may_finish_on_cpu
 
     try:
         return evaluate_on(job, job.identity["kind"], [])
@@ -98,11 +98,11 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
 def evaluate_on(job: Job, kind: str, taken: list[str]) -> tuple[Evaluation, dict[str, Any]]:
     """`taken`: what was done about memory before."""
     from stages.predictor import load_network
-    from stages.runtime import loop
-    from stages.runtime.batches import in_order, load_split
-    from stages.runtime.device import open_device
     from stages.runtime.measure import measure
-    from stages.runtime.relief import Relief, advice, told
+    from stages.training import loop
+    from stages.training.batches import in_order, load_split
+    from stages.training.device import open_device
+    from stages.training.memory import Relief, advice, told
 
     settings = job.params.train
     where = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic)
@@ -142,8 +142,8 @@ def scores_by_noise(
     import torch
 
     from stages.data import sequences
-    from stages.runtime import loop
-    from stages.runtime.batches import Split, in_order
+    from stages.training import loop
+    from stages.training.batches import Split, in_order
 
     task = open_task(job.params.task, job.summary)
     found = {}

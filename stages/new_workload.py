@@ -52,7 +52,7 @@ BLOCK = """\
     residency: auto
   train:
     model: {model}
-    augment: {{group: 1, mix: 0.0, shift: 0.0, warp: 0.0}} # 0 turns one off (stages/augment.py)
+    augment: {{group: 1, mix: 0.0, shift: 0.0, warp: 0.0}} # 0 turns one off (stages/training/augment.py)
     seed: 0
     epochs: {epochs}
     warmup_epochs: {warmup_epochs} # kept out of the timing statistics

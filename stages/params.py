@@ -161,7 +161,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Augment:
-    """Random changes to training sequences (stages/augment.py). Strengths are standard deviations; 0 turns one off."""
+    """Random changes to training sequences (stages/training/augment.py). Strengths are standard deviations; 0 turns one off."""
 
     group: int  # number of coordinates mixed together; the number of features must be a multiple
     mix: float  # of each entry added to the identity matrix that maps the coordinates of a group

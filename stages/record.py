@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stages.runtime.fit import Epoch, Fit
+    from stages.training.trainer import Epoch, Fit
 
 # What timings.json holds for the whole run, under MLflow's names.
 RUN_METRICS = {

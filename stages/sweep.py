@@ -62,7 +62,7 @@ def devices_here() -> list[str]:
 
 def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[Point], list[str]]:
     """The points, and why each device's curve ends where it does."""
-    from stages.runtime.relief import Relief, told
+    from stages.training.memory import Relief, told
 
     points: list[Point] = []
     stops = []
@@ -92,7 +92,7 @@ def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tu
 def make_fit(workload: str, device: str) -> Any:
     """The workload's training on `device`, with the training split in memory there."""
     from stages.hardware import identify
-    from stages.runtime.device import open_device
+    from stages.training.device import open_device
 
     settings = load_workload(workload).train
     where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
@@ -118,8 +118,8 @@ def fit_to(tensors: dict[str, Any], shape: Any, task: Any, settings: Train, wher
     import torch
 
     from stages import models
-    from stages.runtime.batches import Split
-    from stages.runtime.fit import Fit
+    from stages.training.batches import Split
+    from stages.training.trainer import Fit
 
     split = Split({name: tensor.to(where) for name, tensor in tensors.items()}, where)
     torch.manual_seed(settings.seed)
@@ -135,7 +135,7 @@ def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
 
     from stages.runtime.count import memory_needs
     from stages.runtime.measure import seconds_of
-    from stages.runtime.relief import is_out_of_memory
+    from stages.training.memory import is_out_of_memory
 
     is_cuda = fit.device.type == "cuda"
     try:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from stages import files
 from stages.files import code_file, hardware_file, packed_dir, preset_file, read_json, run_dir, sha256_file
-from stages.job import JobFiles
 from stages.models import Shape
 from stages.params import Rally, flatten, load_params, load_workload
 from stages.record import (
@@ -35,10 +34,11 @@ from stages.record import (
 from stages.runtime import tracking
 from stages.runtime.terminal import Interruption, Progress
 from stages.tasks import Task, open_task
+from stages.training.workload import JobFiles
 
 if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has started
     from stages.runtime.checkpoint import Checkpoint
-    from stages.runtime.fit import Epoch, Fit
+    from stages.training.trainer import Epoch, Fit
 
     # Makes the same training on the CPU: (its state, what was done about memory) -> fit
     Elsewhere = Callable[[dict[str, Any] | None, list[str]], Fit]
@@ -46,24 +46,24 @@ if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has sta
 # What training runs through besides the workload's own model and task (results/code/): dvc.yaml names the same files.
 CODE = (
     "stages/train.py",
-    "stages/job.py",
+    "stages/training/workload.py",
     "stages/record.py",
-    "stages/augment.py",
+    "stages/training/augment.py",
     "stages/models/kernels/attention.py",
     "stages/models/kernels/decoder.py",
     "stages/models/kernels/dropout.py",
     "stages/models/kernels/gru.py",
     "stages/models/parts.py",
-    "stages/runtime/batches.py",
+    "stages/training/batches.py",
     "stages/runtime/count.py",
-    "stages/runtime/device.py",
-    "stages/runtime/fit.py",
-    "stages/runtime/loop.py",
+    "stages/training/device.py",
+    "stages/training/trainer.py",
+    "stages/training/loop.py",
     "stages/runtime/measure.py",
-    "stages/runtime/precision.py",
+    "stages/training/precision.py",
     "stages/runtime/probe.py",
-    "stages/runtime/relief.py",
-    "stages/runtime/step.py",
+    "stages/training/memory.py",
+    "stages/training/step.py",
 )
 # What preprocess learned from the data, which a new table must be treated with too.
 LEARNED = ("features", "classes", "mean", "std", "target")
@@ -103,7 +103,7 @@ def main(workload: str, device: str) -> None:
     status = "FAILED"
     try:
         from stages.runtime.checkpoint import Checkpoint
-        from stages.runtime.relief import may_finish_on_cpu, told
+        from stages.training.memory import may_finish_on_cpu, told
 
         elsewhere = partial(on_the_cpu, job) if may_finish_on_cpu(device, job.identity, job.params.train) else None
         checkpoint = Checkpoint.of(workload, device, job.inputs)
@@ -138,7 +138,7 @@ def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tupl
     """A new training, or an interrupted one where it stopped, with the record to go on with."""
     import torch
 
-    from stages.runtime.relief import OutOfMemory, told
+    from stages.training.memory import OutOfMemory, told
 
     saved, found = checkpoint.load(torch.device("cpu"))
     if found:
@@ -168,10 +168,10 @@ def make_fit(job: Job, kind: str, state: dict[str, Any] | None) -> Fit:
     import torch
 
     from stages import models
-    from stages.runtime.batches import load_split
-    from stages.runtime.device import open_device
-    from stages.runtime.fit import Fit
-    from stages.runtime.relief import Relief, advice, told
+    from stages.training.batches import load_split
+    from stages.training.device import open_device
+    from stages.training.memory import Relief, advice, told
+    from stages.training.trainer import Fit
 
     settings = job.params.train
     if kind == "cpu" != job.identity["kind"] and settings.precision == "fp16":
@@ -211,7 +211,8 @@ def on_the_cpu(job: Job, state: dict[str, Any] | None, taken: list[str]) -> Fit:
 
 def prepare(job: Job, fit: Fit, record: Record) -> None:
     """What is found out about a training before it starts: its precision, and where a step's time goes."""
-    from stages.runtime import precision, probe
+    from stages.runtime import probe
+    from stages.training import precision
 
     if fit.epochs_done:
         return
@@ -270,8 +271,8 @@ def run_epochs(
 
 def next_epoch(fit: Fit, journal: tracking.Journal, elsewhere: Elsewhere | None) -> tuple[Fit, Epoch]:
     """Move on by an epoch. Where memory runs out for good, it begins again in the fit that `elsewhere` makes, if that may be."""
-    from stages.runtime.fit import on_cpu
-    from stages.runtime.relief import OutOfMemory, told
+    from stages.training.memory import OutOfMemory, told
+    from stages.training.trainer import on_cpu
 
     num_taken, start = len(fit.relief.taken), None
     try:
@@ -294,7 +295,7 @@ def next_epoch(fit: Fit, journal: tracking.Journal, elsewhere: Elsewhere | None)
 
 
 def save(fit: Fit, record: Record, checkpoint: Checkpoint) -> None:
-    from stages.runtime.relief import told
+    from stages.training.memory import told
 
     with told(fit.relief):
         checkpoint.save({"fit": fit.state(), "record": vars(record)})
@@ -316,7 +317,7 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     """Write all but tracking.json, hand copies to MLflow, return what timings.json holds."""
     from safetensors.torch import save_file
 
-    from stages.runtime.fit import snapshot
+    from stages.training.trainer import snapshot
 
     out = run_dir(job.workload, job.device)
     for name, weights in {"best": fit.best_weights, "last": snapshot(fit.model)}.items():
@@ -369,7 +370,7 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
 
 def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> None:
     """Tell MLflow what is about to be trained, where, on what, from which code."""
-    from stages.runtime.device import describe
+    from stages.training.device import describe
 
     about, git = describe(fit.device, job.identity), tracking.git_tags()
     num_parameters = sum(parameter.numel() for parameter in fit.model.parameters())

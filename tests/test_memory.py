@@ -23,14 +23,14 @@ from safetensors.torch import save_file
 from stages import models
 from stages.params import GRU, Transformer
 from stages.record import summarize, timing_row
-from stages.runtime import loop
-from stages.runtime.batches import Batch, Split, load_split
-from stages.runtime.device import open_device
-from stages.runtime.fit import Epoch, Fit, on_cpu
 from stages.runtime.measure import Measurement
-from stages.runtime.relief import OutOfMemory, Relief, free_cache, is_out_of_memory
-from stages.runtime.step import Step
 from stages.tasks import classify
+from stages.training import loop
+from stages.training.batches import Batch, Split, load_split
+from stages.training.device import open_device
+from stages.training.memory import OutOfMemory, Relief, free_cache, is_out_of_memory
+from stages.training.step import Step
+from stages.training.trainer import Epoch, Fit, on_cpu
 from tests.conftest import ROOT, TINY, environment, make_project, make_table, settle, stage
 from tests.test_report import make_row, make_run
 from tests.test_training import SETTINGS, finish, fit_on, identity

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from stages import augment, models
+from stages import models
 from stages.models import Shape
 from stages.models.seq2seq import teacher_share
 from stages.params import GRU, MODELS, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
-from stages.runtime.batches import Batch
-from stages.runtime.step import Step
 from stages.tasks import classify, detect, forecast, open_task
+from stages.training import augment
+from stages.training.batches import Batch
+from stages.training.step import Step
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
 CONFIGS = {
@@ -104,7 +105,7 @@ def test_every_parameter_gets_a_gradient(task_name: str, model_name: str):
 
 @pytest.mark.parametrize("task_name", ["classify", "detect"])
 def test_parts_of_a_batch_add_up_to_its_gradient(task_name: str):
-    from stages.runtime.batches import Batch
+    from stages.training.batches import Batch
 
     values, mask, targets = batch(task_name)
     whole = Batch(values, mask, targets, torch.arange(10))

@@ -11,12 +11,12 @@ from torch import nn
 from stages import models
 from stages.params import GRU, Augment, Train, Transformer
 from stages.runtime import probe as probing
-from stages.runtime.batches import Split
 from stages.runtime.count import Traffic, count_bytes, count_flop
-from stages.runtime.fit import Fit
 from stages.runtime.probe import Probe, covered, probe
-from stages.runtime.step import Step
 from stages.tasks import classify
+from stages.training.batches import Split
+from stages.training.step import Step
+from stages.training.trainer import Fit
 from tests.test_training import SETTINGS, assert_identical, finish, fit_on
 
 NONE = Augment(group=1, mix=0.0, shift=0.0, warp=0.0)

@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from stages import models
 from stages.params import GRU, Augment, Train
 from stages.preload import ALIGNMENT_BYTES, checksum, choose_residency, measure_load, pack
-from stages.runtime.batches import Split, in_order, load_split, shuffled
 from stages.runtime.checkpoint import Checkpoint
-from stages.runtime.device import open_device
-from stages.runtime.fit import Fit
 from stages.runtime.measure import measure
 from stages.tasks import classify
+from stages.training.batches import Split, in_order, load_split, shuffled
+from stages.training.device import open_device
+from stages.training.trainer import Fit
 
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),

@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.runtime.batches import Batch, Split
-from stages.runtime.fit import Fit
-from stages.runtime.step import Step, autocast
+from stages.training.batches import Batch, Split
+from stages.training.step import Step, autocast
+from stages.training.trainer import Fit
 
 
 def count_flop(fit: Fit, batch: Batch) -> float:

@@ -245,8 +245,8 @@ def compute() -> Iterator[Finding]:
 def measure_cpu(threads: int) -> dict[str, Any]:
     import torch
 
-    from stages.runtime.device import open_device
     from stages.runtime.measure import matrix_rate
+    from stages.training.device import open_device
 
     device = open_device({"kind": "cpu"}, 1, deterministic=True)
     facts = {"matmul_error": matmul_error(device), "gru_repeats": gru_repeats(device)}

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from stages.runtime.device import synchronize
+from stages.training.device import synchronize
 
 SAMPLE_SECONDS = 0.05
 DRIVER_SECONDS = (

@@ -40,13 +40,13 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from stages.runtime.batches import TENSORS, Batch, Split
 from stages.runtime.count import bytes_of, count_bytes, count_flop, device_memory_mib, memory_needs
-from stages.runtime.device import free_bytes, synchronize, use_tf32
-from stages.runtime.fit import Fit
 from stages.runtime.measure import Gpu, host_to_device_rate, matrix_rate, memory_rate, seconds_of
-from stages.runtime.relief import Relief, in_short, is_out_of_memory
-from stages.runtime.step import AUTOCAST, NUM_WARMUP_STEPS, Graph, why_no_graph
+from stages.training.batches import TENSORS, Batch, Split
+from stages.training.device import free_bytes, synchronize, use_tf32
+from stages.training.memory import Relief, in_short, is_out_of_memory
+from stages.training.step import AUTOCAST, NUM_WARMUP_STEPS, Graph, why_no_graph
+from stages.training.trainer import Fit
 
 BUDGET_SECONDS = 1.0  # for all turns together
 TURN_SECONDS = 0.02  # of one part: many short turns, because what disturbs comes in bursts

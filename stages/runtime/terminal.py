@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from stages.runtime.fit import Epoch
+    from stages.training.trainer import Epoch
 
 
 class Interruption:

@@ -2,7 +2,7 @@
 
 `eager` is torch as it comes. `graph` captures the whole step once as a CUDA graph and replays it: one launch instead of hundreds, for
 batches of one size (the ragged last one goes the eager way). `compile` hands the model to torch.compile. What could not be done as asked is
-done eagerly, and `Step.instead` says why. Memory that runs out is answered by `Relief` (stages/runtime/relief.py).
+done eagerly, and `Step.instead` says why. Memory that runs out is answered by `Relief` (stages/training/memory.py).
 
 CUDA graphs: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs. Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from stages.runtime.batches import Batch
-from stages.runtime.relief import Relief, free_cache, in_short, is_out_of_memory
+from stages.training.batches import Batch
+from stages.training.memory import Relief, free_cache, in_short, is_out_of_memory
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, the batch they are of) -> mean over its sequences
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}

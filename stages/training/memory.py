@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.params import Train
-from stages.runtime.batches import Batch, Split
+from stages.training.batches import Batch, Split
 
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close what else uses the memory (`make doctor` says how to find it) and run the same command again"

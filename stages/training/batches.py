@@ -3,7 +3,7 @@
 Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). Data that fits lies on the device and a batch is
 one `index_select` per tensor, with no copy from the host and no loader process; data that does not stays in a memory-mapped file and is
 copied batch by batch, the next one while the device works on this one. Both give the same batches in the same order, because the order is
-drawn on the CPU and handed in; a split that is held may turn to its file between two batches (stages/runtime/relief.py).
+drawn on the CPU and handed in; a split that is held may turn to its file between two batches (stages/training/memory.py).
 """
 
 import json

@@ -6,9 +6,9 @@ from functools import partial
 import torch
 from torch import nn
 
-from stages.runtime.batches import Batch
-from stages.runtime.relief import Relief
-from stages.runtime.step import Loss, Step, autocast
+from stages.training.batches import Batch
+from stages.training.memory import Relief
+from stages.training.step import Loss, Step, autocast
 
 
 def train_epoch(

@@ -12,8 +12,8 @@ from typing import Any
 
 from stages.files import ROOT, STATE, read_json, sha256_file, write_json
 from stages.params import Train, flatten
-from stages.runtime.fit import Fit
 from stages.runtime.measure import seconds_of
+from stages.training.trainer import Fit
 
 CANDIDATES = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15

@@ -7,16 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from stages import augment
 from stages.models.seq2seq import teacher_share
 from stages.params import Seq2Seq, Train
-from stages.runtime import loop
-from stages.runtime.batches import Batch, Split, in_order, shuffled
-from stages.runtime.device import use_tf32
 from stages.runtime.measure import Measurement, measure
-from stages.runtime.relief import Relief, advice
-from stages.runtime.step import Step, random_state, set_random_state
 from stages.tasks import Task
+from stages.training import augment, loop
+from stages.training.batches import Batch, Split, in_order, shuffled
+from stages.training.device import use_tf32
+from stages.training.memory import Relief, advice
+from stages.training.step import Step, random_state, set_random_state
 
 
 @dataclass(frozen=True)
