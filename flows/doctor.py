@@ -358,7 +358,7 @@ def git() -> Iterator[Finding]:
 
 def dvc() -> Iterator[Finding]:
     from stages.files import HOME
-    from stages.runtime.tracking import is_alive
+    from stages.records.journal import is_alive
 
     if not (HOME / ".dvc").is_dir():
         yield Finding("dvc", "problem", "there is no .dvc", "DVC sees no project here", "git checkout .dvc || dvc init")
@@ -466,7 +466,7 @@ def servers() -> Iterator[Finding]:
     shown = f"MLFLOW_TRACKING_URI {without_user(uri).partition('?')[0]}"
     if uri.startswith("http") and (wrong := unreachable(uri)):
         why = "trainings go on, and keep their records in .tandem/journals until these can be sent"
-        fix = "start that server, or: unset MLFLOW_TRACKING_URI; then: python -m stages.runtime.tracking sync"
+        fix = "start that server, or: unset MLFLOW_TRACKING_URI; then: python -m stages.records.journal sync"
         yield Finding("servers", "warning", f"{shown} does not answer: {wrong}", why, fix)
     elif uri.startswith("file:") or (uri and "://" not in uri and uri != "databricks"):
         yield Finding(
@@ -504,14 +504,14 @@ def unreachable(url: str) -> str:
 def leftovers() -> Iterator[Finding]:
     from flows.repro import UI_STATE
     from stages.files import STATE
-    from stages.runtime.tracking import JOURNALS, is_alive
+    from stages.records.journal import JOURNALS, is_alive
 
     waiting = 0
     for folder in filter(Path.is_dir, JOURNALS.glob("*")):
         writer = (folder / "writer").read_text() if (folder / "writer").exists() else ""
         waiting += not (writer.isdigit() and is_alive(int(writer)))
     if waiting:
-        what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.runtime.tracking sync"
+        what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.records.journal sync"
         yield Finding("leftovers", "warning", what, "these trainings are not in MLflow yet", fix)
     if UI_STATE.exists() and not is_ui(process := ui_process()):
         what = f".tandem/ui.json is left from a make ui that was killed{f'; its process is now {process}' if process else ''}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from stages import files
 from stages.files import prepared_dir, read_json, write_json
 from stages.params import Rally, Workload
-from stages.runtime import tracking
+from stages.records import journal
 from stages.tasks import Evaluation, open_task
 from stages.training.workload import JobFiles
 
@@ -52,7 +52,7 @@ class Job(JobFiles):
 
 def main(workload: str, device: str) -> None:
     job = Job.of(workload, device)
-    journal = tracking.start()  # before torch: mlflow is imported in its own process meanwhile
+    journal = journal.start()  # before torch: mlflow is imported in its own process meanwhile
     try:
         trained = read_json(job.folder / "tracking.json")
         journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})

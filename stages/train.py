@@ -2,7 +2,7 @@
 
 In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/: what is deterministic
 (`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from that what was measured (`timings.csv`, `timings.json`, and
-`measured.json`: where, when and of what), and `tracking.json`, the MLflow run. A killed training goes on from its checkpoint; Ctrl+C once
+`measured.json`: where, when and of what), and `journal.json`, the MLflow run. A killed training goes on from its checkpoint; Ctrl+C once
 finishes the epoch and saves, twice stops at once.
 """
 
@@ -20,7 +20,8 @@ from stages import files
 from stages.files import code_file, hardware_file, packed_dir, preset_file, read_json, run_dir, sha256_file
 from stages.models import Shape
 from stages.params import Rally, flatten, load_params, load_workload
-from stages.record import (
+from stages.records import journal
+from stages.records.history import (
     RUN_METRICS,
     Record,
     circumstances,
@@ -31,13 +32,12 @@ from stages.record import (
     summarize,
     timing_row,
 )
-from stages.runtime import tracking
-from stages.runtime.terminal import Interruption, Progress
+from stages.records.terminal import Interruption, Progress
 from stages.tasks import Task, open_task
 from stages.training.workload import JobFiles
 
 if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has started
-    from stages.runtime.checkpoint import Checkpoint
+    from stages.records.checkpoint import Checkpoint
     from stages.training.trainer import Epoch, Fit
 
     # Makes the same training on the CPU: (its state, what was done about memory) -> fit
@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has sta
 CODE = (
     "stages/train.py",
     "stages/training/workload.py",
-    "stages/record.py",
+    "stages/records/history.py",
     "stages/training/augment.py",
     "stages/models/kernels/attention.py",
     "stages/models/kernels/decoder.py",
@@ -99,10 +99,10 @@ class Job(JobFiles):
 
 def main(workload: str, device: str) -> None:
     job = Job.of(workload, device)
-    journal = tracking.start()
+    journal = journal.start()
     status = "FAILED"
     try:
-        from stages.runtime.checkpoint import Checkpoint
+        from stages.records.checkpoint import Checkpoint
         from stages.training.memory import may_finish_on_cpu, told
 
         elsewhere = partial(on_the_cpu, job) if may_finish_on_cpu(device, job.identity, job.params.train) else None
@@ -145,7 +145,7 @@ def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tupl
         print(
             found + (f", epoch {saved['fit']['epochs_done']} of {job.params.train.epochs}" if saved else ""), flush=True
         )
-    record = Record(**saved["record"]) if saved else Record(tracking.new_token())
+    record = Record(**saved["record"]) if saved else Record(journal.new_token())
     state = saved["fit"] if saved else None
     kind = state["device"] if state else job.identity["kind"]
     try:
@@ -237,7 +237,7 @@ def run_epochs(
     fit: Fit,
     record: Record,
     checkpoint: Checkpoint,
-    journal: tracking.Journal,
+    journal: journal.Journal,
     interruption: Interruption,
     elsewhere: Elsewhere | None,
 ) -> Fit:
@@ -269,7 +269,7 @@ def run_epochs(
     return fit
 
 
-def next_epoch(fit: Fit, journal: tracking.Journal, elsewhere: Elsewhere | None) -> tuple[Fit, Epoch]:
+def next_epoch(fit: Fit, journal: journal.Journal, elsewhere: Elsewhere | None) -> tuple[Fit, Epoch]:
     """Move on by an epoch. Where memory runs out for good, it begins again in the fit that `elsewhere` makes, if that may be."""
     from stages.training.memory import OutOfMemory, told
     from stages.training.trainer import on_cpu
@@ -313,8 +313,8 @@ def refuse_changed_inputs(job: Job, fit: Fit, record: Record, checkpoint: Checkp
         )
 
 
-def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> dict[str, Any]:
-    """Write all but tracking.json, hand copies to MLflow, return what timings.json holds."""
+def write_results(job: Job, fit: Fit, record: Record, journal: journal.Journal) -> dict[str, Any]:
+    """Write all but journal.json, hand copies to MLflow, return what timings.json holds."""
     from safetensors.torch import save_file
 
     from stages.training.trainer import snapshot
@@ -368,11 +368,11 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     return result
 
 
-def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> None:
+def open_run(job: Job, fit: Fit, record: Record, journal: journal.Journal) -> None:
     """Tell MLflow what is about to be trained, where, on what, from which code."""
     from stages.training.device import describe
 
-    about, git = describe(fit.device, job.identity), tracking.git_tags()
+    about, git = describe(fit.device, job.identity), journal.git_tags()
     num_parameters = sum(parameter.numel() for parameter in fit.model.parameters())
     journal.run(
         record.token,
@@ -399,7 +399,7 @@ def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> N
             "data.sha256": job.data_sha256,
             **git,
             **memory_tags(fit),
-            **tracking.caller_tags(),
+            **journal.caller_tags(),
         },
         dataset=dataset_of(job),
     )

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from stages import models
 from stages.params import GRU, Transformer
-from stages.record import summarize, timing_row
+from stages.records.history import summarize, timing_row
 from stages.runtime.measure import Measurement
 from stages.tasks import classify
 from stages.training import loop
@@ -460,7 +460,7 @@ def uninterrupted(state_file: str) -> str:
 def taken_over(state_file: str, folder: str) -> dict[str, Any]:
     """The second of the two, begun where memory runs out for good, and taken over by a device that has enough."""
     from stages import train
-    from stages.runtime.tracking import Journal
+    from stages.records.journal import Journal
 
     torch._C._set_mkldnn_enabled(False)
     job = train.Job.of("tiny", "cpu")

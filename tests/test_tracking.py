@@ -13,8 +13,8 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from stages.record import RUN_METRICS
-from stages.runtime.tracking import locked
+from stages.records.history import RUN_METRICS
+from stages.records.journal import locked
 from tests.conftest import environment, make_project, run, stage
 
 LONG = ("epochs: 3", "epochs: 4000")
@@ -192,12 +192,12 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(proje
     uri = f"http://user:secret@127.0.0.1:{free_port()}"
     done = stage(project, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 1
-    assert "secret" not in done.stdout and "python -m stages.runtime.tracking sync" in done.stdout
+    assert "secret" not in done.stdout and "python -m stages.records.journal sync" in done.stdout
     assert (project / "results/runs/tiny/cpu/last.safetensors").exists()
     assert "run_id" not in json.loads((project / "results/runs/tiny/cpu/tracking.json").read_text())
     assert not runs_of(client_of(project))
     stage(project, "evaluate", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
-    synced = run(project, sys.executable, "-m", "stages.runtime.tracking", "sync")  # to the default store
+    synced = run(project, sys.executable, "-m", "stages.records.journal", "sync")  # to the default store
     assert "up to date" in synced.stdout
     [entry] = runs_of(client_of(project))
     assert entry.info.status == "FINISHED"
@@ -222,7 +222,7 @@ def test_many_processes_open_a_fresh_store_at_once(tmp_path: Path):
     from tests.conftest import TINY
 
     project = make_project(tmp_path / "many", TINY)
-    code = "from stages.runtime.tracking import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
+    code = "from stages.records.journal import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
     together = [
         subprocess.Popen(
             [sys.executable, "-c", code],
@@ -240,7 +240,7 @@ def test_many_processes_open_a_fresh_store_at_once(tmp_path: Path):
 
 
 def test_passwords_are_not_shown():
-    from stages.runtime.tracking import without_password
+    from stages.records.journal import without_password
 
     assert without_password("https://me:secret@host:5000/path") == "https://me:***@host:5000/path"
     assert without_password("sqlite:////x/y.db") == "sqlite:////x/y.db"
@@ -251,10 +251,10 @@ def test_the_store_is_the_projects_wherever_one_stands(
     variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     from stages import files
-    from stages.runtime import tracking
+    from stages.records import journal
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     if variable:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
-    assert tracking.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")
+    assert journal.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from stages import models
 from stages.params import GRU, Augment, Train
 from stages.preload import ALIGNMENT_BYTES, checksum, choose_residency, measure_load, pack
-from stages.runtime.checkpoint import Checkpoint
+from stages.records.checkpoint import Checkpoint
 from stages.runtime.measure import measure
 from stages.tasks import classify
 from stages.training.batches import Split, in_order, load_split, shuffled
@@ -280,7 +280,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path):
 
 def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
-    again = "from pathlib import Path; from stages.runtime.checkpoint import Checkpoint\n"
+    again = "from pathlib import Path; from stages.records.checkpoint import Checkpoint\n"
     again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).held(): pass"
     with checkpoint.held():
         second = subprocess.run(

@@ -1,11 +1,11 @@
 """MLflow's side: a journal written while training, and an uploader that reads it.
 
 The trainer only appends lines to `.tandem/journals/<name>/journal.jsonl`: it never imports mlflow (1.6 s), never talks to a server inside
-a training, and loses nothing when the server is gone. The uploader is a process of its own (`python -m stages.runtime.tracking follow`)
+a training, and loses nothing when the server is gone. The uploader is a process of its own (`python -m stages.records.journal follow`)
 that starts before torch is imported, follows the journal live, and removes it when all has arrived. It outlives a killed trainer and then
 says so in MLflow (status KILLED). Sending is idempotent: what a run already has is not sent twice, so a journal can always be sent again.
 
-    python -m stages.runtime.tracking sync        send the journals that could not be sent
+    python -m stages.records.journal sync        send the journals that could not be sent
 
 Store: `MLFLOW_TRACKING_URI`, else sqlite in `mlruns/mlflow.db` with artifacts in `mlruns/artifacts`.
 """
@@ -115,7 +115,7 @@ class Journal:
         self.uploader.terminate()
         print(
             f"tracking: MLflow at {without_password(tracking_uri())} could not be reached; the record is kept in "
-            f"{relative(self.folder)}, send it with `python -m stages.runtime.tracking sync`",
+            f"{relative(self.folder)}, send it with `python -m stages.records.journal sync`",
             file=sys.stderr,
         )
         return {}
@@ -133,7 +133,7 @@ def start() -> Journal:
     (folder / "writer").write_text(str(os.getpid()))
     with (folder / "uploader.log").open("w") as log:
         uploader = subprocess.Popen(
-            [sys.executable, "-m", "stages.runtime.tracking", "follow", str(folder)],
+            [sys.executable, "-m", "stages.records.journal", "follow", str(folder)],
             cwd=ROOT,
             env={**os.environ, "DVC_ROOT": str(HOME)},
             stdin=subprocess.DEVNULL,
@@ -415,7 +415,7 @@ def main(arguments: list[str]) -> int:
             + (f"{len(left)} journals could not be sent, see their uploader.log" if left else "up to date")
         )
         return 1 if left else 0
-    print("usage: python -m stages.runtime.tracking sync", file=sys.stderr)
+    print("usage: python -m stages.records.journal sync", file=sys.stderr)
     return 2
 
 

@@ -1,0 +1,1 @@
+"""What is kept of a training while it runs and after it: rows and totals, checkpoints, the journal for MLflow."""
