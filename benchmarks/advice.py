@@ -2,7 +2,7 @@
 
     python -m benchmarks.advice [--workloads sign pen price rally] [--device cpu] [--rounds 5] [--seconds 2]
 
-The probe (stages/runtime/probe.py) runs at the start of every training and says what would make it faster: a larger batch, another
+The probe (stages/diagnosis/probe.py) runs at the start of every training and says what would make it faster: a larger batch, another
 precision, more threads, on a GPU a captured step. It has tried each for a few steps. Here every change that it tried, promising or not, is
 made in the workload's settings and trained with for real: `Fit.training_batches` with augmentation and the ragged last batch, and
 `Fit.step`, epoch after epoch. Rounds of --seconds, of the settings as they are and of every change, in turns, after one of warm-up each.
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.preprocess import describe_machine
-from stages.runtime import probe
+from stages.diagnosis import probe
 from stages.sweep import make_fit
 from stages.training.trainer import Fit
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from benchmarks.preprocess import describe_machine
+from stages.diagnosis.probe import training
 from stages.runtime.measure import SAMPLE_SECONDS, measure
-from stages.runtime.probe import training
 from stages.sweep import make_fit
 from stages.training.device import synchronize
 

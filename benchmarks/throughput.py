@@ -63,10 +63,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.folklore import Data, random_tensors, spread
 from benchmarks.networks import Usual
+from stages.diagnosis.counts import count_flop
 from stages.hardware import identify
 from stages.models import Shape
 from stages.params import Augment, Train, load_workload
-from stages.runtime.count import count_flop
 from stages.runtime.measure import matrix_rate
 from stages.sweep import fit_to, read_training
 from stages.tasks import open_task
@@ -371,7 +371,7 @@ def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Names
             "benchmarks.networks",
             "benchmarks.folklore",
             "stages.training.trainer",
-            "stages.runtime.probe",
+            "stages.diagnosis.probe",
         ]
     )
     with tempfile.TemporaryDirectory() as folder:

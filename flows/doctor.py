@@ -4,7 +4,7 @@ Goes in: the machine and the project as they are. Comes out: one line for everyt
 matters and the fix. Exit status 0 is healthy (warnings allowed), 1 means problems. Nothing is changed.
 
 It is for broken environments too: it imports only the standard library, every check runs by itself with a time limit, and what may crash
-(the GPU's driver, torch) is asked in a process of its own, stages/runtime/livecheck.py. Any Python 3.11 will do, without packages too.
+(the GPU's driver, torch) is asked in a process of its own, stages/diagnosis/livecheck.py. Any Python 3.11 will do, without packages too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from stages.runtime.livecheck import REINSTALL, RESTART, Finding, process_name, without_user
+from stages.diagnosis.livecheck import REINSTALL, RESTART, Finding, process_name, without_user
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST_PYTHON = (3, 11)
@@ -206,12 +206,12 @@ def live() -> Iterator[Finding]:
 
 
 def livecheck(part: str, seconds: float, fix: str) -> Iterator[Finding]:
-    wrong, output = child([sys.executable, "-m", "stages.runtime.livecheck", part], seconds)
+    wrong, output = child([sys.executable, "-m", "stages.diagnosis.livecheck", part], seconds)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{") and line.endswith("}")]
     yield from (Finding(**line) for line in lines if "doing" not in line)
     if wrong:
         doing = [line["doing"] for line in lines if "doing" in line] or ["starting Python"]
-        fix = f"{fix}; python -m stages.runtime.livecheck {part} shows all of it"
+        fix = f"{fix}; python -m stages.diagnosis.livecheck {part} shows all of it"
         yield Finding(part, "problem", f"{doing[-1]}: the process {wrong}", "a training would meet the same", fix)
 
 

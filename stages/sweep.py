@@ -133,7 +133,7 @@ def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
     """None where the batch does not fit."""
     import torch
 
-    from stages.runtime.count import memory_needs
+    from stages.diagnosis.counts import memory_needs
     from stages.runtime.measure import seconds_of
     from stages.training.memory import is_out_of_memory
 

@@ -55,13 +55,13 @@ CODE = (
     "stages/models/kernels/gru.py",
     "stages/models/parts.py",
     "stages/training/batches.py",
-    "stages/runtime/count.py",
+    "stages/diagnosis/counts.py",
     "stages/training/device.py",
     "stages/training/trainer.py",
     "stages/training/loop.py",
     "stages/runtime/measure.py",
     "stages/training/precision.py",
-    "stages/runtime/probe.py",
+    "stages/diagnosis/probe.py",
     "stages/training/memory.py",
     "stages/training/step.py",
 )
@@ -211,7 +211,7 @@ def on_the_cpu(job: Job, state: dict[str, Any] | None, taken: list[str]) -> Fit:
 
 def prepare(job: Job, fit: Fit, record: Record) -> None:
     """What is found out about a training before it starts: its precision, and where a step's time goes."""
-    from stages.runtime import probe
+    from stages.diagnosis import probe
     from stages.training import precision
 
     if fit.epochs_done:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flows import doctor, ui
-from stages.runtime.livecheck import Finding, driver_findings, judge, process_name, runs_on, visible
+from stages.diagnosis.livecheck import Finding, driver_findings, judge, process_name, runs_on, visible
 from tests.conftest import ROOT, environment, make_project
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from stages import models
+from stages.diagnosis import probe as probing
+from stages.diagnosis.counts import Traffic, count_bytes, count_flop
+from stages.diagnosis.probe import Probe, covered, probe
 from stages.params import GRU, Augment, Train, Transformer
-from stages.runtime import probe as probing
-from stages.runtime.count import Traffic, count_bytes, count_flop
-from stages.runtime.probe import Probe, covered, probe
 from stages.tasks import classify
 from stages.training.batches import Split
 from stages.training.step import Step

@@ -40,7 +40,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from stages.runtime.count import bytes_of, count_bytes, count_flop, device_memory_mib, memory_needs
+from stages.diagnosis.counts import bytes_of, count_bytes, count_flop, device_memory_mib, memory_needs
 from stages.runtime.measure import Gpu, host_to_device_rate, matrix_rate, memory_rate, seconds_of
 from stages.training.batches import TENSORS, Batch, Split
 from stages.training.device import free_bytes, synchronize, use_tf32

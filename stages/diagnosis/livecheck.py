@@ -1,4 +1,4 @@
-"""`python -m stages.runtime.livecheck gpu|live`: what the GPU's driver and torch really do here, for `make doctor`.
+"""`python -m stages.diagnosis.livecheck gpu|live`: what the GPU's driver and torch really do here, for `make doctor`.
 
 Goes in: nothing but the machine. Comes out on stdout: one JSON object a line, as soon as it is known, so that a crash leaves what came
 before it. `{"doing": ...}` says what is under way, every other line is a Finding. A process of its own, because all it asks may crash or
@@ -39,7 +39,7 @@ class Finding:
 
 def main(arguments: list[str]) -> int:
     if arguments not in (["gpu"], ["live"]):
-        print("usage: python -m stages.runtime.livecheck gpu|live", file=sys.stderr)
+        print("usage: python -m stages.diagnosis.livecheck gpu|live", file=sys.stderr)
         return 2
     for finding in driver_findings(driver_facts(), os.environ) if arguments == ["gpu"] else compute():
         print(json.dumps(asdict(finding)), flush=True)
