@@ -2,7 +2,7 @@
 
     python -m benchmarks.sampling [--workloads sign pen price rally] [--device cpu] [--rounds 20] [--seconds 0.5]
 
-`measure` (stages/runtime/measure.py) stands around every epoch of a training. On a GPU a thread asks NVML beside it, every 50 ms, what the
+`measure` (stages/machine/regions.py) stands around every epoch of a training. On a GPU a thread asks NVML beside it, every 50 ms, what the
 epoch takes of the GPU; on the CPU there is no such thread, and what is left is reading clocks and counters before and after. A pair is the
 same steps of `Fit.training_batches` and `Fit.step`, about --seconds long, once with and once without, each first in every other pair; both
 are timed from outside, so that starting and ending the measurement counts too.
@@ -21,7 +21,7 @@ import torch
 
 from benchmarks.preprocess import describe_machine
 from stages.diagnosis.probe import training
-from stages.runtime.measure import SAMPLE_SECONDS, measure
+from stages.machine.regions import SAMPLE_SECONDS, measure
 from stages.sweep import make_fit
 from stages.training.device import synchronize
 

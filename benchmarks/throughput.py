@@ -65,9 +65,9 @@ from benchmarks.folklore import Data, random_tensors, spread
 from benchmarks.networks import Usual
 from stages.diagnosis.counts import count_flop
 from stages.hardware import identify
+from stages.machine.regions import matrix_rate
 from stages.models import Shape
 from stages.params import Augment, Train, load_workload
-from stages.runtime.measure import matrix_rate
 from stages.sweep import fit_to, read_training
 from stages.tasks import open_task
 from stages.training import loop, precision

@@ -97,8 +97,8 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
 
 def evaluate_on(job: Job, kind: str, taken: list[str]) -> tuple[Evaluation, dict[str, Any]]:
     """`taken`: what was done about memory before."""
+    from stages.machine.regions import measure
     from stages.predictor import load_network
-    from stages.runtime.measure import measure
     from stages.training import loop
     from stages.training.batches import in_order, load_split
     from stages.training.device import open_device

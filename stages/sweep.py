@@ -134,7 +134,7 @@ def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
     import torch
 
     from stages.diagnosis.counts import memory_needs
-    from stages.runtime.measure import seconds_of
+    from stages.machine.regions import seconds_of
     from stages.training.memory import is_out_of_memory
 
     is_cuda = fit.device.type == "cuda"

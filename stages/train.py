@@ -59,7 +59,7 @@ CODE = (
     "stages/training/device.py",
     "stages/training/trainer.py",
     "stages/training/loop.py",
-    "stages/runtime/measure.py",
+    "stages/machine/regions.py",
     "stages/training/precision.py",
     "stages/diagnosis/probe.py",
     "stages/training/memory.py",

@@ -21,9 +21,9 @@ import torch
 from safetensors.torch import save_file
 
 from stages import models
+from stages.machine.regions import Measurement
 from stages.params import GRU, Transformer
 from stages.records.history import summarize, timing_row
-from stages.runtime.measure import Measurement
 from stages.tasks import classify
 from stages.training import loop
 from stages.training.batches import Batch, Split, load_split

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import save_file
 
 from stages import models
+from stages.machine.regions import measure
 from stages.params import GRU, Augment, Train
 from stages.preload import ALIGNMENT_BYTES, checksum, choose_residency, measure_load, pack
 from stages.records.checkpoint import Checkpoint
-from stages.runtime.measure import measure
 from stages.tasks import classify
 from stages.training.batches import Split, in_order, load_split, shuffled
 from stages.training.device import open_device

@@ -245,7 +245,7 @@ def compute() -> Iterator[Finding]:
 def measure_cpu(threads: int) -> dict[str, Any]:
     import torch
 
-    from stages.runtime.measure import matrix_rate
+    from stages.machine.regions import matrix_rate
     from stages.training.device import open_device
 
     device = open_device({"kind": "cpu"}, 1, deterministic=True)
@@ -260,7 +260,7 @@ def measure_gpu(index: int) -> dict[str, Any]:
     """The numerics are those that open_device has set for the CPU: deterministic, fp32 without TF32."""
     import torch
 
-    from stages.runtime.measure import host_to_device_rate, matrix_rate
+    from stages.machine.regions import host_to_device_rate, matrix_rate
 
     torch.cuda.init()  # says why where CUDA does not start
     device = torch.device("cuda", index)
@@ -381,7 +381,7 @@ def launch_us(device: Device, launches: int = 2000) -> float:
     """Microseconds for one kernel that does next to nothing, torch's own share included."""
     import torch
 
-    from stages.runtime.measure import best_seconds
+    from stages.machine.regions import best_seconds
 
     number = torch.zeros(1, device=device)
 

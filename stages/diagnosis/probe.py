@@ -41,7 +41,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from stages.diagnosis.counts import bytes_of, count_bytes, count_flop, device_memory_mib, memory_needs
-from stages.runtime.measure import Gpu, host_to_device_rate, matrix_rate, memory_rate, seconds_of
+from stages.machine.regions import Gpu, host_to_device_rate, matrix_rate, memory_rate, seconds_of
 from stages.training.batches import TENSORS, Batch, Split
 from stages.training.device import free_bytes, synchronize, use_tf32
 from stages.training.memory import Relief, in_short, is_out_of_memory

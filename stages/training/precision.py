@@ -11,8 +11,8 @@ import json
 from typing import Any
 
 from stages.files import ROOT, STATE, read_json, sha256_file, write_json
+from stages.machine.regions import seconds_of
 from stages.params import Train, flatten
-from stages.runtime.measure import seconds_of
 from stages.training.trainer import Fit
 
 CANDIDATES = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
