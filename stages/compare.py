@@ -10,7 +10,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from stages import files, plots, report
+from stages import files
+from stages.figures import plots, report
 from stages.files import read_json, run_dir
 from stages.params import flatten, load_params, load_workload
 

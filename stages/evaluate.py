@@ -164,7 +164,7 @@ def scores_by_noise(
 
 def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[Path]:
     """Write all of it; return what MLflow gets a copy of."""
-    from stages import plots
+    from stages.figures import plots
 
     out, task = job.folder, open_task(job.params.task, job.summary)
     score = task.score_name

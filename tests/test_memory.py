@@ -528,7 +528,8 @@ def test_epochs_on_another_device_count_for_nothing_but_the_whole():
 def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
     """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
     from flows.repro import results_lines
-    from stages import compare, plots, report
+    from stages import compare
+    from stages.figures import plots, report
 
     more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "said": {}}
     untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}

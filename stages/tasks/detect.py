@@ -132,7 +132,7 @@ class Task:
 
     def draw(self, read: Read, actual: np.ndarray, predicted: np.ndarray, probabilities: np.ndarray, title: str) -> Any:
         """The fullest sequences, and the first ones with a mistake."""
-        from stages import plots
+        from stages.figures import plots
 
         num_events, is_wrong = (actual > 0).sum(axis=1), (actual > 0).sum(axis=1) != (predicted > 0).sum(axis=1)
         rows = np.concatenate([np.argsort(-num_events, kind="stable")[:2], np.flatnonzero(is_wrong)[:2]])

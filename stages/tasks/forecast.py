@@ -179,7 +179,7 @@ def list_forecasts(
 def draw(
     times: list[str], anchors: np.ndarray, actual: np.ndarray, forecasts: dict[str, np.ndarray], title: str
 ) -> Any:
-    from stages import plots
+    from stages.figures import plots
 
     others = {name: levels for name, levels in forecasts.items() if name != "network"}
     by_name = {name: np.abs(levels - actual).mean(axis=0) for name, levels in forecasts.items()}
