@@ -23,7 +23,7 @@ import torch
 
 from benchmarks.preprocess import describe_machine
 from stages.diagnosis import probe
-from stages.sweep import make_fit
+from stages.tools.sweep import make_fit
 from stages.training.trainer import Fit
 
 

@@ -68,8 +68,8 @@ from stages.hardware import identify
 from stages.machine.regions import matrix_rate
 from stages.models import Shape
 from stages.params import Augment, Train, load_workload
-from stages.sweep import fit_to, read_training
 from stages.tasks import open_task
+from stages.tools.sweep import fit_to, read_training
 from stages.training import loop, precision
 from stages.training.batches import shuffled
 from stages.training.device import open_device, synchronize, use_tf32

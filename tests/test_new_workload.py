@@ -1,4 +1,4 @@
-"""stages/new_workload.py: from a table that nobody has seen to a tracked result, and what it must never do."""
+"""stages/tools/new_workload.py: from a table that nobody has seen to a tracked result, and what it must never do."""
 
 import json
 import re
@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages import new_workload
 from stages.files import sha256_file
 from stages.params import MODELS, parse_block, parse_params
+from stages.tools import new_workload
 from tests.conftest import ROOT, TINY, run, settle
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")

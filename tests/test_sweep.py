@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.sweep import Point, verdicts
+from stages.tools.sweep import Point, verdicts
 from tests.conftest import make_project, run, stage
 
 
@@ -18,7 +18,7 @@ def test_a_sweep_of_a_workload(tmp_path: Path):
         project,
         sys.executable,
         "-m",
-        "stages.sweep",
+        "stages.tools.sweep",
         "tiny",
         "--largest",
         "64",
@@ -34,7 +34,7 @@ def test_a_sweep_of_a_workload(tmp_path: Path):
     assert memory == sorted(memory) and all(float(row["samples_per_second"]) > 0 for row in rows)
     assert "of the best" in said and "cpu: every size up to 64 fits" in said
     assert (project / "results/sweep/tiny.png").read_bytes().startswith(b"\x89PNG")
-    wrong = run(project, sys.executable, "-m", "stages.sweep", "tini", check=False)
+    wrong = run(project, sys.executable, "-m", "stages.tools.sweep", "tini", check=False)
     assert wrong.returncode == 1 and "did you mean 'tiny'" in wrong.stdout and "Traceback" not in wrong.stdout
 
 
@@ -58,5 +58,7 @@ def test_a_sweep_on_the_gpu_measures_its_memory(tmp_path: Path):
     project = make_project(tmp_path / "project")
     stage(project, "hardware")
     stage(project, "preprocess", "tiny")
-    said = run(project, sys.executable, "-m", "stages.sweep", "tiny", "--largest", "256", "--seconds", "0.05").stdout
+    said = run(
+        project, sys.executable, "-m", "stages.tools.sweep", "tiny", "--largest", "256", "--seconds", "0.05"
+    ).stdout
     assert "cuda, batch 256: " in said and "cuda: every size up to 256 fits" in said

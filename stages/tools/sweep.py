@@ -1,4 +1,4 @@
-"""Throughput and memory against batch size, on every device there is: `python -m stages.sweep WORKLOAD [options]`.
+"""Throughput and memory against batch size, on every device there is: `python -m stages.tools.sweep WORKLOAD [options]`.
 
 In: the workload's prepared data and its block of params.yaml. Out: results/sweep/<workload>.csv, .png, and what it says: the largest batch
 that fits, the size beyond which a larger one brings little, and the size from which the GPU beats the CPU. Nothing depends on it; weights
@@ -18,8 +18,8 @@ HELP = """\
 Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a fraction of a second, until the
 memory is full or --largest is reached.
 
-  python -m stages.sweep sign
-  python -m stages.sweep pen --devices cpu --largest 1024 --seconds 1"""
+  python -m stages.tools.sweep sign
+  python -m stages.tools.sweep pen --devices cpu --largest 1024 --seconds 1"""
 ENOUGH = 0.9  # of the best throughput: a larger batch brings little from there on
 
 
@@ -32,7 +32,9 @@ class Point:
 
 
 def main(arguments: list[str]) -> int:
-    parser = ArgumentParser("python -m stages.sweep", description=HELP, formatter_class=RawDescriptionHelpFormatter)
+    parser = ArgumentParser(
+        "python -m stages.tools.sweep", description=HELP, formatter_class=RawDescriptionHelpFormatter
+    )
     parser.add_argument("workload", help="a block of params.yaml")
     parser.add_argument("--devices", nargs="+", choices=("cpu", "cuda"), help="default: all there are")
     parser.add_argument("--largest", type=int, default=4096, metavar="N", help="do not go beyond this size (4096)")

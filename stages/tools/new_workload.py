@@ -1,15 +1,15 @@
-"""Make a workload of a table: `python -m stages.new_workload NAME TABLE [options]`.
+"""Make a workload of a table: `python -m stages.tools.new_workload NAME TABLE [options]`.
 
 In: a table (CSV, CSV.gz or Parquet) and params.yaml. Out: data/raw/NAME/ (a copy of the table, and a README to complete), and in
-params.yaml the block NAME and its name in `workloads`; `dvc repro` does the rest. What the columns are is guessed (stages/guess.py), said
+params.yaml the block NAME and its name in `workloads`; `dvc repro` does the rest. What the columns are is guessed (stages/tools/infer_schema.py), said
 with the reasons, and overridden by options; docs/own-data.md walks through it.
 
   many sequences, with one label each (classify) or one per row (detect):
-    python -m stages.new_workload gesture gesture.csv
-    python -m stages.new_workload gesture gesture.csv --sequence clip --step frame --label gesture --features x,y
+    python -m stages.tools.new_workload gesture gesture.csv
+    python -m stages.tools.new_workload gesture gesture.csv --sequence clip --step frame --label gesture --features x,y
 
   one long series (forecast):
-    python -m stages.new_workload power power.parquet --time hour --target megawatt --horizon 24 --input-steps 168
+    python -m stages.tools.new_workload power power.parquet --time hour --target megawatt --horizon 24 --input-steps 168
 
 Everything is tried before anything is written: the block is parsed, and the table goes through the preparation that preprocess does.
 Nothing that is there is ever overwritten, and a failure leaves everything as it was.
@@ -40,7 +40,7 @@ from stages import files, params
 from stages.data import sequences, series
 from stages.data.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
-from stages.guess import Columns, Guess, guess, shortened
+from stages.tools.infer_schema import Columns, Guess, guess, shortened
 
 BLOCK = """\
 # {headline}
@@ -84,7 +84,7 @@ README = """\
 | citation | to fill in |
 | {table} | sha256 `{sha256}` |
 
-What was done: to fill in. `python -m stages.new_workload` copied the table as it was and took it for this:
+What was done: to fill in. `python -m stages.tools.new_workload` copied the table as it was and took it for this:
 
 | what | which | why |
 |---|---|---|
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_parser() -> ArgumentParser:
     parser = ArgumentParser(
-        "python -m stages.new_workload",
+        "python -m stages.tools.new_workload",
         description=__doc__,
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
