@@ -31,7 +31,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from stages import models
 from stages.hardware import identify, usable_cores
 from stages.models import Shape
-from stages.params import Model, Seq2Seq, Transformer, load_params, nearest
+from stages.params.loading import load_params
+from stages.params.parsing import nearest
+from stages.params.schema import Model, Seq2Seq, Transformer
 from stages.training import loop
 from stages.training.batches import TENSORS, Batch, Split, in_order, shuffled
 from stages.training.device import open_device, synchronize

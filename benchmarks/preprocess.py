@@ -107,7 +107,7 @@ def make(table: Path, number: Path) -> dict[str, float]:
 
 def prepare(table: Path, target: Path) -> dict[str, float]:
     from stages.data import sequences
-    from stages.params import Columns, SequenceTable, Split
+    from stages.params.schema import Columns, SequenceTable, Split
 
     params = SequenceTable(
         source="sequences",

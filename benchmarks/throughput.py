@@ -67,7 +67,8 @@ from stages.diagnosis.counts import count_flop
 from stages.hardware import identify
 from stages.machine.regions import matrix_rate
 from stages.models import Shape
-from stages.params import Augment, Train, load_workload
+from stages.params.loading import load_workload
+from stages.params.schema import Augment, Train
 from stages.tasks import open_task
 from stages.tools.sweep import fit_to, read_training
 from stages.training import loop, precision

@@ -29,7 +29,9 @@ from prefect.states import Cancelled, Completed, Failed, State
 from flows import dvc_log, prefect_api, repro
 from flows.prefect_api import UNFINISHED, ApiError, ApiLost, PrefectApi, state
 from stages import files
-from stages.params import Device, Params, nearest, parse_params, read_yaml, replaced
+from stages.params.loading import parse_params, read_yaml
+from stages.params.parsing import nearest, replaced
+from stages.params.schema import Device, Params
 
 # Ctrl+C, which saves a checkpoint; then Ctrl+C's successors. Prefect's own patience with a cancelled run is 30 s.
 ESCALATION = ((signal.SIGINT, 12.0), (signal.SIGTERM, 6.0), (signal.SIGKILL, 5.0))
@@ -364,10 +366,10 @@ def read_results(experiment: str | None) -> dict[str, Any]:
     else:
         from dvc.api import DVCFileSystem
 
-        files = DVCFileSystem(str(files.ROOT), rev=experiment)
+        at_commit = DVCFileSystem(str(files.ROOT), rev=experiment)
 
         def read(path: str) -> str:
-            return files.read_text(path, encoding="utf-8")
+            return at_commit.read_text(path, encoding="utf-8")
 
     try:
         results = json.loads(read("results/compare.json"))

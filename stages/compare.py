@@ -13,7 +13,8 @@ from typing import Any
 from stages import files
 from stages.figures import plots, report
 from stages.files import read_json, run_dir
-from stages.params import flatten, load_params, load_workload
+from stages.params.loading import load_params, load_workload
+from stages.params.parsing import flatten
 
 NUM_RESAMPLES = 2000
 # Fields of a row that must agree before two rows' times are compared.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from stages import files
 from stages.files import prepared_dir, read_json, write_json
-from stages.params import Rally, Workload
-from stages.records import journal
+from stages.params.schema import Rally, Workload
+from stages.records import journal as tracking
 from stages.tasks import Evaluation, open_task
 from stages.training.workload import JobFiles
 
@@ -52,12 +52,12 @@ class Job(JobFiles):
 
 def main(workload: str, device: str) -> None:
     job = Job.of(workload, device)
-    journal = journal.start()  # before torch: mlflow is imported in its own process meanwhile
+    journal = tracking.start()  # before torch: mlflow is imported in its own process meanwhile
     try:
         trained = read_json(job.folder / "tracking.json")
         journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})
         result, measured = evaluate(job)
-        files = write_files(job, result, measured)
+        paths = write_files(job, result, measured)
         is_elsewhere = measured["device"] != job.identity["kind"]  # its times are not those of the run's device
         journal.metrics(
             {
@@ -68,7 +68,7 @@ def main(workload: str, device: str) -> None:
         )
         if measured["out_of_memory"]:
             journal.tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
-        for path in files:
+        for path in paths:
             journal.artifact(path, "evaluation")
         journal.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
         journal.artifact(job.folder / "model.json", "model")
@@ -185,8 +185,8 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
         pictures["noise"] = plots.noise(*by_noise, f"{job.workload}: {score} against noise")
     for name, figure in pictures.items():
         plots.save(figure, out / "plots" / f"{name}.png")
-    files = ("metrics.json", "result.json", "scores.csv", "confusion.csv", "predictions.csv")
-    return [out / name for name in files] + [out / "plots" / f"{name}.png" for name in pictures]
+    names = ("metrics.json", "result.json", "scores.csv", "confusion.csv", "predictions.csv")
+    return [out / name for name in names] + [out / "plots" / f"{name}.png" for name in pictures]
 
 
 def noise_curve(metrics: dict[str, float], score: str, params: Workload) -> tuple[list[float], list[float]] | None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 HOME = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
 STATE = HOME / ".tandem"
 MLRUNS = HOME / "mlruns"

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.files import ROOT, code_file, hardware_file, preset_file, sha256_file, write_json
-from stages.params import choose_preset, load_params, nearest, overrides_of
+from stages.params.loading import load_params
+from stages.params.parsing import nearest
+from stages.params.presets import choose_preset, overrides_of
 
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 

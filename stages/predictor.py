@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from stages import models, params
+from stages import models
+from stages.params import parsing, schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +28,7 @@ BATCH_SIZE = 1024
 def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
     """The network with the weights `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json."""
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    config = params.parse(params.Model, json.loads(json.dumps(about["model"])), "model")
+    config = parsing.parse(schema.Model, json.loads(json.dumps(about["model"])), "model")
     network = models.build(config, models.Shape(**about["shape"]))
     network.load_state_dict(load_file(folder / f"{weights}.safetensors"))
     return network.eval(), about
@@ -69,7 +70,7 @@ class Predictor:
         predictions[np.arange(predictions.shape[1]) >= sequences.lengths[:, None]] = 0
         rows, steps = np.nonzero(predictions)
         numbers = predictions[rows, steps]
-        columns = params.Columns(**self.columns())
+        columns = schema.Columns(**self.columns())
         # `steps` counts the sequence's rows; the reader knows them by the table's own column.
         ordered = table.assign(**{columns.sequence: table[columns.sequence].astype(str)})
         by_sequence = {
@@ -91,7 +92,7 @@ class Predictor:
         from stages.data.tables import from_frame
         from stages.tasks.forecast import Task
 
-        learned = params.parse(params.Series, {f.name: self.learned[f.name] for f in fields(params.Series)}, "model")
+        learned = parsing.parse(schema.Series, {f.name: self.learned[f.name] for f in fields(schema.Series)}, "model")
         columns, interval = learned.columns, series.interval_ns(learned.interval)
         wanted = [columns.time, columns.target, *columns.features]
         grid = series.to_grid(from_frame(table, wanted, "the table"), learned, interval)
@@ -118,7 +119,7 @@ class Predictor:
         from stages.data.tables import from_frame
         from stages.preload import as_tensors
 
-        columns = params.Columns(**self.columns())
+        columns = schema.Columns(**self.columns())
         unlabelled = table.drop(columns="split", errors="ignore").assign(**{columns.label: NO_EVENT})
         wanted = [columns.sequence, columns.step, *columns.features, columns.label]
         may_lack = self.learned.get("missing", "interpolate") == "interpolate"

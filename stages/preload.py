@@ -24,7 +24,7 @@ from stages.files import (
     verified,
     write_json,
 )
-from stages.params import load_workload
+from stages.params.loading import load_workload
 
 SPLITS = ("train", "val", "test")
 ALIGNMENT_BYTES = 64  # a cache line, and what AVX-512 loads at once

@@ -11,7 +11,8 @@ from typing import Any
 from stages.data import sequences
 from stages.data.tables import find_table
 from stages.files import prepared_dir, raw_dir, sha256_file, write_json
-from stages.params import Rally, Series, Workload, load_workload
+from stages.params.loading import load_workload
+from stages.params.schema import Rally, Series, Workload
 
 
 def main(workload: str) -> None:

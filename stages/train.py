@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from stages import files
 from stages.files import code_file, hardware_file, packed_dir, preset_file, read_json, run_dir, sha256_file
 from stages.models import Shape
-from stages.params import Rally, flatten, load_params, load_workload
-from stages.records import journal
+from stages.params.loading import load_params, load_workload
+from stages.params.parsing import flatten
+from stages.params.schema import Rally
+from stages.records import journal as tracking
 from stages.records.history import (
     RUN_METRICS,
     Record,
@@ -99,7 +101,7 @@ class Job(JobFiles):
 
 def main(workload: str, device: str) -> None:
     job = Job.of(workload, device)
-    journal = journal.start()
+    journal = tracking.start()
     status = "FAILED"
     try:
         from stages.records.checkpoint import Checkpoint
@@ -145,7 +147,7 @@ def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tupl
         print(
             found + (f", epoch {saved['fit']['epochs_done']} of {job.params.train.epochs}" if saved else ""), flush=True
         )
-    record = Record(**saved["record"]) if saved else Record(journal.new_token())
+    record = Record(**saved["record"]) if saved else Record(tracking.new_token())
     state = saved["fit"] if saved else None
     kind = state["device"] if state else job.identity["kind"]
     try:
@@ -237,7 +239,7 @@ def run_epochs(
     fit: Fit,
     record: Record,
     checkpoint: Checkpoint,
-    journal: journal.Journal,
+    journal: tracking.Journal,
     interruption: Interruption,
     elsewhere: Elsewhere | None,
 ) -> Fit:
@@ -269,7 +271,7 @@ def run_epochs(
     return fit
 
 
-def next_epoch(fit: Fit, journal: journal.Journal, elsewhere: Elsewhere | None) -> tuple[Fit, Epoch]:
+def next_epoch(fit: Fit, journal: tracking.Journal, elsewhere: Elsewhere | None) -> tuple[Fit, Epoch]:
     """Move on by an epoch. Where memory runs out for good, it begins again in the fit that `elsewhere` makes, if that may be."""
     from stages.training.memory import OutOfMemory, told
     from stages.training.trainer import on_cpu
@@ -313,7 +315,7 @@ def refuse_changed_inputs(job: Job, fit: Fit, record: Record, checkpoint: Checkp
         )
 
 
-def write_results(job: Job, fit: Fit, record: Record, journal: journal.Journal) -> dict[str, Any]:
+def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> dict[str, Any]:
     """Write all but journal.json, hand copies to MLflow, return what timings.json holds."""
     from safetensors.torch import save_file
 
@@ -368,11 +370,11 @@ def write_results(job: Job, fit: Fit, record: Record, journal: journal.Journal) 
     return result
 
 
-def open_run(job: Job, fit: Fit, record: Record, journal: journal.Journal) -> None:
+def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> None:
     """Tell MLflow what is about to be trained, where, on what, from which code."""
     from stages.training.device import describe
 
-    about, git = describe(fit.device, job.identity), journal.git_tags()
+    about, git = describe(fit.device, job.identity), tracking.git_tags()
     num_parameters = sum(parameter.numel() for parameter in fit.model.parameters())
     journal.run(
         record.token,
@@ -399,7 +401,7 @@ def open_run(job: Job, fit: Fit, record: Record, journal: journal.Journal) -> No
             "data.sha256": job.data_sha256,
             **git,
             **memory_tags(fit),
-            **journal.caller_tags(),
+            **tracking.caller_tags(),
         },
         dataset=dataset_of(job),
     )

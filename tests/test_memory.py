@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 
 from stages import models
 from stages.machine.regions import Measurement
-from stages.params import GRU, Transformer
+from stages.params.schema import GRU, Transformer
 from stages.records.history import summarize, timing_row
 from stages.tasks import classify
 from stages.training import loop

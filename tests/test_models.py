@@ -7,7 +7,7 @@ import torch
 from stages import models
 from stages.models import Shape
 from stages.models.seq2seq import teacher_share
-from stages.params import GRU, MODELS, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
+from stages.params.schema import GRU, MODELS, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
 from stages.tasks import classify, detect, forecast, open_task
 from stages.training import augment
 from stages.training.batches import Batch

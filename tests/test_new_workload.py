@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from stages import files
 from stages.files import sha256_file
-from stages.params import MODELS, parse_block, parse_params
+from stages.params.loading import parse_block, parse_params
+from stages.params.schema import MODELS
 from stages.tools import new_workload
 from tests.conftest import ROOT, TINY, run, settle
 
@@ -324,7 +326,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "data/raw/tiny").mkdir(parents=True)
     (folder / "data/raw/tiny/table.csv").write_text("anything")
     (folder / "params.yaml").write_text(TINY)
-    monkeypatch.setattr(store, "ROOT", folder)
+    monkeypatch.setattr(files, "ROOT", folder)
     return folder
 
 

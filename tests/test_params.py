@@ -3,17 +3,10 @@
 import pytest
 
 from stages.files import ROOT
-from stages.params import (
-    MODELS,
-    Params,
-    choose_preset,
-    flatten,
-    load_params,
-    overrides_of,
-    parse_block,
-    parse_params,
-    read_yaml,
-)
+from stages.params.loading import load_params, parse_block, parse_params, read_yaml
+from stages.params.parsing import flatten
+from stages.params.presets import choose_preset, overrides_of
+from stages.params.schema import MODELS, Params
 from tests.conftest import TINY
 
 

@@ -12,7 +12,7 @@ from stages import models
 from stages.diagnosis import probe as probing
 from stages.diagnosis.counts import Traffic, count_bytes, count_flop
 from stages.diagnosis.probe import Probe, covered, probe
-from stages.params import GRU, Augment, Train, Transformer
+from stages.params.schema import GRU, Augment, Train, Transformer
 from stages.tasks import classify
 from stages.training.batches import Split
 from stages.training.step import Step

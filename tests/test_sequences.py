@@ -16,7 +16,8 @@ from stages.data import sequences
 from stages.data.sequences import SPLITS, summarize, write_arrays
 from stages.data.tables import find_table
 from stages.files import raw_dir
-from stages.params import Columns, SequenceTable, Split, load_workload
+from stages.params.loading import load_workload
+from stages.params.schema import Columns, SequenceTable, Split
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMS = SequenceTable(

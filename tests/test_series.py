@@ -13,7 +13,7 @@ import pytest
 from stages.data import series
 from stages.data.series import Grid, Windows, describe, interval_ns, prepare, summarize, to_grid
 from stages.data.tables import read_table
-from stages.params import Series, SeriesColumns, Split
+from stages.params.schema import Series, SeriesColumns, Split
 from stages.tasks.forecast import levels, linear_forecast
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from stages import models
 from stages.machine.regions import measure
-from stages.params import GRU, Augment, Train
+from stages.params.schema import GRU, Augment, Train
 from stages.preload import ALIGNMENT_BYTES, checksum, choose_residency, measure_load, pack
 from stages.records.checkpoint import Checkpoint
 from stages.tasks import classify

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from stages.data.tables import SPLIT_COLUMN, Table, coded, numbers, read_table, refuse
 from stages.files import replacing, sha256_file
-from stages.params import Columns, Rally, SequenceTable, Split
+from stages.params.schema import Columns, Rally, SequenceTable, Split
 
 SPLITS = ("train", "val", "test")
 NO_EVENT = "none"  # the label of a step at which nothing happens; an empty cell means the same

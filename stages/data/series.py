@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from stages.data.sequences import SPLITS, sizes_of, write_split
 from stages.data.tables import Table, numbers, read_table, refuse
-from stages.params import Series, SeriesColumns, Split
+from stages.params.schema import Series, SeriesColumns, Split
 
 SECOND = 10**9  # nanoseconds
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # in seconds

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from stages.files import relative
-from stages.params import nearest
+from stages.params.parsing import nearest
 
 if TYPE_CHECKING:
     import pandas

@@ -3,7 +3,7 @@
 `build(config, shape)`, which returns a module whose `forward(values (B, T, F) float, mask (B, T) bool, True = a real step)` gives
 `(B, num_outputs)`, or `(B, T, num_outputs)` where `shape.per_step` asks for one output per step.
 
-Its hyperparameters are a dataclass in stages/params.py, which also says which tasks it fits. Importing this package does not import torch.
+Its hyperparameters are a dataclass in stages/params/loading.py, which also says which tasks it fits. Importing this package does not import torch.
 
 Legend of shapes, here and in the models: B sequences, T steps, F features, D or H model width, C outputs.
 """
@@ -29,5 +29,5 @@ class Shape:
 
 
 def build(config: Any, shape: Shape) -> Any:
-    """The network that `config` (a model's dataclass of stages/params.py) describes, with fresh weights on the CPU."""
+    """The network that `config` (a model's dataclass of stages/params/loading.py) describes, with fresh weights on the CPU."""
     return importlib.import_module(f"{__name__}.{config.name}").build(config, shape)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from stages.models import Shape
 from stages.models.parts import Directions, Dropout, mean_and_max
-from stages.params import ConvGRU
+from stages.params.schema import ConvGRU
 
 
 class ConvGRUNetwork(nn.Module):

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from stages.models import Shape
 from stages.models.parts import Directions, Dropout, mean_and_max
-from stages.params import GRU
+from stages.params.schema import GRU
 
 
 class GRUNetwork(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from stages.models import Shape
 from stages.models.kernels import decoder
 from stages.models.parts import Dropout, recurrent
-from stages.params import Seq2Seq, TeacherForcing
+from stages.params.schema import Seq2Seq, TeacherForcing
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)
 EXPONENTIAL_FLOOR = 0.01  # where an exponential decay towards 0 ends: a geometric series never gets there

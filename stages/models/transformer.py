@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from stages.models import Shape
 from stages.models.kernels import attention
 from stages.models.parts import Dropout, mean_over_steps
-from stages.params import Transformer
+from stages.params.schema import Transformer
 
 
 class Block(nn.Module):

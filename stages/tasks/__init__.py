@@ -49,6 +49,6 @@ class Task(Protocol):
 
 
 def open_task(name: str, summary: dict[str, Any]) -> Task:
-    """The task of that name (checked by stages/params.py) for the data that `summary` (preprocess's summary.json) describes."""
+    """The task of that name (checked by stages/params/loading.py) for the data that `summary` (preprocess's summary.json) describes."""
     task: Task = importlib.import_module(f"{__name__}.{name}").Task(summary)
     return task

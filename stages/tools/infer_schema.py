@@ -16,7 +16,7 @@ import pandas as pd
 from stages.data.sequences import NO_EVENT
 from stages.data.series import TIME_FORMS, UNITS
 from stages.data.tables import SPLIT_COLUMN
-from stages.params import nearest
+from stages.params.parsing import nearest
 
 # A column whose name holds one of these words is tried first, in this order.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()

@@ -36,10 +36,11 @@ import pyarrow.parquet
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from stages import files, params
+from stages import files
 from stages.data import sequences, series
 from stages.data.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
+from stages.params import loading, parsing, schema
 from stages.tools.infer_schema import Columns, Guess, guess, shortened
 
 BLOCK = """\
@@ -99,7 +100,7 @@ class Plan:
     name: str
     table: Path
     block: str  # for params.yaml
-    workload: params.Workload
+    workload: schema.Workload
     summary: dict[str, Any]  # of the preparation that was tried
     said: list[tuple[str, str, str]]  # what was chosen, which, and why
 
@@ -174,7 +175,7 @@ def make_plan(options: Namespace) -> Plan:
         preprocess="\n".join(f"    {key}: {flow(value)}" for key, value in found.preprocess.items()),
         **{key: flow(value) for key, value in settings.items()},
     )
-    workload = params.parse_block(name, from_yaml(block)[name], {})
+    workload = loading.parse_block(name, from_yaml(block)[name], {})
     return Plan(name, path, block, workload, summary, found.but("model", model, why).said)
 
 
@@ -217,8 +218,8 @@ def tried(name: str, path: Path, found: Guess) -> tuple[Guess, dict[str, Any]]:
 
 def try_out(name: str, path: Path, found: Guess) -> dict[str, Any]:
     """What preprocess would put into summary.json."""
-    section = params.parse(params.Preprocess, found.preprocess, f"{name}.preprocess")
-    if isinstance(section, params.Series):
+    section = parsing.parse(schema.Preprocess, found.preprocess, f"{name}.preprocess")
+    if isinstance(section, schema.Series):
         return series.summarize(series.prepare(path, section))
     return sequences.summarize(sequences.prepare(path, section, per_step=found.task == "detect"))
 
@@ -300,7 +301,7 @@ def with_workload(text: str, name: str, block: str) -> str:
         text = text[:index] + inserted + text[index:]
     with suppress(YAMLError):
         if from_yaml(text) == after:
-            params.parse_params(after)
+            loading.parse_params(after)
             return text
     raise ValueError(
         "params.yaml is laid out in a way that cannot be added to; write `workloads` as a list in brackets on one line and run again"
@@ -312,11 +313,11 @@ def with_workload(text: str, name: str, block: str) -> str:
 
 def check_free(name: str) -> None:
     """Raises ValueError where `name` cannot be used or is used already, and where params.yaml is wrong as it is."""
-    params.check_name(name, "workload")
-    if name in (*params.TOP_LEVEL, "all") or from_yaml(name) != name:
+    parsing.check_name(name, "workload")
+    if name in (*loading.TOP_LEVEL, "all") or from_yaml(name) != name:
         raise ValueError(f"{name!r} means something else in params.yaml; choose another name for the workload")
-    before = params.read_yaml(files.ROOT / "params.yaml")
-    params.parse_params(before)
+    before = loading.read_yaml(files.ROOT / "params.yaml")
+    loading.parse_params(before)
     if name in before:
         raise ValueError(f"params.yaml has a block {name!r} already; choose another name, or change that block by hand")
     if (folder := files.raw_dir(name)).exists():
@@ -375,7 +376,7 @@ def described(plan: Plan) -> list[str]:
 
 
 def what_next(plan: Plan) -> list[str]:
-    device = params.load_params(files.ROOT / "params.yaml").devices[0]
+    device = loading.load_params(files.ROOT / "params.yaml").devices[0]
     results = f"results/runs/{plan.name}/{device}/"
     commands = [
         ("dvc repro", "trains it, and whatever else is not up to date; results/report.html shows everything"),

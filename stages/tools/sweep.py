@@ -12,7 +12,8 @@ from typing import Any
 
 from stages import files
 from stages.files import prepared_dir, read_json
-from stages.params import Train, load_workload
+from stages.params.loading import load_workload
+from stages.params.schema import Train
 
 HELP = """\
 Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a fraction of a second, until the

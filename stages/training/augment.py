@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from stages.params import Augment
+from stages.params.schema import Augment
 
 NUM_WARPS = 2  # sine waves in a warp: one and two half periods over the sequence
 

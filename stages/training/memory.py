@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from stages.params import Train
+from stages.params.schema import Train
 from stages.training.batches import Batch, Split
 
 Result = TypeVar("Result")

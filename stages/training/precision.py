@@ -12,7 +12,8 @@ from typing import Any
 
 from stages.files import ROOT, STATE, read_json, sha256_file, write_json
 from stages.machine.regions import seconds_of
-from stages.params import Train, flatten
+from stages.params.parsing import flatten
+from stages.params.schema import Train
 from stages.training.trainer import Fit
 
 CANDIDATES = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}

@@ -9,7 +9,7 @@ from torch import nn
 
 from stages.machine.regions import Measurement, measure
 from stages.models.seq2seq import teacher_share
-from stages.params import Seq2Seq, Train
+from stages.params.schema import Seq2Seq, Train
 from stages.tasks import Task
 from stages.training import augment, loop
 from stages.training.batches import Batch, Split, in_order, shuffled

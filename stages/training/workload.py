@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from stages.files import hardware_file, packed_dir, prepared_dir, read_json, run_dir
-from stages.params import Workload, load_workload
+from stages.params.loading import load_workload
+from stages.params.schema import Workload
 
 
 @dataclass(frozen=True)

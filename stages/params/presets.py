@@ -1,0 +1,41 @@
+"""Presets: named changes to the blocks of params.yaml."""
+
+from typing import Any
+
+from stages.params.parsing import check_name, nearest
+
+
+def parse_presets(raw: Any, blocks: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Preset -> `all` or a workload -> dotted name -> value, checked as far as names go."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"params.yaml: presets is {raw!r}; it must be a mapping of names, `{{}}` for none")
+    for preset, parts in raw.items():
+        check_name(preset, "preset")
+        if preset in ("none", "auto"):
+            raise ValueError(f"params.yaml: presets.{preset} has a name that is taken; choose another one")
+        for who, values in (parts if isinstance(parts, dict) else {"": parts}).items():
+            if who != "all" and who not in blocks:
+                raise ValueError(f"params.yaml: presets.{preset} names {who!r}{nearest(str(who), ['all', *blocks])}")
+            if not isinstance(values, dict):
+                raise ValueError(
+                    f"params.yaml: presets.{preset}.{who} is {values!r}; it must be a mapping such as `train.batch_size: 32`"
+                )
+    return raw
+
+
+def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
+    """What `preset` changes in the block of `workload`: what it says for all, and then what it says for this one."""
+    parts = presets.get(preset, {})
+    return {**parts.get("all", {}), **parts.get(workload, {})}
+
+
+def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:
+    """`wanted`, or for `auto` what fits the machine's best device (`identity`: results/hardware/auto.json), by its memory.
+
+    The limits are those of the guides: small-gpu was for 6 GB, large-gpu for over 20 GB.
+    """
+    if wanted != "auto":
+        return wanted
+    gib = (identity.get("memory_mib") or 0) / 1024
+    fitting = "cpu" if identity["kind"] == "cpu" else "small-gpu" if gib < 8 else "large-gpu" if gib > 20 else "gpu"
+    return fitting if fitting in presets else "none"
