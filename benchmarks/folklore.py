@@ -29,14 +29,15 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from stages import models
-from stages.hardware import identify, usable_cores
+from stages.machine.identity import identify, usable_cores
+from stages.machine.regions import synchronize
 from stages.models import Shape
 from stages.params.loading import load_params
 from stages.params.parsing import nearest
 from stages.params.schema import Model, Seq2Seq, Transformer
 from stages.training import loop
 from stages.training.batches import TENSORS, Batch, Split, in_order, shuffled
-from stages.training.device import open_device, synchronize
+from stages.training.device import open_device
 from stages.training.step import Step
 
 Work = Callable[[], int]  # does something, returns how many sequences went through; the device may still be at it

@@ -21,9 +21,9 @@ import torch
 
 from benchmarks.preprocess import describe_machine
 from stages.diagnosis.probe import training
-from stages.machine.regions import SAMPLE_SECONDS, measure
+from stages.machine.nvml import SAMPLE_SECONDS
+from stages.machine.regions import measure, synchronize
 from stages.tools.sweep import make_fit
-from stages.training.device import synchronize
 
 Around = Callable[[torch.device], AbstractContextManager[Any]]
 

@@ -64,8 +64,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.folklore import Data, random_tensors, spread
 from benchmarks.networks import Usual
 from stages.diagnosis.counts import count_flop
-from stages.hardware import identify
-from stages.machine.regions import matrix_rate
+from stages.machine.identity import identify
+from stages.machine.rates import matrix_rate
+from stages.machine.regions import synchronize
 from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment, Train
@@ -73,7 +74,7 @@ from stages.tasks import open_task
 from stages.tools.sweep import fit_to, read_training
 from stages.training import loop, precision
 from stages.training.batches import shuffled
-from stages.training.device import open_device, synchronize, use_tf32
+from stages.training.device import open_device, use_tf32
 from stages.training.step import AUTOCAST, autocast
 from stages.training.trainer import Fit
 

@@ -216,9 +216,9 @@ def livecheck(part: str, seconds: float, fix: str) -> Iterator[Finding]:
 
 
 def limits() -> Iterator[Finding]:
-    from stages import hardware
+    from stages.machine import identity
 
-    cores, allowed = hardware.usable_cores(), hardware.memory_limit_bytes() / GIB
+    cores, allowed = identity.usable_cores(), identity.memory_limit_bytes() / GIB
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     what = f"{cores:g} of {os.cpu_count()} cores and {allowed:.1f} of {there:.1f} GiB memory may be used"
     why, fix = "trainings crawl, or the kernel ends them", "docker run --cpus 2 --memory 4g, or your scheduler's limits"
@@ -226,17 +226,17 @@ def limits() -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    from stages import hardware
+    from stages.machine import identity
 
-    words = hardware.read_words("/proc/meminfo")
+    words = identity.read_words("/proc/meminfo")
     if not words:
         yield Finding("memory", "absent", "no /proc/meminfo on this system", "free memory is not known", "none needed")
         return
     free = int(words[words.index("MemAvailable:") + 1]) * 2**10
-    used, parts = (hardware.read_words(f"/sys/fs/cgroup/memory.{name}") for name in ("current", "stat"))
+    used, parts = (identity.read_words(f"/sys/fs/cgroup/memory.{name}") for name in ("current", "stat"))
     if used and "inactive_file" in parts:  # the page cache counts as used, and is given back on demand
         cached = int(parts[parts.index("inactive_file") + 1])
-        free = min(free, hardware.memory_limit_bytes() - int(used[0]) + cached)
+        free = min(free, identity.memory_limit_bytes() - int(used[0]) + cached)
     status = "problem" if free < GIB / 4 else "warning" if free < 2 * GIB else "ok"
     why = "importing torch alone takes 0.5 GiB; without room the kernel ends the training"
     yield Finding("memory", status, f"{free / GIB:.1f} GiB free", why, "end what takes most: ps aux --sort=-rss | head")
@@ -466,7 +466,7 @@ def servers() -> Iterator[Finding]:
     shown = f"MLFLOW_TRACKING_URI {without_user(uri).partition('?')[0]}"
     if uri.startswith("http") and (wrong := unreachable(uri)):
         why = "trainings go on, and keep their records in .tandem/journals until these can be sent"
-        fix = "start that server, or: unset MLFLOW_TRACKING_URI; then: python -m stages.records.journal sync"
+        fix = "start that server, or: unset MLFLOW_TRACKING_URI; then: python -m stages.records.uploader sync"
         yield Finding("servers", "warning", f"{shown} does not answer: {wrong}", why, fix)
     elif uri.startswith("file:") or (uri and "://" not in uri and uri != "databricks"):
         yield Finding(
@@ -511,7 +511,7 @@ def leftovers() -> Iterator[Finding]:
         writer = (folder / "writer").read_text() if (folder / "writer").exists() else ""
         waiting += not (writer.isdigit() and is_alive(int(writer)))
     if waiting:
-        what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.records.journal sync"
+        what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.records.uploader sync"
         yield Finding("leftovers", "warning", what, "these trainings are not in MLflow yet", fix)
     if UI_STATE.exists() and not is_ui(process := ui_process()):
         what = f".tandem/ui.json is left from a make ui that was killed{f'; its process is now {process}' if process else ''}"

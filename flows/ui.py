@@ -99,7 +99,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     servers.append(start("Prefect's server", command, environment, f"{prefect}/api/health"))
     # the schema is made under tracking's lock: a training that starts now would collide with the server's own attempt
     making = subprocess.run(
-        [sys.executable, "-c", "from stages.records.journal import open_client; open_client()"],
+        [sys.executable, "-c", "from stages.records.uploader import open_client; open_client()"],
         cwd=files.ROOT,
         env={name: value for name, value in environment.items() if name != "MLFLOW_TRACKING_URI"},
         capture_output=True,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stages import files
-from stages.figures import plots, report
+from stages.figures import drawing, overview, report, training
 from stages.files import read_json, run_dir
 from stages.params.loading import load_params, load_workload
 from stages.params.parsing import flatten
@@ -36,14 +36,16 @@ def main() -> None:
     folder = files.results_dir()
     files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
     files.write_text(folder / "compare.md", markdown(rows, verdicts))
-    overview = plots.save(plots.summary(rows), folder / "compare.png")
+    drawn_overview = drawing.save(overview.summary(rows), folder / "compare.png")
     pages = {}
     for workload in workloads:
         own = [row for row in rows if row["workload"] == workload]
-        page = plots.page(workload, [files.read_run(workload, row["requested"]) for row in own])
-        drawn = plots.save(page, folder / "pages" / f"{workload}.png")
+        page = training.page(workload, [files.read_run(workload, row["requested"]) for row in own])
+        drawn = drawing.save(page, folder / "pages" / f"{workload}.png")
         pages[workload] = [("Training", drawn), *pictures(own)]
-    report.write_report(folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", overview)])
+    report.write_report(
+        folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", drawn_overview)]
+    )
     print(markdown(rows, verdicts), end="")
 
 

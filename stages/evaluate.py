@@ -164,7 +164,7 @@ def scores_by_noise(
 
 def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[Path]:
     """Write all of it; return what MLflow gets a copy of."""
-    from stages.figures import plots
+    from stages.figures import drawing, noise, training
 
     out, task = job.folder, open_task(job.params.task, job.summary)
     score = task.score_name
@@ -179,12 +179,12 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {job.summary['num_per_split']['test']:,} test sequences"
     pictures = {
         "result": result.draw(title),
-        "training": plots.page(job.workload, [files.read_run(job.workload, job.device)]),
+        "training": training.page(job.workload, [files.read_run(job.workload, job.device)]),
     }
     if by_noise := noise_curve(result.metrics, score, job.params):
-        pictures["noise"] = plots.noise(*by_noise, f"{job.workload}: {score} against noise")
+        pictures["noise"] = noise.noise(*by_noise, f"{job.workload}: {score} against noise")
     for name, figure in pictures.items():
-        plots.save(figure, out / "plots" / f"{name}.png")
+        drawing.save(figure, out / "plots" / f"{name}.png")
     names = ("metrics.json", "result.json", "scores.csv", "confusion.csv", "predictions.csv")
     return [out / name for name in names] + [out / "plots" / f"{name}.png" for name in pictures]
 

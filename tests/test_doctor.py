@@ -239,7 +239,7 @@ def test_what_is_left_over(project: Path):
     (journal / "writer").write_text("999999999")
     ui_json.write_text(json.dumps({"pid": 999999999, "prefect": "", "mlflow": ""}))
     findings = check_alone(project, "leftovers")
-    assert about(findings, "journals that wait to be sent: 1").fix == "python -m stages.records.journal sync"
+    assert about(findings, "journals that wait to be sent: 1").fix == "python -m stages.records.uploader sync"
     assert about(findings, ".tandem/ui.json is left").status == "warning"
     ui_json.write_text(json.dumps({"pid": os.getpid(), "prefect": "", "mlflow": ""}))
     refused = about(check_alone(project, "leftovers"), "its process is now")

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from stages.machine.regions import Gpu, best_seconds, host_to_device_rate, matrix_rate, memory_rate
+from stages.machine.nvml import Gpu
+from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

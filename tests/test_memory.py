@@ -529,7 +529,7 @@ def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: 
     """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
     from flows.repro import results_lines
     from stages import compare
-    from stages.figures import plots, report
+    from stages.figures import overview, report, training
 
     more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "said": {}}
     untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}
@@ -544,12 +544,12 @@ def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: 
     assert report.comparison([cpu, gpu]).count(">none<") == 2
     (tmp_path / "compare.json").write_text(json.dumps({"rows": [cpu, gpu]}))
     assert " none " in results_lines(tmp_path / "compare.json", {})[2]
-    labels = [text.get_text() for axes in plots.summary([cpu, gpu]).axes for text in axes.texts]
+    labels = [text.get_text() for axes in overview.summary([cpu, gpu]).axes for text in axes.texts]
     assert labels.count("none") == 1
 
     run = make_run("cuda", 10)
     run["timings"] = [{**row, "is_elsewhere": float(row["epoch"] > 6)} for row in run["timings"]]
-    titles = [axes.get_title() for axes in plots.page("sign", [run]).axes]
+    titles = [axes.get_title() for axes in training.page("sign", [run]).axes]
     assert any("(5 epochs), 5 of warm-up or on the CPU in grey" in title for title in titles), titles
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from stages.figures import plots, report
+from stages.figures import confusion, drawing, events, forecast, noise, overview, report, training
 
 NASTY = '<b>&"$x$_\u624b'
 REASON = "the device is the CPU: there is no VRAM"
@@ -21,7 +21,7 @@ VOID = {"meta", "img", "br"}
 
 
 def make_run(device: str = "cpu", num_epochs: int = 12, num_warmup: int = 1) -> dict[str, Any]:
-    """A training as plots.page takes it: on the CPU without VRAM, on the GPU without the process's share of it."""
+    """A training as training.page takes it: on the CPU without VRAM, on the GPU without the process's share of it."""
     vram = None if device == "cpu" else 210.5
     epochs = [float(number) for number in range(1, num_epochs + 1)]
     return {
@@ -46,14 +46,14 @@ def make_run(device: str = "cpu", num_epochs: int = 12, num_warmup: int = 1) -> 
             }
             for n in epochs
         ],
-        "absent": dict.fromkeys(plots.VRAM, REASON) if device == "cpu" else {"process_mib": "NVML lists no process"},
+        "absent": dict.fromkeys(training.VRAM, REASON) if device == "cpu" else {"process_mib": "NVML lists no process"},
         "metrics": {"accuracy": 0.97, "loss": 0.2},
     }
 
 
 def make_confusion(num_classes: int) -> Any:
     cells = np.random.default_rng(0).poisson(0.02, size=(num_classes, num_classes)) + 9 * np.eye(num_classes, dtype=int)
-    return plots.confusion(cells.tolist(), [f"{NASTY} {number}" for number in range(num_classes)], NASTY)
+    return confusion.confusion(cells.tolist(), [f"{NASTY} {number}" for number in range(num_classes)], NASTY)
 
 
 def make_forecast(num_windows: int, num_steps: int) -> Any:
@@ -66,7 +66,7 @@ def make_forecast(num_windows: int, num_steps: int) -> Any:
     errors = {
         name: np.abs(values - actual).mean(axis=0) for name, values in {"network": predicted, **baselines}.items()
     }
-    return plots.forecast(times, level[:num_windows], actual, predicted, baselines, errors, NASTY)
+    return forecast.forecast(times, level[:num_windows], actual, predicted, baselines, errors, NASTY)
 
 
 def make_events(num_sequences: int, num_steps: int, num_classes: int) -> Any:
@@ -79,7 +79,7 @@ def make_events(num_sequences: int, num_steps: int, num_classes: int) -> Any:
     probabilities = np.full((num_sequences, num_steps, num_classes), 1 / num_classes)
     classes = ["none", *(f"{NASTY} {number}" for number in range(1, num_classes))]
     titles = [f"{NASTY} {number}" for number in range(num_sequences)]
-    return plots.events(values, actual, predicted, probabilities, classes, titles, ["u", "v", "_visible"])
+    return events.events(values, actual, predicted, probabilities, classes, titles, ["u", "v", "_visible"])
 
 
 def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97) -> dict[str, Any]:
@@ -117,13 +117,13 @@ FIGURES: dict[str, Callable[[], Any]] = {
     "5,000 windows": lambda: make_forecast(5000, 8),
     "1 sequence": lambda: make_events(1, 6, 2),
     "sequences of 300 classes": lambda: make_events(2, 600, 300),
-    "noise": lambda: plots.noise([0, 2, 4], {"macro": [0.9, 0.8, 0.5], NASTY: [0.95, 0.85, 0.6]}, NASTY),
-    "noise, macro alone": lambda: plots.noise([0], [0.9], NASTY),
-    "1 device, 1 epoch": lambda: plots.page(NASTY, [make_run(num_epochs=1, num_warmup=0)]),
-    "warm-up alone": lambda: plots.page(NASTY, [make_run(num_epochs=1)]),
-    "2 devices": lambda: plots.page(NASTY, [make_run(), make_run("cuda", 300)]),
-    "summary of 1 run": lambda: plots.summary([make_row()]),
-    "summary with a negative score": lambda: plots.summary(
+    "noise": lambda: noise.noise([0, 2, 4], {"macro": [0.9, 0.8, 0.5], NASTY: [0.95, 0.85, 0.6]}, NASTY),
+    "noise, macro alone": lambda: noise.noise([0], [0.9], NASTY),
+    "1 device, 1 epoch": lambda: training.page(NASTY, [make_run(num_epochs=1, num_warmup=0)]),
+    "warm-up alone": lambda: training.page(NASTY, [make_run(num_epochs=1)]),
+    "2 devices": lambda: training.page(NASTY, [make_run(), make_run("cuda", 300)]),
+    "summary of 1 run": lambda: overview.summary([make_row()]),
+    "summary with a negative score": lambda: overview.summary(
         [make_row(NASTY, "cpu", -0.02), make_row(NASTY, "cuda", 0.01), make_row("sign")]
     ),
 }
@@ -132,7 +132,7 @@ FIGURES: dict[str, Callable[[], Any]] = {
 @functools.cache
 def drawn(name: str) -> tuple[Any, bytes]:
     figure = FIGURES[name]()
-    return figure, plots.png_bytes(figure)
+    return figure, drawing.png_bytes(figure)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -149,13 +149,13 @@ def test_every_picture_is_drawn_with_nothing_cut_at_its_edges(name: str):
 @pytest.mark.parametrize("name", ["2 classes", "1 window", "1 sequence", "warm-up alone", "summary of 1 run"])
 def test_saving_again_gives_the_same_bytes(name: str, tmp_path: Path):
     figure, png = drawn(name)
-    plots.save(figure, tmp_path / "again.png")
+    drawing.save(figure, tmp_path / "again.png")
     assert (tmp_path / "again.png").read_bytes() == png
 
 
 @pytest.mark.parametrize("name", ["2 classes", "1 sequence", "noise"])
 def test_equal_data_give_the_same_bytes(name: str):
-    assert plots.png_bytes(FIGURES[name]()) == drawn(name)[1]
+    assert drawing.png_bytes(FIGURES[name]()) == drawn(name)[1]
 
 
 def test_a_dollar_sign_in_a_name_is_drawn_as_one():
@@ -165,7 +165,7 @@ def test_a_dollar_sign_in_a_name_is_drawn_as_one():
 
 
 def test_a_device_keeps_its_colour():
-    figure = plots.page("sign", [make_run(), make_run("cuda")])
+    figure = training.page("sign", [make_run(), make_run("cuda")])
     colours = {line.get_label().split(": ")[0]: line.get_color() for line in figure.axes[0].lines}
     assert colours == {
         "train, cpu": "tab:blue",
@@ -176,7 +176,7 @@ def test_a_device_keeps_its_colour():
 
 
 def test_absent_vram_is_said_with_its_reason():
-    cpu, gpu = plots.page("sign", [make_run()]), plots.page("sign", [make_run("cuda")])
+    cpu, gpu = training.page("sign", [make_run()]), training.page("sign", [make_run("cuda")])
     assert f"VRAM not measured, because {REASON}" in [text.get_text() for text in cpu.axes[3].texts]
     assert "whole process not measured, because NVML lists no process" in [
         text.get_text() for text in gpu.axes[3].texts
@@ -185,42 +185,42 @@ def test_absent_vram_is_said_with_its_reason():
 
 
 def test_a_warmup_epoch_does_not_stretch_the_axis_and_is_written():
-    axes = plots.page("sign", [make_run()]).axes[2]
+    axes = training.page("sign", [make_run()]).axes[2]
     assert axes.get_ylim()[1] < 0.2
     assert [text.get_text() for text in axes.texts] == ["9 s"]
 
 
 def test_the_largest_confusions_come_first():
-    assert plots.most_confused([[5, 1, 0], [3, 5, 0], [0, 2, 5]], 2) == [(1, 0, 3), (2, 1, 2)]
+    assert confusion.most_confused([[5, 1, 0], [3, 5, 0], [0, 2, 5]], 2) == [(1, 0, 3), (2, 1, 2)]
 
 
 def test_the_band_knows_only_what_was_known():
     errors = np.arange(100.0)
-    low, high = plots.error_band(errors, num_steps=3)
+    low, high = forecast.error_band(errors, num_steps=3)
     # The forecast 22 is made when the errors 0 to 19 are known, the first twenty.
     assert np.isnan(low[:22]).all() and np.isfinite(low[22:]).all()
     assert low[22] == pytest.approx(0.05 * 19) and high[22] == pytest.approx(0.95 * 19)
     changed = errors.copy()
     changed[51:] = 1e6
-    assert np.array_equal(plots.error_band(changed, 3)[1][:54], high[:54], equal_nan=True)
-    assert plots.error_band(changed, 3)[1][60] > high[60]
+    assert np.array_equal(forecast.error_band(changed, 3)[1][:54], high[:54], equal_nan=True)
+    assert forecast.error_band(changed, 3)[1][60] > high[60]
 
 
 def test_no_line_is_drawn_across_a_gap():
     minutes = np.array([0, 1, 2, 30, 31], dtype="datetime64[m]")
-    times, values = plots.with_gaps(minutes, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    times, values = forecast.with_gaps(minutes, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     assert np.array_equal(values, [1, 2, 3, np.nan, 4, 5], equal_nan=True)
     assert (np.diff(times) >= np.timedelta64(0)).all()
 
 
 def test_events_are_matched_by_class_and_each_once():
-    truth = plots.events_of(np.array([0, 1, 0, 1, 0, 0, 2, 0, 0, 0, 0, 1]))
-    found = plots.events_of(np.array([0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0]))
+    truth = events.events_of(np.array([0, 1, 0, 1, 0, 0, 2, 0, 0, 0, 0, 1]))
+    found = events.events_of(np.array([0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0]))
     assert truth == [(1, 1), (3, 1), (6, 2), (11, 1)]
     assert found == [(3, 1), (5, 1), (6, 1)]
     # The closest pair first (3, 3) would leave the event at 1 alone: as many as possible are paired.
-    assert plots.matched(truth, found, tolerance=2) == [(0, 0), (1, 1)]
-    assert plots.matched(truth, found, tolerance=0) == [(1, 0)]
+    assert events.matched(truth, found, tolerance=2) == [(0, 0), (1, 1)]
+    assert events.matched(truth, found, tolerance=0) == [(1, 0)]
 
 
 class Page(HTMLParser):

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from stages.data import sequences
-from stages.data.sequences import SPLITS, summarize, write_arrays
+from stages.data.sequences import summarize, write_arrays
+from stages.data.splits import SPLITS
 from stages.data.tables import find_table
 from stages.files import raw_dir
 from stages.params.loading import load_workload

@@ -192,12 +192,12 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(proje
     uri = f"http://user:secret@127.0.0.1:{free_port()}"
     done = stage(project, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 1
-    assert "secret" not in done.stdout and "python -m stages.records.journal sync" in done.stdout
+    assert "secret" not in done.stdout and "python -m stages.records.uploader sync" in done.stdout
     assert (project / "results/runs/tiny/cpu/last.safetensors").exists()
     assert "run_id" not in json.loads((project / "results/runs/tiny/cpu/tracking.json").read_text())
     assert not runs_of(client_of(project))
     stage(project, "evaluate", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
-    synced = run(project, sys.executable, "-m", "stages.records.journal", "sync")  # to the default store
+    synced = run(project, sys.executable, "-m", "stages.records.uploader", "sync")  # to the default store
     assert "up to date" in synced.stdout
     [entry] = runs_of(client_of(project))
     assert entry.info.status == "FINISHED"
@@ -222,7 +222,7 @@ def test_many_processes_open_a_fresh_store_at_once(tmp_path: Path):
     from tests.conftest import TINY
 
     project = make_project(tmp_path / "many", TINY)
-    code = "from stages.records.journal import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
+    code = "from stages.records.uploader import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
     together = [
         subprocess.Popen(
             [sys.executable, "-c", code],

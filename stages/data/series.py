@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.data.sequences import SPLITS, sizes_of, write_split
+from stages.data.sequences import write_split
+from stages.data.splits import SPLITS, sizes_of
 from stages.data.tables import Table, numbers, read_table, refuse
 from stages.params.schema import Series, SeriesColumns, Split
 

@@ -56,7 +56,7 @@ def doing(what: str) -> None:
 
 def driver_facts() -> dict[str, Any]:
     """What libcuda, NVML and the PCI bus say. `cards` is None where NVML cannot be asked."""
-    from stages import hardware
+    from stages.machine import identity
 
     doing("asking the NVIDIA driver")
     facts: dict[str, Any] = {
@@ -68,12 +68,12 @@ def driver_facts() -> dict[str, Any]:
         "on_bus": 0,
     }
     try:
-        facts["torch"], facts["torch_cuda"] = hardware.torch_build()
+        facts["torch"], facts["torch_cuda"] = identity.torch_build()
     except ValueError as error:
         facts["no_torch"] = str(error)
-    facts["gpu"], facts["obstacle"] = hardware.cuda_identity(facts["torch_cuda"])
+    facts["gpu"], facts["obstacle"] = identity.cuda_identity(facts["torch_cuda"])
     for slot in Path("/sys/bus/pci/devices").glob("*"):
-        vendor, kind = hardware.read_words(f"{slot}/vendor"), hardware.read_words(f"{slot}/class")
+        vendor, kind = identity.read_words(f"{slot}/vendor"), identity.read_words(f"{slot}/class")
         facts["on_bus"] += vendor == ["0x10de"] and kind[:1] >= ["0x03"] and kind[:1] < ["0x04"]  # display controllers
     try:
         facts["cards"] = nvml_cards()
@@ -220,12 +220,12 @@ def compute() -> Iterator[Finding]:
         "live", "ok" if seconds < 20 else "warning", f"torch {torch.__version__} imported in {seconds:.1f} s", why, fix
     )
 
-    from stages import hardware
-
     doing("computing on the CPU")
-    threads = max(1, int(hardware.usable_cores()))
-    yield from judge(f"cpu, {hardware.cpu_name()}", {"threads": threads, **measure_cpu(threads)})
-    gpu, _ = hardware.cuda_identity(torch.version.cuda)
+    from stages.machine import identity
+
+    threads = max(1, int(identity.usable_cores()))
+    yield from judge(f"cpu, {identity.cpu_name()}", {"threads": threads, **measure_cpu(threads)})
+    gpu, _ = identity.cuda_identity(torch.version.cuda)
     for index in range(gpu["count"] if gpu else 0):
         doing(f"computing on cuda:{index}")
         try:
@@ -245,7 +245,7 @@ def compute() -> Iterator[Finding]:
 def measure_cpu(threads: int) -> dict[str, Any]:
     import torch
 
-    from stages.machine.regions import matrix_rate
+    from stages.machine.rates import matrix_rate
     from stages.training.device import open_device
 
     device = open_device({"kind": "cpu"}, 1, deterministic=True)
@@ -260,7 +260,7 @@ def measure_gpu(index: int) -> dict[str, Any]:
     """The numerics are those that open_device has set for the CPU: deterministic, fp32 without TF32."""
     import torch
 
-    from stages.machine.regions import host_to_device_rate, matrix_rate
+    from stages.machine.rates import host_to_device_rate, matrix_rate
 
     torch.cuda.init()  # says why where CUDA does not start
     device = torch.device("cuda", index)
@@ -381,7 +381,7 @@ def launch_us(device: Device, launches: int = 2000) -> float:
     """Microseconds for one kernel that does next to nothing, torch's own share included."""
     import torch
 
-    from stages.machine.regions import best_seconds
+    from stages.machine.rates import best_seconds
 
     number = torch.zeros(1, device=device)
 

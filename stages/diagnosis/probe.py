@@ -41,9 +41,11 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from stages.diagnosis.counts import bytes_of, count_bytes, count_flop, device_memory_mib, memory_needs
-from stages.machine.regions import Gpu, host_to_device_rate, matrix_rate, memory_rate, seconds_of
+from stages.machine.nvml import Gpu
+from stages.machine.rates import host_to_device_rate, matrix_rate, memory_rate
+from stages.machine.regions import free_bytes, seconds_of, synchronize
 from stages.training.batches import TENSORS, Batch, Split
-from stages.training.device import free_bytes, synchronize, use_tf32
+from stages.training.device import use_tf32
 from stages.training.memory import Relief, in_short, is_out_of_memory
 from stages.training.step import AUTOCAST, NUM_WARMUP_STEPS, Graph, why_no_graph
 from stages.training.trainer import Fit

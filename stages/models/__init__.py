@@ -3,7 +3,8 @@
 `build(config, shape)`, which returns a module whose `forward(values (B, T, F) float, mask (B, T) bool, True = a real step)` gives
 `(B, num_outputs)`, or `(B, T, num_outputs)` where `shape.per_step` asks for one output per step.
 
-Its hyperparameters are a dataclass in stages/params/loading.py, which also says which tasks it fits. Importing this package does not import torch.
+Its hyperparameters are a dataclass in stages/params/schema.py, which also says which tasks it fits.
+Importing this package does not import torch.
 
 Legend of shapes, here and in the models: B sequences, T steps, F features, D or H model width, C outputs.
 """

@@ -96,6 +96,6 @@ def precision_recall_f1(right: int, num_true: int, num_predicted: int) -> dict[s
 
 
 def draw(confusion: torch.Tensor, classes: list[str], title: str) -> Any:
-    from stages.figures import plots
+    from stages.figures.confusion import confusion as draw_confusion
 
-    return plots.confusion(confusion.tolist(), classes, title)
+    return draw_confusion(confusion.tolist(), classes, title)

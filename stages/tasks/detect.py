@@ -132,14 +132,14 @@ class Task:
 
     def draw(self, read: Read, actual: np.ndarray, predicted: np.ndarray, probabilities: np.ndarray, title: str) -> Any:
         """The fullest sequences, and the first ones with a mistake."""
-        from stages.figures import plots
+        from stages.figures import events
 
         num_events, is_wrong = (actual > 0).sum(axis=1), (actual > 0).sum(axis=1) != (predicted > 0).sum(axis=1)
         rows = np.concatenate([np.argsort(-num_events, kind="stable")[:2], np.flatnonzero(is_wrong)[:2]])
         ids, values = read("test", "ids"), read("test", "values")
         titles = [f"{title}\nsequence {ids[row]}" if row == rows[0] else f"sequence {ids[row]}" for row in rows]
         parts = (values[rows], actual[rows], predicted[rows], probabilities[rows])
-        return plots.events(*parts, self.classes, titles, self.features, TOLERANCE)
+        return events.events(*parts, self.classes, titles, self.features, TOLERANCE)
 
 
 def predict(outputs: torch.Tensor) -> torch.Tensor:

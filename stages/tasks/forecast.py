@@ -179,8 +179,8 @@ def list_forecasts(
 def draw(
     times: list[str], anchors: np.ndarray, actual: np.ndarray, forecasts: dict[str, np.ndarray], title: str
 ) -> Any:
-    from stages.figures import plots
+    from stages.figures import forecast
 
     others = {name: levels for name, levels in forecasts.items() if name != "network"}
     by_name = {name: np.abs(levels - actual).mean(axis=0) for name, levels in forecasts.items()}
-    return plots.forecast(times, anchors, actual, forecasts["network"], others, by_name, title)
+    return forecast.forecast(times, anchors, actual, forecasts["network"], others, by_name, title)

@@ -1,8 +1,8 @@
 """Make a workload of a table: `python -m stages.tools.new_workload NAME TABLE [options]`.
 
 In: a table (CSV, CSV.gz or Parquet) and params.yaml. Out: data/raw/NAME/ (a copy of the table, and a README to complete), and in
-params.yaml the block NAME and its name in `workloads`; `dvc repro` does the rest. What the columns are is guessed (stages/tools/infer_schema.py), said
-with the reasons, and overridden by options; docs/own-data.md walks through it.
+params.yaml the block NAME and its name in `workloads`; `dvc repro` does the rest. What the columns are is inferred
+(stages/tools/infer_schema.py), said with the reasons, and overridden by options; docs/own-data.md walks through it.
 
   many sequences, with one label each (classify) or one per row (detect):
     python -m stages.tools.new_workload gesture gesture.csv

@@ -46,11 +46,12 @@ def main(arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    from stages.figures import plots
+    from stages.figures import drawing
+    from stages.figures.sweep import sweep as draw
 
     folder = files.results_dir() / "sweep"
     files.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
-    plots.save(plots.sweep(options.workload, points), folder / f"{options.workload}.png")
+    drawing.save(draw(options.workload, points), folder / f"{options.workload}.png")
     for sentence in (*verdicts(points), *stops):
         print(sentence)
     print(f"{files.relative(folder / options.workload)}.csv, .png")
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
 
 
 def devices_here() -> list[str]:
-    from stages.hardware import identify
+    from stages.machine.identity import identify
 
     return ["cpu"] if identify("auto")["kind"] == "cpu" else ["cpu", "cuda"]
 
@@ -94,7 +95,7 @@ def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tu
 
 def make_fit(workload: str, device: str) -> Any:
     """The workload's training on `device`, with the training split in memory there."""
-    from stages.hardware import identify
+    from stages.machine.identity import identify
     from stages.training.device import open_device
 
     settings = load_workload(workload).train

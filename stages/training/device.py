@@ -64,12 +64,6 @@ def use_tf32(on: bool) -> None:
     torch.backends.cudnn.allow_tf32 = on
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that was asked of it; nothing to wait for on the CPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
     """What a reader of the record wants to know about where a run happened, as flat text (MLflow tags)."""
     about = {
@@ -100,16 +94,3 @@ def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
     elif "why_not_cuda" in identity:
         about["why_not_cuda"] = identity["why_not_cuda"]
     return about
-
-
-def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on `device` right now."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return free_memory_bytes()
-
-
-def free_memory_bytes() -> int:
-    import psutil
-
-    return psutil.virtual_memory().available

@@ -1,0 +1,73 @@
+"""The confusion matrix of a classification."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure, SubFigure
+
+from stages.figures.drawing import blank, counted, plain
+
+MAX_NUMBERED_CLASSES = 30  # beyond, a confusion matrix gets no number per cell
+MAX_MATRIX_INCHES = 9.0
+
+
+def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> "Figure":
+    """`cells` (C, C) counts with true classes as rows. Colours show the share of the row, numbers the count.
+
+    With more than 30 classes the labels are thinned and the most frequent confusions are listed in place of the numbers.
+    """
+    from matplotlib.colors import PowerNorm
+
+    names = [plain(name, 32) for name in classes]
+    is_numbered = len(names) <= MAX_NUMBERED_CLASSES
+    size = min(max(2.4, 0.42 * len(names)), MAX_MATRIX_INCHES)
+    height = size + max(2.5, 1.2 + 0.08 * max(len(name) for name in names))
+    listed = [] if is_numbered else most_confused(cells, 30)
+    list_height = 0.3 + 0.16 * -(-len(listed) // 2) if listed else 0
+    figure = blank(height + 1, height + list_height)
+    upper: Any = figure
+    if listed:
+        upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[height, list_height])[:, 0]
+        draw_confused(lower, listed, names)
+    axes = upper.subplots()
+    shares = np.array([[cell / max(sum(row), 1) for cell in row] for row in cells])
+    # Among many classes a confusion is a small share of its row: in plain proportion it would be white.
+    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1 if is_numbered else 0.4, vmin=0, vmax=1))
+    step = 1 if is_numbered else -(-len(names) * 16 // int(100 * size))  # a label needs 0.16 inches
+    ticks = range(0, len(names), step)
+    axes.set(xlabel="predicted", ylabel="actual", xticks=ticks, yticks=ticks)
+    fontsize = None if is_numbered else 7
+    axes.set_xticklabels(names[::step], rotation=60, ha="right", rotation_mode="anchor", fontsize=fontsize)
+    axes.set_yticklabels(names[::step], fontsize=fontsize)
+    if is_numbered:
+        for row, column in np.argwhere(np.array(cells)).tolist():
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(cells[row][column]), ha="center", va="center", fontsize=8, color=colour)
+    upper.colorbar(image, label="share of the actual class", shrink=0.8)
+    figure.suptitle(textwrap.fill(plain(title, 200), int(9 * height)))
+    return figure
+
+
+def draw_confused(part: "SubFigure", listed: list[tuple[int, int, int]], names: list[str]) -> None:
+    """The most frequent confusions as text, in two columns."""
+    half = -(-len(listed) // 2)
+    for x, rows in ((0.03, listed[:half]), (0.52, listed[half:])):
+        said = "\n".join(
+            f"{counted(count, 'time')} {names[row]} taken for {names[other]}" for row, other, count in rows
+        )
+        part.text(x, 1, said, fontsize=7.5, va="top", linespacing=1.4)
+
+
+def most_confused(cells: Sequence[Sequence[int]], limit: int) -> list[tuple[int, int, int]]:
+    """(actual, predicted, count) of the `limit` largest cells off the diagonal, the largest first."""
+    found = [
+        (row, column, count)
+        for row, counts in enumerate(cells)
+        for column, count in enumerate(counts)
+        if count and row != column
+    ]
+    return sorted(found, key=lambda cell: -cell[2])[:limit]

@@ -1,0 +1,141 @@
+"""Events on timelines: actual ones, predicted ones and their probabilities.
+
+Shapes: K sequences, T steps, F features, C classes.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
+
+Events = list[tuple[int, int]]  # (step, class) in order of time
+# Without red and grey, which stand for errors and signals.
+CLASS_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:pink", "tab:olive", "tab:cyan")
+CLASS_MARKERS = "oDs^vPX"
+RING: dict[str, Any] = {
+    "marker": "o",
+    "markersize": 14,
+    "markerfacecolor": "none",
+    "markeredgecolor": "tab:red",
+    "markeredgewidth": 1.8,
+}
+
+
+def events(
+    values: Sequence[np.ndarray],
+    actual: Sequence[np.ndarray],
+    predicted: Sequence[np.ndarray],
+    probabilities: Sequence[np.ndarray],
+    classes: Sequence[Any],
+    titles: Sequence[str],
+    features: Sequence[str] = (),
+    tolerance: int = 2,
+) -> "Figure":
+    """K sequences on a timeline each: the signals in grey, the actual events, below them the predicted ones, and the probabilities.
+
+    `values` are (T, F) each, NaN where there is nothing to see; labels (T,) of single steps, 0 for no event; probabilities (T, C);
+    `classes[0]` is the name of no event. An event counts as found if one of its class is predicted at most `tolerance` steps away. Misses
+    and false alarms are ringed in red. A title may have several lines.
+    """
+    shown = sorted({int(label) for labels in (*actual, *predicted) for label in np.unique(labels)} - {0})
+    figure = blank(12, 0.9 + 2.9 * len(values))
+    rows = figure.subplots(2 * len(values), 1, height_ratios=[1.5, 1] * len(values), squeeze=False)[:, 0]
+    for index, title in enumerate(titles):
+        signals, lanes = rows[2 * index], rows[2 * index + 1]
+        lanes.sharex(signals)
+        draw_signals(signals, values[index], features)
+        truth, found = events_of(actual[index]), events_of(predicted[index])
+        said = draw_lanes(lanes, truth, found, matched(truth, found, tolerance))
+        for label in shown:
+            curve = np.asarray(probabilities[index])[:, label]
+            if curve.max() > 0.02:  # else it is not to be seen
+                colour = class_style(label)["color"]
+                lanes.fill_between(np.arange(len(curve)), curve * 0.85, color=colour, alpha=0.45, linewidth=0)
+        lines = "\n".join(plain(line, 120) for line in f"{title}: {said}".splitlines())
+        signals.set_title(lines, fontsize=10, loc="left")
+        signals.tick_params(labelbottom=False)
+        whole_numbers(lanes)
+    rows[-1].set_xlabel("step")
+    handles = event_legend(shown, classes)
+    longest = max((len(str(handle.get_label())) for handle in handles[:-1]), default=0)
+    num_columns = max(1, min(6, int(9 / (0.5 + 0.07 * longest))))  # as many as the width of the page holds
+    figure.legend(handles=handles, loc="outside lower center", ncols=num_columns, fontsize=8)
+    return figure
+
+
+def draw_lanes(axes: "Axes", truth: Events, found: Events, pairs: list[tuple[int, int]]) -> str:
+    """Actual events above predicted ones, pairs joined by a line, the rest ringed; returns the counts in words."""
+    lanes, alone = {"actual": (2.2, truth), "predicted": (1.4, found)}, []
+    for number, other in pairs:
+        axes.plot([truth[number][0], found[other][0]], [2.2, 1.4], color="tab:grey", linewidth=0.8, zorder=1)
+    for side, (height, lane) in enumerate(lanes.values()):
+        paired = {pair[side] for pair in pairs}
+        alone.append([step for number, (step, _) in enumerate(lane) if number not in paired])
+        axes.plot(alone[side], [height] * len(alone[side]), linestyle="", zorder=3, **RING)
+        for label in {label for _, label in lane}:
+            steps = [step for step, its in lane if its == label]
+            axes.plot(steps, [height] * len(steps), linestyle="", zorder=2, **class_style(label))
+    axes.set(ylim=(0, 2.7), yticks=[2.2, 1.4, 0.42], yticklabels=[*lanes, "probability"])
+    axes.axhline(0.95, color="tab:grey", linewidth=0.5)
+    missed, false = (len(steps) for steps in alone)
+    return f"{counted(len(truth), 'event')}, {counted(missed, 'miss', 'misses')}, {counted(false, 'false alarm')}"
+
+
+def events_of(labels: np.ndarray) -> Events:
+    return [(step, int(labels[step])) for step in np.flatnonzero(labels).tolist()]
+
+
+def matched(truth: Events, found: Events, tolerance: int) -> list[tuple[int, int]]:
+    """Pairs (index in truth, index in found) of one class at most `tolerance` steps apart, as many as there can be.
+
+    Within a class, taking both in order of time and always the earliest that fits is optimal for intervals of one length.
+    """
+    pairs = []
+    for label in sorted({label for _, label in truth}):
+        left = [(step, index) for index, (step, its) in enumerate(truth) if its == label]
+        right = [(step, index) for index, (step, its) in enumerate(found) if its == label]
+        while left and right:
+            if abs(left[0][0] - right[0][0]) <= tolerance:
+                pairs.append((left.pop(0)[1], right.pop(0)[1]))
+            else:
+                (left if left[0] < right[0] else right).pop(0)
+    return pairs
+
+
+def draw_signals(axes: "Axes", values: np.ndarray, features: Sequence[str]) -> None:
+    num_features = values.shape[1]
+    for index in range(num_features):
+        # Darkest first, and a style of its own: greys alone are hard to tell apart.
+        grey = str(0.25 + 0.5 * index / max(num_features, 2))
+        style = ("-", *LINE_STYLES)[index % 5]
+        axes.plot(values[:, index], color=grey, linestyle=style, linewidth=1, marker="." if len(values) < 40 else None)
+    if features and num_features <= 8:
+        axes.legend(axes.lines, [plain(name, 24) for name in features], fontsize=7, loc="upper right", ncols=4)
+        bottom, top = axes.get_ylim()
+        axes.set_ylim(bottom, top + 0.25 * (top - bottom))  # room for the legend
+    axes.set_ylabel("signals")
+    axes.grid(alpha=0.3)
+
+
+def class_style(label: int) -> dict[str, Any]:
+    """Colour and marker of a class: with both, more classes can be told apart than there are colours."""
+    turn, colour = divmod(label - 1, len(CLASS_COLOURS))
+    return {"color": CLASS_COLOURS[colour], "marker": CLASS_MARKERS[turn % len(CLASS_MARKERS)]}
+
+
+def event_legend(shown: list[int], classes: Sequence[Any]) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    most = 22
+    handles = [
+        Line2D([], [], linestyle="", label=plain(classes[label], 24), **class_style(label)) for label in shown[:most]
+    ]
+    if len(shown) > most:
+        handles.append(Line2D([], [], linestyle="", label=f"and {len(shown) - most} more"))
+    return [*handles, Line2D([], [], linestyle="", label="miss (above) or false alarm (below)", **RING)]

@@ -1,0 +1,146 @@
+"""Forecasts over time, and their error by step ahead.
+
+Shapes: M windows, H steps ahead.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+from stages.figures.drawing import LINE_STYLES, NETWORK, blank, counted, dated, plain, whole_numbers
+
+Lines = dict[str, tuple[np.ndarray, dict[str, Any]]]  # label -> (M,) levels, style
+MAX_POINTS = 4000  # of a line or band that is far wider than the picture's pixels
+BAND_WINDOWS, MIN_BAND_WINDOWS = 500, 20
+
+
+def forecast(
+    times: Sequence[str],
+    anchors: np.ndarray,
+    actual: np.ndarray,
+    predicted: np.ndarray,
+    baselines: Mapping[str, np.ndarray],
+    errors: Mapping[str, Sequence[float]],
+    title: str,
+) -> "Figure":
+    """The last step of every forecast over the test period and closely at its end, and the error by step ahead.
+
+    `times` (M,) ISO text and `anchors` (M,) are the time and the level when a forecast was made (its last known step), in order of
+    time; `actual`, `predicted` and every baseline are (M, H) levels; `errors` are (H,) mean absolute errors by name, the network's under
+    a name that is no baseline's. A forecast stands at the time when it was made: what was known, what was said and what came are one
+    above the other.
+    """
+    import pandas as pd
+
+    when = pd.to_datetime(pd.Series(list(times)), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
+    num_steps = actual.shape[1]
+    low, high = error_band(actual[:, -1] - predicted[:, -1], num_steps)
+    inside = (actual[:, -1] >= predicted[:, -1] + low) & (actual[:, -1] <= predicted[:, -1] + high)
+    known = np.isfinite(low)
+    band_label = f"5% to 95% quantile of the network's last {BAND_WINDOWS} errors known at that time"
+    if known.any():
+        band_label += f" ({inside[known].mean():.0%} of the actual levels fell inside)"
+
+    steps = f"{num_steps} step{'s' if num_steps > 1 else ''} ahead"
+    always: Lines = {
+        "actual": (actual[:, -1], {"color": "black", "linewidth": 1.2}),
+        "network": (predicted[:, -1], {"color": NETWORK, "linewidth": 1.4}),
+    }
+    others: Lines = {"level when the forecast was made": (anchors, {"color": "tab:grey", "linewidth": 0.9})}
+    for index, (name, levels) in enumerate(baselines.items()):
+        if not np.allclose(levels[:, -1], anchors):  # persistence is the line above
+            others[name] = (levels[:, -1], {**baseline_style(index), "linewidth": 1.0})
+
+    figure = blank(11, 11)
+    upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[2.3, 1])[:, 0]
+    whole, end = upper.subplots(2, 1, height_ratios=[1, 1.3])
+    band = ((predicted[:, -1] + low, predicted[:, -1] + high), band_label)
+    every = -(-len(when) // MAX_POINTS)
+    draw_levels(whole, when, slice(None, None, every), always, *band)
+    draw_levels(end, when, slice(-150, None), {**always, **others}, *band)
+    thinned = f", one in {every} drawn" if every > 1 else ""
+    whole.set(ylabel=f"level {steps}", title=f"the whole test period, {counted(len(when), 'forecast')}{thinned}")
+    end.set(ylabel=f"level {steps}", title=f"the last {counted(min(150, len(when)), 'forecast')}")
+    end.set_xlabel("time when the forecast was made")
+    draw_errors_by_step(lower, errors, list(baselines))
+    figure.suptitle(plain(title, 200))
+    return figure
+
+
+def draw_levels(
+    axes: "Axes",
+    when: np.ndarray,
+    chosen: slice,
+    lines: Lines,
+    band: tuple[np.ndarray, np.ndarray],
+    band_label: str,
+) -> None:
+    times, low, high, *levels = with_gaps(
+        when[chosen], *(limit[chosen] for limit in band), *(line[chosen] for line, _ in lines.values())
+    )
+    if np.isfinite(low).any():
+        axes.fill_between(times, low, high, color=NETWORK, alpha=0.25, linewidth=0, label=plain(band_label, 140))
+    marker = "." if len(times) < 60 else ""  # a few forecasts, or one alone between gaps, would be no line
+    for line, (name, (_, style)) in zip(levels, lines.items(), strict=True):
+        axes.plot(times, line, label=plain(name), marker=marker, **style)
+    dated(axes)
+    axes.grid(alpha=0.3)
+    axes.legend(handles=[*axes.lines, *axes.collections], fontsize=8)
+
+
+def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """5% and 95% quantile (M,) each of the last 500 errors that were known when a forecast was made; NaN while there are fewer than 20.
+
+    Empirical prediction interval of Williams and Goodman 1971 (J. American Statistical Association 66). `errors` (M,) are actual minus
+    predicted, `num_steps` after their forecast; windows are at least a step apart, so that many windows later they are known.
+    """
+    import pandas as pd
+
+    before = pd.Series(errors).shift(num_steps).rolling(BAND_WINDOWS, min_periods=MIN_BAND_WINDOWS)
+    return before.quantile(0.05).to_numpy(), before.quantile(0.95).to_numpy()
+
+
+def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
+    """`times` and `columns`, with a NaN wherever time jumps, so that no line is drawn across a gap."""
+    steps = np.diff(times)
+    after = np.flatnonzero(steps > 4 * np.median(steps)) + 1 if len(steps) else np.array([], dtype=np.int64)
+    return [
+        np.insert(times, after, times[after - 1]),
+        *(np.insert(column.astype(float), after, np.nan) for column in columns),
+    ]
+
+
+def draw_errors_by_step(part: "SubFigure", errors: Mapping[str, Sequence[float]], baselines: list[str]) -> None:
+    """Left the mean absolute error by step ahead; right the same relative to the first baseline, where small differences show."""
+    left, right = part.subplots(1, 2)
+    reference = next((name for name in baselines if name in errors), next(iter(errors)))
+    base = np.asarray(errors[reference], dtype=float)
+    for name, error in errors.items():
+        style = (
+            baseline_style(baselines.index(name))
+            if name in baselines
+            else {"color": NETWORK, "linewidth": 2, "zorder": 3}
+        )
+        values = np.asarray(error, dtype=float)
+        ahead = np.arange(1, len(values) + 1)
+        relative = np.divide(values - base, base, out=np.full(len(values), np.nan), where=base > 0)
+        left.plot(ahead, values, label=plain(name), marker="o", markersize=3, **style)
+        right.plot(ahead, 100 * relative, label=plain(name), marker="o", markersize=3, **style)
+    left.set(ylabel="mean absolute error", ylim=(0, None))
+    right.set(ylabel=f"error relative to {plain(reference)} (%)", title=f"below 0: better than {plain(reference)}")
+    left.set_title("error by step ahead")
+    left.legend(handles=left.lines, fontsize=8)
+    for axes in (left, right):
+        axes.set_xlabel("steps ahead")
+        whole_numbers(axes)
+        axes.grid(alpha=0.3)
+
+
+def baseline_style(index: int) -> dict[str, Any]:
+    colours = ("tab:grey", "tab:purple", "tab:brown", "tab:cyan")
+    return {"color": colours[index % len(colours)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}

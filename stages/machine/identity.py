@@ -1,0 +1,160 @@
+"""What this machine is: processor, memory, GPU and torch, without importing torch (milliseconds).
+
+Holds only what stays the same from run to run; free memory, clocks and UUIDs do not belong here.
+"""
+
+import ctypes
+import importlib.util
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from stages.params.parsing import nearest
+
+COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
+
+
+def identify(requested: str) -> dict[str, Any]:
+    """The identity of the device that `requested` means on this machine.
+
+    Raises ValueError where `cuda` is asked for and cannot be had: only `auto` chooses, and what kept it from CUDA is recorded.
+    """
+    if requested not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device is {requested!r}{nearest(requested, ('auto', 'cpu', 'cuda'))}")
+    torch_version, torch_cuda = torch_build()
+    identity: dict[str, Any] = {"requested": requested, "torch": torch_version, "cpu": cpu_identity()}
+    if requested != "cpu":
+        gpu, obstacle = cuda_identity(torch_cuda)
+        if gpu:
+            return {**identity, **gpu, "kind": "cuda"}
+        if requested == "cuda":
+            raise ValueError(
+                f"device 'cuda' was asked for, but {obstacle}; fix that, or use auto or cpu in params.yaml's devices"
+            )
+        identity["why_not_cuda"] = obstacle
+    return {**identity, "kind": "cpu", "name": identity["cpu"]["name"]}
+
+
+def torch_build() -> tuple[str, str | None]:
+    """torch's version and the CUDA version it was built for (None: a CPU-only build), without importing it."""
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        raise ValueError("torch is not installed in this environment; run `make setup`") from None
+    spec = importlib.util.find_spec("torch")
+    folder = Path(spec.origin).parent if spec and spec.origin else None
+    source = (folder / "version.py").read_text() if folder and (folder / "version.py").exists() else ""
+    found = re.search(r"^cuda[^=]*=\s*'([\d.]+)'", source, re.MULTILINE)
+    return installed, found.group(1) if found else None
+
+
+def cpu_identity() -> dict[str, Any]:
+    """The processor's name, the cores this process may use (affinity and container quota), the memory it may use."""
+    return {"name": cpu_name(), "cores": usable_cores(), "memory_mib": memory_limit_bytes() // 2**20}
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = fields.get("model name", platform.machine())
+    # A virtual machine may hide the name ("AMD EPYC"); family and model still tell two generations apart.
+    return f"{name} (family {fields['cpu family']} model {fields['model']})" if "cpu family" in fields else name
+
+
+def usable_cores() -> float:
+    """Cores by affinity, or the container's quota where that is less (cgroup v2, then v1)."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    quota = read_words("/sys/fs/cgroup/cpu.max")
+    if not quota:
+        quota = read_words("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") + read_words("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if len(quota) == 2 and quota[0] not in ("max", "-1"):
+        cores = min(cores, int(quota[0]) / int(quota[1]))
+    return cores
+
+
+def memory_limit_bytes() -> int:
+    """The machine's memory, or the container's limit where that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        words = read_words(path)
+        if words and words[0] != "max":
+            return min(total, int(words[0]))
+    return total
+
+
+def read_words(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().split()
+    except OSError:
+        return []
+
+
+def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
+    """The first GPU that torch would call cuda:0, or None and what stands in its way.
+
+    Asks the driver itself (libcuda), which obeys CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as torch does; NVML does neither.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None, "no NVIDIA driver is installed here (libcuda.so.1 not found)"
+    if torch_cuda is None:
+        return None, "this torch is built for the CPU only; install the CUDA build (`make setup` does on Linux)"
+    code = driver.cuInit(0)
+    number = ctypes.c_int()
+    if code == 0:
+        driver.cuDeviceGetCount(ctypes.byref(number))
+    if code != 0 or number.value == 0:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return (
+            None,
+            f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU"
+            if hidden is not None
+            else f"the driver shows no GPU (cuInit {code})",
+        )
+    driver.cuDriverGetVersion(ctypes.byref(number))
+    supported = (number.value // 1000, number.value % 1000 // 10)
+    if supported[0] < int(torch_cuda.split(".")[0]):
+        return (
+            None,
+            f"the driver supports CUDA {supported[0]}.{supported[1]} and torch is built for CUDA {torch_cuda}; update the driver",
+        )
+
+    driver.cuDeviceGetCount(ctypes.byref(number))
+    count = number.value
+    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    capability = []
+    for attribute in (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR):
+        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        capability.append(number.value)
+    return {
+        "name": name.value.decode(),
+        "count": count,
+        "memory_mib": memory.value // 2**20,
+        "capability": f"{capability[0]}.{capability[1]}",
+        "driver": driver_version(),
+        "torch_cuda": torch_cuda,
+    }, ""
+
+
+def driver_version() -> str | None:
+    """NVML's driver version; None where NVML is not to be had (some containers, WSL)."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            return pynvml.nvmlSystemGetDriverVersion()
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:  # NVML's errors have no common public base on a machine without the library
+        return None

@@ -1,0 +1,58 @@
+"""What a device can do at most: the rates of a large product of matrices and of large copies."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stages.machine.regions import synchronize
+
+# Large enough that a GPU's launch times do not show; a CPU would take seconds for as much.
+MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
+PRODUCTS_IN_A_ROW = {"cpu": 1, "cuda": 5}
+COPIED_BYTES = {"cpu": 2**26, "cuda": 2**28}  # within a device's memory: more than its caches hold
+SENT_BYTES = 2**26  # from the host to the device
+RATE_SECONDS = 0.05  # of runs, after a warm-up
+
+
+def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
+    """The fastest of at least three runs of `work`: what the device can do, not what else went on meanwhile."""
+    work()
+    seconds: list[float] = []
+    begin = time.perf_counter()
+    while len(seconds) < 3 or time.perf_counter() - begin < RATE_SECONDS:
+        synchronize(device)
+        start = time.perf_counter()
+        work()
+        synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
+    """FLOP/s of a product of large square matrices, 2 size^3 each."""
+    size, count = MATRIX_SIZE[device.type], PRODUCTS_IN_A_ROW[device.type]
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    product = torch.zeros_like(left)
+
+    def work() -> None:
+        for _ in range(count):
+            torch.mm(left, right, out=product)
+
+    return count * 2 * size**3 / best_seconds(work, device)
+
+
+def memory_rate(device: torch.device) -> float:
+    """Bytes/s that a large copy within the device's memory reads and writes."""
+    num_bytes = COPIED_BYTES[device.type]
+    block = torch.ones(num_bytes, dtype=torch.uint8, device=device)  # zeros would not be backed by memory of their own
+    target = torch.zeros_like(block)
+    return 2 * num_bytes / best_seconds(lambda: target.copy_(block), device)
+
+
+def host_to_device_rate(device: torch.device, pinned: bool) -> float:
+    """Bytes/s of a large copy from the host's memory to the device's."""
+    host = torch.ones(SENT_BYTES, dtype=torch.uint8, pin_memory=pinned)
+    target = torch.zeros(SENT_BYTES, dtype=torch.uint8, device=device)
+    return SENT_BYTES / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
