@@ -28,9 +28,9 @@ from stages.params.schema import Rally, SequenceTable, Series, Workload
 from stages.preload import as_tensors, read_arrays
 from stages.tasks import open_task
 from stages.training import loop
-from stages.training.batches import Split, in_order
+from stages.training.batches import Split, sequential_indices
 from stages.training.device import open_device
-from stages.training.trainer import Fit
+from stages.training.trainer import Trainer
 
 
 def main() -> None:
@@ -83,15 +83,15 @@ def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[floa
     }
     torch.manual_seed(seed)
     model = models.build(settings.model, models.Shape.of(summary, task))
-    fit = Fit(model, splits["train"], splits["val"], settings, task)
+    trainer = Trainer(model, splits["train"], splits["val"], settings, task)
     start = time.perf_counter()
-    while fit.epochs_done < settings.epochs:
-        fit.epoch()
+    while trainer.epochs_done < settings.epochs:
+        trainer.epoch()
     seconds = time.perf_counter() - start
     if params.evaluate.weights == "best":
-        model.load_state_dict(fit.best_weights)
+        model.load_state_dict(trainer.best_weights)
     test = splits["test"]
-    outputs = loop.outputs_of(model, test.batches(in_order(test), 1024))
+    outputs = loop.predict_outputs(model, test.batches(sequential_indices(test), 1024))
     return task.score(task.predict(outputs), test.tensors["targets"], test.tensors["mask"]), seconds
 
 

@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.preprocess import describe_machine
 from stages.diagnosis import probe
-from stages.tools.sweep import make_fit
-from stages.training.trainer import Fit
+from stages.tools.sweep import make_trainer
+from stages.training.trainer import Trainer
 
 
 def main() -> None:
@@ -43,8 +43,8 @@ def main() -> None:
     print("| workload | change | predicted (range) | measured (range) | error |\n|---|---|---|---|---|")
     errors, remarks = [], []
     for workload in options.workloads:
-        predicted, measured, said = compare(workload, options)
-        remarks += [f"{workload}: {sentence}" for sentence in said]
+        predicted, measured, message = compare(workload, options)
+        remarks += [f"{workload}: {sentence}" for sentence in message]
         for name, found in measured.items():
             error = statistics.median(predicted[name]) / statistics.median(found) - 1
             errors.append(error)
@@ -59,34 +59,40 @@ def compare(
     workload: str, options: argparse.Namespace
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], list[str]]:
     """Change -> gains by several probes, change -> gains by training with it, and what the first probe said besides."""
-    fit = make_fit(workload, options.device)
+    trainer = make_trainer(workload, options.device)
     if options.batch_size:
-        fit = changed(fit, {"batch_size": options.batch_size})
+        trainer = changed(trainer, {"batch_size": options.batch_size})
     if options.streamed:
-        fit.train_split = moved(fit.train_split, torch.device("cpu"))
-    changes = probe.alternatives(fit)
-    probes = [probed(fit) for _ in range(options.probes - options.probes // 2)]
+        trainer.train_split = moved(trainer.train_split, torch.device("cpu"))
+    changes = probe.alternatives(trainer)
+    probes = [probed(trainer) for _ in range(options.probes - options.probes // 2)]
     tried = probes[0].gains
-    gains = train({"": fit} | {name: changed(fit, changes[name]) for name in tried}, options)
-    probes += [probed(fit) for _ in range(options.probes // 2)]
+    gains = train({"": trainer} | {name: changed(trainer, changes[name]) for name in tried}, options)
+    probes += [probed(trainer) for _ in range(options.probes // 2)]
     predicted = {name: [found.gains[name] for found in probes if name in found.gains] for name in tried}
-    not_tried = [f"{name}: {reason}" for name, reason in probes[0].absent.items() if name in changes]
+    not_tried = [f"{name}: {reason}" for name, reason in probes[0].missing_reasons.items() if name in changes]
     return predicted, gains, [probes[0].sentence(), *not_tried]
 
 
-def probed(fit: Any) -> probe.Probe:
-    found = probe.probe(fit)
+def probed(trainer: Any) -> probe.Probe:
+    found = probe.probe(trainer)
     if isinstance(found, str):
         raise SystemExit(f"error: {found}")
     return found
 
 
-def changed(fit: Any, changes: probe.Changes) -> Any:
+def changed(trainer: Any, changes: probe.Changes) -> Any:
     """Another training, with other settings: it shares nothing with the one that was probed but the data."""
     settings = {name: value for name, value in changes.items() if name != "residency"}
-    other = Fit(probe.copied(fit.model), fit.train_split, fit.val_split, replace(fit.params, **settings), fit.task)
+    other = Trainer(
+        probe.copied(trainer.model),
+        trainer.train_split,
+        trainer.val_split,
+        replace(trainer.params, **settings),
+        trainer.task,
+    )
     if "residency" in changes:
-        other.train_split = moved(fit.train_split, fit.device)
+        other.train_split = moved(trainer.train_split, trainer.device)
     return other
 
 
@@ -96,7 +102,7 @@ def moved(split: Any, device: torch.device) -> Any:
 
 def train(fits: dict[str, Any], options: argparse.Namespace) -> dict[str, list[float]]:
     """Change -> times as many sequences per second as without it, round by round."""
-    parts = {name: probe.Part(fit, probe.training(fit)) for name, fit in fits.items()}
+    parts = {name: probe.Part(trainer, probe.training(trainer)) for name, trainer in fits.items()}
     for part in parts.values():
         part.warm_up()
         part.turn(options.seconds)

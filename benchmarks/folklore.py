@@ -36,7 +36,7 @@ from stages.params.loading import load_params
 from stages.params.parsing import nearest
 from stages.params.schema import Model, Seq2Seq, Transformer
 from stages.training import loop
-from stages.training.batches import TENSORS, Batch, Split, in_order, shuffled
+from stages.training.batches import TENSORS, Batch, Split, sequential_indices, shuffled
 from stages.training.device import open_device
 from stages.training.step import Step
 
@@ -112,7 +112,7 @@ class Training:
             clip_norm=1.0,
             accumulation=1,
             precision="fp32",
-            way="eager",
+            execution_mode="eager",
             device=device,
         )
         self.last_loss = torch.empty(0)
@@ -124,7 +124,7 @@ class Training:
         return self.split.batches(shuffled(self.split, self.order), self.batch_size)
 
     def first_batch(self) -> Batch:
-        return next(self.split.batches(in_order(self.split), self.batch_size))
+        return next(self.split.batches(sequential_indices(self.split), self.batch_size))
 
     def keep_loss(self, outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
         loss = loss_of(outputs, batch)
@@ -361,10 +361,10 @@ def workers(device: torch.device, seconds: float) -> Iterator[str]:
 def with_each(
     work: Callable[[Iterable[Batch]], int], ways: dict[str, Callable[[], Iterable[Batch]]]
 ) -> dict[str, Work]:
-    return {name: partial(fed, work, batches) for name, batches in ways.items()}
+    return {name: partial(decoder_input, work, batches) for name, batches in ways.items()}
 
 
-def fed(work: Callable[[Iterable[Batch]], int], batches: Callable[[], Iterable[Batch]]) -> int:
+def decoder_input(work: Callable[[Iterable[Batch]], int], batches: Callable[[], Iterable[Batch]]) -> int:
     return work(batches())
 
 

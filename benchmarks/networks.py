@@ -67,14 +67,14 @@ def transformer(network: Any, values: Tensor, mask: Tensor) -> Tensor:
     return network.head(x if network.per_step else mean_over_steps(x, mask))
 
 
-def seq2seq(network: Any, values: Tensor, mask: Tensor, teacher: Tensor | None = None) -> Tensor:
+def seq2seq(network: Any, values: Tensor, mask: Tensor, teacher_targets: Tensor | None = None) -> Tensor:
     """`teacher`: what every step of the decoder is fed with after the first, not its own output."""
     _, state = network.encoder(values)
-    fed, outputs = values[:, -1, 0], []
+    decoder_input, outputs = values[:, -1, 0], []
     for step in range(network.horizon):
-        states, state = network.decoder(fed[:, None, None], state)
+        states, state = network.decoder(decoder_input[:, None, None], state)
         outputs.append(network.head(drop(network, states[:, 0])).squeeze(1))
-        fed = outputs[-1] if teacher is None else teacher[:, step]
+        decoder_input = outputs[-1] if teacher_targets is None else teacher_targets[:, step]
     return torch.stack(outputs, dim=1)
 
 

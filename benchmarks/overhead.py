@@ -183,10 +183,10 @@ def report(measured: dict[str, list[float]]) -> None:
         print(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
     middle = {name: statistics.median(seconds) for name, seconds in measured.items()}
     print(f"\nno-op: {middle['no-op, Tandem (2 workloads)'] / middle['no-op, bare']:.2f} times the bare one")
-    for way in ("dvc repro reporting to Prefect", "started as a Prefect flow"):
-        name = f"full, Tandem (sign), {way}"
+    for execution_mode in ("dvc repro reporting to Prefect", "started as a Prefect flow"):
+        name = f"full, Tandem (sign), {execution_mode}"
         if name in middle:
-            print(f"Prefect, {way}: {middle[name] - middle['full, Tandem (sign), for the next']:+.2f} s")
+            print(f"Prefect, {execution_mode}: {middle[name] - middle['full, Tandem (sign), for the next']:+.2f} s")
 
 
 if __name__ == "__main__":

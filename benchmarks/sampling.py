@@ -23,7 +23,7 @@ from benchmarks.preprocess import describe_machine
 from stages.diagnosis.probe import training
 from stages.machine.nvml import SAMPLE_SECONDS
 from stages.machine.regions import measure, synchronize
-from stages.tools.sweep import make_fit
+from stages.tools.sweep import make_trainer
 
 Around = Callable[[torch.device], AbstractContextManager[Any]]
 
@@ -39,32 +39,32 @@ def main() -> None:
     print(f"{describe_machine()}; device {options.device} ({thread}), torch {torch.__version__}\n")
     print("| workload | with / without, median [quartiles] | alone, ms |\n|---|---|---|")
     for workload in options.workloads:
-        fit = make_fit(workload, options.device)
-        low, middle, high = statistics.quantiles(ratios(fit, options.rounds, options.seconds), n=4)
-        alone = statistics.median(timed(fit, iter(()), 0, measure) for _ in range(options.rounds))
+        trainer = make_trainer(workload, options.device)
+        low, middle, high = statistics.quantiles(ratios(trainer, options.rounds, options.seconds), n=4)
+        alone = statistics.median(timed(trainer, iter(()), 0, measure) for _ in range(options.rounds))
         print(f"| {workload} | {middle:.4f} [{low:.4f}, {high:.4f}] | {1000 * alone:.3f} |", flush=True)
 
 
-def ratios(fit: Any, rounds: int, seconds: float) -> list[float]:
-    steps, count = training(fit), 1
-    while timed(fit, steps, count, measure) < seconds / 2:  # also the warm-up
+def ratios(trainer: Any, rounds: int, seconds: float) -> list[float]:
+    steps, count = training(trainer), 1
+    while timed(trainer, steps, count, measure) < seconds / 2:  # also the warm-up
         count *= 2
     found = []
     for number in range(rounds):
         order: list[Around] = [measure, nullcontext] if number % 2 else [nullcontext, measure]
-        times = {around: timed(fit, steps, count, around) for around in order}
+        times = {around: timed(trainer, steps, count, around) for around in order}
         found.append(times[measure] / times[nullcontext])
     return found
 
 
-def timed(fit: Any, steps: Any, count: int, around: Around) -> float:
+def timed(trainer: Any, steps: Any, count: int, around: Around) -> float:
     """Seconds that so many steps take, from outside."""
-    synchronize(fit.device)
+    synchronize(trainer.device)
     start = time.perf_counter()
-    with around(fit.device):
+    with around(trainer.device):
         for _ in range(count):
             next(steps)
-    synchronize(fit.device)
+    synchronize(trainer.device)
     return time.perf_counter() - start
 
 

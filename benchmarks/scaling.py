@@ -111,7 +111,7 @@ def row(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
     value, name = entry
     rates = rounds.rates[entry]
     if not rates:
-        return f"| {value:,} | {name} | not measured: {rounds.absent[entry]} | | | |"
+        return f"| {value:,} | {name} | not measured: {rounds.missing_reasons[entry]} | | | |"
     step = case.settings.batch_size / statistics.median(rates)
     ratios = spread(rounds.ratios(entry, (value, "plain")), ".2f") if rounds.rates[value, "plain"] else ""
     of_peak = rounds.of_peak(entry, flop, "fp32")
@@ -134,7 +134,7 @@ def record(cases: dict[int, Case], rounds: Rounds, flop: dict[int, float]) -> di
     points = [
         {
             "value": value, "contender": name, "batch_size": cases[value].settings.batch_size, "flop_per_sample": flop[value],
-            "samples_per_second": rates, "absent": rounds.absent.get((value, name)),
+            "samples_per_second": rates, "missing_reasons": rounds.missing_reasons.get((value, name)),
         }
         for (value, name), rates in rounds.rates.items()
     ]  # fmt: skip

@@ -71,12 +71,12 @@ from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment, Train
 from stages.tasks import open_task
-from stages.tools.sweep import fit_to, read_training
+from stages.tools.sweep import read_training, trainer_on
 from stages.training import loop, precision
 from stages.training.batches import shuffled
 from stages.training.device import open_device, use_tf32
 from stages.training.step import AUTOCAST, autocast
-from stages.training.trainer import Fit
+from stages.training.trainer import Trainer
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 PEERS = ("lightning", "accelerate")
@@ -162,7 +162,7 @@ class Rounds:
 
     rates: dict[Any, list[float]]
     peaks: dict[str, list[float]]
-    absent: dict[Any, str]  # contender -> why there is nothing
+    missing_reasons: dict[Any, str]  # contender -> why there is nothing
 
     def ratios(self, one: Any, base: Any) -> list[float]:
         """Within the rounds, because a machine's speed drifts."""
@@ -183,24 +183,24 @@ def main() -> None:
         if options.threads:
             case = replace(case, settings=replace(case.settings, threads=options.threads))
         try:
-            entered, said = contenders(case, options.device)
+            entered, message = contenders(case, options.device)
         except OSError as error:
             raise SystemExit(f"error: {error}") from None  # the prepared data are missing
         if options.contenders:
             entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
         flop = flop_per_sample(case, options.device)
         rounds = in_turns({name: (case, one) for name, one in entered.items()}, options)
-        print(f"\n## {case.name}\n\n{case.describe()}; {said}\n\n{HEADER}", flush=True)
+        print(f"\n## {case.name}\n\n{case.describe()}; {message}\n\n{HEADER}", flush=True)
         for name in entered:
             print(row(name, case, entered, rounds, flop), flush=True)
-        results.append(record(case, entered, rounds, flop, said))
+        results.append(record(case, entered, rounds, flop, message))
         save(options, {"cases": results})
 
 
 def row(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float) -> str:
     rates = rounds.rates[name]
     if not rates:
-        return f"| {name} | not measured: {rounds.absent[name]} | | | | |"
+        return f"| {name} | not measured: {rounds.missing_reasons[name]} | | | | |"
     ratios = spread(rounds.ratios(name, "plain"), ".2f") if rounds.rates["plain"] else ""
     base = floor_for(name, entered, rounds)
     of_floor = f"{statistics.median(rounds.ratios(name, base)):.2f}" if base else ""
@@ -218,12 +218,16 @@ def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
     return ""
 
 
-def record(case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float, said: str) -> dict[str, Any]:
+def record(case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float, message: str) -> dict[str, Any]:
     """For JSON: all rounds, so that no table needs a second run."""
     kept = {"name": case.name, "settings": asdict(case.settings), "data": case.data and asdict(case.data)}
-    kept |= {"precision_auto": said, "flop_per_sample": flop, "peak_flop_per_second": rounds.peaks, "contenders": {}}
+    kept |= {"precision_auto": message, "flop_per_sample": flop, "peak_flop_per_second": rounds.peaks, "contenders": {}}
     for name, one in entered.items():
-        found = {"samples_per_second": rounds.rates[name]} if rounds.rates[name] else {"absent": rounds.absent[name]}
+        found = (
+            {"samples_per_second": rounds.rates[name]}
+            if rounds.rates[name]
+            else {"missing_reasons": rounds.missing_reasons[name]}
+        )
         kept["contenders"][name] = {"precision": one.precision, "step": one.step, **found}
     return kept
 
@@ -276,7 +280,7 @@ def save(options: argparse.Namespace, results: dict[str, Any]) -> None:
 
 def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     """Those that apply on this device, and what `precision: auto` is there, in words."""
-    best, said = choose_precision(open_fit(case, Contender(tandem, is_tandem=True), device), device)
+    best, message = choose_precision(open_trainer(case, Contender(tandem, is_tandem=True), device), device)
     installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], device == "cuda"
     found = {"plain": Contender(plain), "plain, 2 workers": Contender(plain, options={"num_workers": 2})}
     if is_cuda:
@@ -298,20 +302,20 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
         if is_cuda:
             found[f"{own} graph"] = Contender(tandem, chosen, "graph", is_tandem=True)
             found[f"graph floor{suffix}"] = Contender(graph_floor, chosen, "graph", is_tandem=True)
-    return found, said
+    return found, message
 
 
-def choose_precision(fit: Fit, device: str) -> tuple[str, str]:
+def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """What `precision: auto` takes when it has never measured before."""
     with tempfile.TemporaryDirectory() as folder:
         known, precision.FILE = precision.FILE, Path(folder) / "precision.json"
         try:
-            return precision.choose(fit, identify(device))
+            return precision.choose(trainer, identify(device))
         finally:
             precision.FILE = known
 
 
-def open_fit(case: Case, contender: Contender, device: str) -> Fit:
+def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
     """The training of `case`, without a ragged last batch, which only blurs a rate."""
     settings = replace(case.settings, precision=contender.precision, step=contender.step)
     if contender.is_tandem:
@@ -320,10 +324,12 @@ def open_fit(case: Case, contender: Contender, device: str) -> Fit:
         where = as_torch_comes(contender, settings.threads, device)
     tensors, shape, task = random_training(case.data) if case.data else read_training(case.workload)
     whole = len(tensors["targets"]) // settings.batch_size * settings.batch_size
-    fit: Fit = fit_to({name: tensor[:whole] for name, tensor in tensors.items()}, shape, task, settings, where)
+    trainer: Trainer = trainer_on(
+        {name: tensor[:whole] for name, tensor in tensors.items()}, shape, task, settings, where
+    )
     if not contender.is_tandem and not contender.options.get("own_network"):
-        fit.model = Usual(fit.model)
-    return fit
+        trainer.model = Usual(trainer.model)
+    return trainer
 
 
 def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
@@ -347,8 +353,8 @@ def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
 def flop_per_sample(case: Case, device: str) -> float:
     if case.data:  # what is counted is one batch: no need for more
         case = replace(case, data=replace(case.data, num_sequences=case.settings.batch_size))
-    fit = open_fit(case, Contender(tandem, is_tandem=True), device)
-    return count_flop(fit, fit.one_batch(case.settings.batch_size)) / case.settings.batch_size
+    trainer = open_trainer(case, Contender(tandem, is_tandem=True), device)
+    return count_flop(trainer, trainer.one_batch(case.settings.batch_size)) / case.settings.batch_size
 
 
 def peak_of(of_precision: str, device: torch.device) -> float:
@@ -377,16 +383,16 @@ def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Names
         ]
     )
     with tempfile.TemporaryDirectory() as folder:
-        places: dict[Any, Place] = {}
+        places: dict[Any, Worker] = {}
         try:
             for number, (name, (case, contender)) in enumerate(entered.items()):
-                places[name] = Place(start, case, contender, options.device, Path(folder) / str(number))
+                places[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
             for number in range(options.rounds + 1):
                 for name in reversed(entered) if number % 2 else entered:
                     try:
                         rate = places[name].turn(options.seconds)
                     except RuntimeError as error:
-                        found.absent[name], found.rates[name] = str(error), []
+                        found.missing_reasons[name], found.rates[name] = str(error), []
                     else:
                         found.rates[name] += [rate] if number else []
                 for name in precisions:
@@ -397,7 +403,7 @@ def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Names
     return found
 
 
-class Place:
+class Worker:
     """A contender's process, as seen from outside."""
 
     def __init__(self, start: Any, case: Case, contender: Contender, device: str, folder: Path) -> None:
@@ -420,14 +426,14 @@ class Place:
     def answer(self) -> tuple[int, float]:
         """(steps, seconds)"""
         try:
-            said = self.pipe.recv()
+            message = self.pipe.recv()
         except EOFError:
             self.process.join()
-            said = f"its process ended with exit code {self.process.exitcode}"
-        if isinstance(said, str):
-            self.failed = said
+            message = f"its process ended with exit code {self.process.exitcode}"
+        if isinstance(message, str):
+            self.failed = message
             return 0, 0.0
-        return said
+        return message
 
     def close(self) -> None:
         self.pipe.close()  # which is what ends it
@@ -443,7 +449,7 @@ class Over(BaseException):
     """There are no more rounds. No Exception: a training framework's own handlers must let it through."""
 
 
-class Tick:
+class StepTimer:
     """Called after every step. Between two rounds it waits for the next one; counts the steps and the seconds of each."""
 
     def __init__(self, pipe: Connection, device: torch.device) -> None:
@@ -472,8 +478,8 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
             os.dup2(output.fileno(), stream)
     os.chdir(folder)
     try:
-        fit = open_fit(case, contender, device)
-        contender.loop(fit, Tick(pipe, fit.device), contender, **contender.options)
+        trainer = open_trainer(case, contender, device)
+        contender.loop(trainer, StepTimer(pipe, trainer.device), contender, **contender.options)
     except Over:
         pass
     except Exception as error:
@@ -481,93 +487,98 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
         pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
-def tandem(fit: Fit, tick: Tick, contender: Contender) -> None:
+def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     def ticking() -> Iterator[Any]:
-        for batch in fit.training_batches():
+        for batch in trainer.training_batches():
             yield batch
             tick()  # the loop asks for the next one: the step is done
 
     no_schedule: Any = SimpleNamespace(step=lambda: None)
     while True:
-        loop.train_epoch(fit.model, ticking(), fit.step, no_schedule).item()
-        refuse_another_way(fit)
+        loop.train_epoch(trainer.model, ticking(), trainer.step, no_schedule).item()
+        refuse_another_way(trainer)
 
 
-def refuse_another_way(fit: Fit) -> None:
-    if fit.step.instead:
-        raise RuntimeError(f"step: graph was not possible: {fit.step.instead}")
+def refuse_another_way(trainer: Trainer) -> None:
+    if trainer.step.fallback_reason:
+        raise RuntimeError(f"step: graph was not possible: {trainer.step.fallback_reason}")
 
 
-def floor(fit: Fit, tick: Tick, contender: Contender) -> None:
-    batch = fit.one_batch(fit.params.batch_size)
+def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+    batch = trainer.one_batch(trainer.params.batch_size)
     while True:
-        fit.step(batch)
+        trainer.step(batch)
         tick()
 
 
-def graph_floor(fit: Fit, tick: Tick, contender: Contender) -> None:
+def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     """The captured step alone, without the copy of a batch to where it reads."""
-    batch = fit.one_batch(fit.params.batch_size)
-    while fit.step.graph is not None and fit.step.graph.captured is None:
-        fit.step(batch)
-    refuse_another_way(fit)
-    replay = fit.step.graph.captured.replay
+    batch = trainer.one_batch(trainer.params.batch_size)
+    while trainer.step.graph is not None and trainer.step.graph.captured is None:
+        trainer.step(batch)
+    refuse_another_way(trainer)
+    replay = trainer.step.graph.captured.replay
     while True:
         replay()
         tick()
 
 
-def loader(fit: Fit, num_workers: int = 0, pinned: bool = True) -> Any:
-    tensors = [fit.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
+def loader(trainer: Trainer, num_workers: int = 0, pinned: bool = True) -> Any:
+    tensors = [trainer.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
     # fork: what a loader does on Linux, but not by itself in a process that a server forked.
     more = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
     return DataLoader(
-        TensorDataset(*tensors), fit.params.batch_size, shuffle=True, num_workers=num_workers,
-        pin_memory=pinned and fit.device.type == "cuda", **more,
+        TensorDataset(*tensors), trainer.params.batch_size, shuffle=True, num_workers=num_workers,
+        pin_memory=pinned and trainer.device.type == "cuda", **more,
     )  # fmt: skip
 
 
-def loss_of(fit: Fit, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
+def loss_of(trainer: Trainer, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
     values, mask, targets = tensors
-    teacher = [targets] if hasattr(fit.params.model, "teacher_forcing") else []
-    return fit.task.loss(model(values, mask, *teacher), targets, mask, fit.params.label_smoothing)
+    teacher_targets = [targets] if hasattr(trainer.params.model, "teacher_forcing") else []
+    return trainer.task.loss(model(values, mask, *teacher_targets), targets, mask, trainer.params.label_smoothing)
 
 
 def plain(
-    fit: Fit, tick: Tick, contender: Contender, num_workers: int = 0, pinned: bool = True, own_network: bool = False
+    trainer: Trainer,
+    tick: StepTimer,
+    contender: Contender,
+    num_workers: int = 0,
+    pinned: bool = True,
+    own_network: bool = False,
 ) -> None:
-    model, device = fit.model, fit.device
-    optimizer = torch.optim.AdamW(model.parameters(), lr=fit.params.learning_rate)
-    batches = loader(fit, num_workers, pinned)
+    model, device = trainer.model, trainer.device
+    optimizer = torch.optim.AdamW(model.parameters(), lr=trainer.params.learning_rate)
+    batches = loader(trainer, num_workers, pinned)
     while True:
         total = 0.0
         for tensors in batches:
             tensors = [tensor.to(device, non_blocking=pinned) for tensor in tensors]
             optimizer.zero_grad()
             with autocast(contender.precision, device):
-                loss = loss_of(fit, model, tensors)
+                loss = loss_of(trainer, model, tensors)
             loss.backward()
-            if fit.params.clip_norm:
-                nn.utils.clip_grad_norm_(model.parameters(), fit.params.clip_norm)
+            if trainer.params.clip_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), trainer.params.clip_norm)
             optimizer.step()
             total += loss.item()
             tick()
 
 
-def accelerate(fit: Fit, tick: Tick, contender: Contender) -> None:
+def accelerate(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     from accelerate import Accelerator
 
-    helper = Accelerator(cpu=fit.device.type == "cpu")
+    helper = Accelerator(cpu=trainer.device.type == "cpu")
     model, optimizer, batches = helper.prepare(
-        fit.model, torch.optim.AdamW(fit.model.parameters(), lr=fit.params.learning_rate), loader(fit)
+        trainer.model, torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate), loader(trainer)
     )
     while True:
         for tensors in batches:
             optimizer.zero_grad()
-            loss = loss_of(fit, model, tensors)
+            loss = loss_of(trainer, model, tensors)
             helper.backward(loss)
-            if fit.params.clip_norm:
-                helper.clip_grad_norm_(model.parameters(), fit.params.clip_norm)
+            if trainer.params.clip_norm:
+                helper.clip_grad_norm_(model.parameters(), trainer.params.clip_norm)
             optimizer.step()
             tick()
 
@@ -575,35 +586,35 @@ def accelerate(fit: Fit, tick: Tick, contender: Contender) -> None:
 class Resident:
     """Batches for Lightning as Tandem has them: cut from tensors that lie on the device."""
 
-    def __init__(self, fit: Fit) -> None:
-        self.fit = fit
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
 
     def __len__(self) -> int:
-        return len(self.fit.train_split) // self.fit.params.batch_size
+        return len(self.trainer.train_split) // self.trainer.params.batch_size
 
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
-        split = self.fit.train_split
-        for batch in split.batches(shuffled(split, self.fit.generator), self.fit.params.batch_size):
+        split = self.trainer.train_split
+        for batch in split.batches(shuffled(split, self.trainer.generator), self.trainer.params.batch_size):
             yield [batch.values, batch.mask, batch.targets]
 
 
-def lightning(fit: Fit, tick: Tick, contender: Contender, tuned: bool = False) -> None:
+def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bool = False) -> None:
     import lightning as L
 
     class Module(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.network = fit.model
+            self.network = trainer.model
 
         def training_step(self, tensors: list[torch.Tensor], index: int) -> torch.Tensor:
-            loss = loss_of(fit, self.network, tensors)
+            loss = loss_of(trainer, self.network, tensors)
             if not tuned:
                 self.log("train_loss", loss)
             return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.AdamW(
-                self.parameters(), lr=fit.params.learning_rate, **({"fused": True} if tuned else {})
+                self.parameters(), lr=trainer.params.learning_rate, **({"fused": True} if tuned else {})
             )
 
         def on_train_batch_end(self, *_: Any) -> None:
@@ -619,11 +630,15 @@ def lightning(fit: Fit, tick: Tick, contender: Contender, tuned: bool = False) -
                 nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
     warnings.simplefilter("ignore")
-    trainer = L.Trainer(
-        accelerator="gpu" if fit.device.type == "cuda" else "cpu", devices=1, max_epochs=-1, gradient_clip_val=fit.params.clip_norm or None,
-        precision="bf16-mixed" if contender.precision == "bf16" else None, barebones=tuned,
-    )  # fmt: skip
-    trainer.fit(Tuned() if tuned else Module(), Resident(fit) if tuned else loader(fit))
+    lightning_trainer = L.Trainer(
+        accelerator="gpu" if trainer.device.type == "cuda" else "cpu",
+        devices=1,
+        max_epochs=-1,
+        gradient_clip_val=trainer.params.clip_norm or None,
+        precision="bf16-mixed" if contender.precision == "bf16" else None,
+        barebones=tuned,
+    )
+    lightning_trainer.fit(Tuned() if tuned else Module(), Resident(trainer) if tuned else loader(trainer))
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
     servers.append(start("MLflow's server", command, environment, f"{mlflow}/health"))
     wait_until_ready(servers[0])
-    bury_the_dead(api_of(servers))
+    mark_orphans_crashed(api_of(servers))
     deployment = f"{prefect}/api/deployments/name/pipeline/nightly"
     servers.append(start("the deployments (flows.serve)", ["flows.serve"], environment, deployment))
     for server in servers[1:]:
@@ -190,7 +190,7 @@ def cancel_runs(servers: list[Server]) -> None:
         print(f"warning: running pipelines may stay displayed as Running ({error})", file=sys.stderr)
 
 
-def bury_the_dead(api: PrefectApi) -> None:
+def mark_orphans_crashed(api: PrefectApi) -> None:
     """What the deployments ran when the machine went down, or all of this was killed, runs no more."""
     gone = state("CRASHED", "nothing was heard of it again: `make ui` or the machine ended under it")
     for run in started(api):

@@ -66,11 +66,11 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
         "peak_reserved_mib",
         "process_mib",
         "peak_rss_mib",
-        "absent",
+        "missing_reasons",
         "finished_on",
         "out_of_memory",
         "precision",
-        "said",
+        "summary_lines",
         "parameters_sha256",
         "data_sha256",
         "measured_at",
@@ -141,11 +141,11 @@ def verdict(rows: list[dict[str, Any]]) -> str:
         return f"{workload}: no speed-up is stated, because memory ran out while training on {' and '.join(ran_out)}."
     differing = [name for name in SAME if cpu[name] != gpu[name]]
     if differing:
-        said = ", ".join(
+        message = ", ".join(
             f"{name.removesuffix('_sha256')} ({str(cpu[name])[:12]} on the CPU, {str(gpu[name])[:12]} on the GPU)"
             for name in differing
         )
-        return f"{workload}: no speed-up is stated, because the runs differ in {said}."
+        return f"{workload}: no speed-up is stated, because the runs differ in {message}."
     low, ratio, high = speed_up(cpu["epochs"], gpu["epochs"])
     score = f"{cpu['score_name']} {cpu['score']:.4f} on the CPU, {gpu['score']:.4f} on the GPU"
     if low <= 1 <= high:
@@ -171,7 +171,7 @@ def speed_up(slower: list[float], faster: list[float]) -> tuple[float, float, fl
 
 def sentences(row: dict[str, Any]) -> list[str]:
     """The result, what bounds the training, what its memory is for, whether its device was used."""
-    return [row["sentence"], *row["said"].values()]
+    return [row["sentence"], *row["summary_lines"].values()]
 
 
 def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
@@ -193,5 +193,5 @@ def markdown(rows: list[dict[str, Any]], verdicts: list[str]) -> str:
             f"| {timed} | {row['train_seconds']:.1f} | {vram} "
             f"| {row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']} |"
         )
-    said = [f"- {row['workload']} on {row['device']}: {'; '.join(sentences(row))}." for row in rows]
-    return "\n".join([*lines, "", *said, *(f"- {sentence}" for sentence in verdicts)]) + "\n"
+    message = [f"- {row['workload']} on {row['device']}: {'; '.join(sentences(row))}." for row in rows]
+    return "\n".join([*lines, "", *message, *(f"- {sentence}" for sentence in verdicts)]) + "\n"

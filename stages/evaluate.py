@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from stages.training.memory import Relief
+    from stages.training.memory import OomPolicy
 
 # Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
 MLMODEL = """flavors:
@@ -91,42 +91,42 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
     except OutOfMemory as error:
         if not may_finish_on_cpu(job.device, job.identity, job.params.train):
             raise
-        taken = error.taken
-    return evaluate_on(job, "cpu", taken)
+        actions = error.actions
+    return evaluate_on(job, "cpu", actions)
 
 
-def evaluate_on(job: Job, kind: str, taken: list[str]) -> tuple[Evaluation, dict[str, Any]]:
+def evaluate_on(job: Job, kind: str, actions: list[str]) -> tuple[Evaluation, dict[str, Any]]:
     """`taken`: what was done about memory before."""
     from stages.machine.regions import measure
     from stages.predictor import load_network
     from stages.training import loop
-    from stages.training.batches import in_order, load_split
+    from stages.training.batches import load_split, sequential_indices
     from stages.training.device import open_device
-    from stages.training.memory import Relief, advice, told
+    from stages.training.memory import OomPolicy, advice, translate_oom
 
     settings = job.params.train
     where = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic)
     split = load_split(files.packed_file(job.workload, job.device, "test", job.plan), where, "host")
-    relief = Relief(splits=[split], advice=advice(where))
-    if taken:
-        relief.taken += taken
-        relief.say("the evaluation is done on the CPU")
-    with told(relief):
+    oom = OomPolicy(splits=[split], advice=advice(where))
+    if actions:
+        oom.actions += actions
+        oom.say("the evaluation is done on the CPU")
+    with translate_oom(oom):
         model, _ = load_network(job.folder, job.params.evaluate.weights)
         model.to(where)
         if job.plan["residency"] == "device":
-            relief.hold()
-        batches = lambda: relief.batches(split, in_order(split), BATCH_SIZE)  # noqa: E731
-        loop.outputs_of(model, batches(), relief)  # warm-up: the first pass also allocates and chooses kernels
+            oom.make_resident()
+        batches = lambda: oom.batches(split, sequential_indices(split), BATCH_SIZE)  # noqa: E731
+        loop.predict_outputs(model, batches(), oom)  # warm-up: the first pass also allocates and chooses kernels
         with measure(where) as measured:
-            outputs = loop.outputs_of(model, batches(), relief)
+            outputs = loop.predict_outputs(model, batches(), oom)
 
         result = open_task(job.params.task, job.summary).evaluate(outputs.cpu(), job.read)
         if isinstance(job.params.preprocess, Rally):
-            result.metrics.update(scores_by_noise(job, job.params.preprocess, model, where, relief))
+            result.metrics.update(scores_by_noise(job, job.params.preprocess, model, where, oom))
     return result, {
         "device": kind,
-        "out_of_memory": relief.taken,
+        "out_of_memory": oom.actions,
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
         "num_samples": len(split),
@@ -136,14 +136,14 @@ def evaluate_on(job: Job, kind: str, taken: list[str]) -> tuple[Evaluation, dict
 
 
 def scores_by_noise(
-    job: Job, params: Rally, model: torch.nn.Module, where: torch.device, relief: Relief
+    job: Job, params: Rally, model: torch.nn.Module, where: torch.device, oom: OomPolicy
 ) -> dict[str, float]:
     """The score on newly simulated sequences with less and more noise than in training: how much camera the model can do without."""
     import torch
 
     from stages.data import sequences
     from stages.training import loop
-    from stages.training.batches import Split, in_order
+    from stages.training.batches import Split, sequential_indices
 
     task = open_task(job.params.task, job.summary)
     found = {}
@@ -155,8 +155,8 @@ def scores_by_noise(
         split = Split(
             {"values": values, "mask": torch.ones(targets.shape, dtype=torch.bool), "targets": targets}, where
         )
-        batches = relief.batches(split, in_order(split), BATCH_SIZE)
-        outputs = loop.outputs_of(model, batches, relief).cpu()
+        batches = oom.batches(split, sequential_indices(split), BATCH_SIZE)
+        outputs = loop.predict_outputs(model, batches, oom).cpu()
         score = task.score(task.predict(outputs), targets, split.tensors["mask"])
         found[f"{task.score_name}_at_noise_{noisy.noise:g}px"] = score
     return found
@@ -173,7 +173,7 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
     write_json(out / "evaluate.json", measured)
     files.write_table(out / "scores.csv", result.scores)
     files.write_table(
-        out / "confusion.csv", [{"actual": actual, "predicted": said} for actual, said in result.confusion]
+        out / "confusion.csv", [{"actual": actual, "predicted": message} for actual, message in result.confusion]
     )
     files.write_table(out / "predictions.csv", result.predictions)
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {job.summary['num_per_split']['test']:,} test sequences"

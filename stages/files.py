@@ -132,7 +132,7 @@ def read_run(workload: str, device: str) -> dict[str, Any]:
         "score": result["score_name"],
         "history": read_numbers(folder / "history.csv"),
         "timings": read_numbers(folder / "timings.csv"),
-        "absent": measured["absent"],
+        "missing_reasons": measured["missing_reasons"],
         "metrics": read_json(folder / "metrics.json"),
     }
 

@@ -122,12 +122,12 @@ class Predictor:
         columns = schema.Columns(**self.columns())
         unlabelled = table.drop(columns="split", errors="ignore").assign(**{columns.label: NO_EVENT})
         wanted = [columns.sequence, columns.step, *columns.features, columns.label]
-        may_lack = self.learned.get("missing", "interpolate") == "interpolate"
+        allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
         sequences = to_sequences(
             from_frame(unlabelled, wanted, "the table"),
             columns,
             self.learned.get("velocity", False),
-            may_lack,
+            allow_missing,
             per_step=False,
         )
         longest = self.about["shape"]["max_steps"]

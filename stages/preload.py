@@ -129,7 +129,7 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
         "free_mib": psutil.virtual_memory().available / 2**20,
     }
     if kind == "cpu":
-        return {**result, "absent": "no host-to-device copy: the device is the CPU"}
+        return {**result, "missing_reasons": "no host-to-device copy: the device is the CPU"}
     return {**result, **measure_copy(paths)}
 
 

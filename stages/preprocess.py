@@ -17,9 +17,9 @@ from stages.params.schema import Rally, Series, Workload
 
 def main(workload: str) -> None:
     start = time.monotonic()
-    summary, said = preprocess(workload, load_workload(workload))
+    summary, message = preprocess(workload, load_workload(workload))
     write_json(prepared_dir(workload) / "summary.json", summary)
-    print(f"{workload}: {said}; {time.monotonic() - start:.1f} s")
+    print(f"{workload}: {message}; {time.monotonic() - start:.1f} s")
 
 
 def preprocess(workload: str, block: Workload) -> tuple[dict[str, Any], str]:
@@ -35,9 +35,9 @@ def preprocess(workload: str, block: Workload) -> tuple[dict[str, Any], str]:
 
         windows = series.prepare(path, params)
         summary = {**series.summarize(windows), "sha256": series.write_arrays(folder, windows)}
-        said = series.describe(summary)
+        message = series.describe(summary)
     else:
         prepared = sequences.prepare(path, params, per_step=block.task == "detect")
         summary = {**sequences.summarize(prepared), "sha256": sequences.write_arrays(folder, prepared)}
-        said = sequences.describe(summary)
-    return {**summary, "table_sha256": sha256_file(path)}, said
+        message = sequences.describe(summary)
+    return {**summary, "table_sha256": sha256_file(path)}, message

@@ -40,10 +40,10 @@ from stages.training.workload import JobFiles
 
 if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has started
     from stages.records.checkpoint import Checkpoint
-    from stages.training.trainer import Epoch, Fit
+    from stages.training.trainer import Epoch, Trainer
 
     # Makes the same training on the CPU: (its state, what was done about memory) -> fit
-    Elsewhere = Callable[[dict[str, Any] | None, list[str]], Fit]
+    Elsewhere = Callable[[dict[str, Any] | None, list[str]], Trainer]
 
 # What training runs through besides the workload's own model and task (results/code/): dvc.yaml names the same files.
 CODE = (
@@ -105,17 +105,17 @@ def main(workload: str, device: str) -> None:
     status = "FAILED"
     try:
         from stages.records.checkpoint import Checkpoint
-        from stages.training.memory import may_finish_on_cpu, told
+        from stages.training.memory import may_finish_on_cpu, translate_oom
 
         elsewhere = partial(on_the_cpu, job) if may_finish_on_cpu(device, job.identity, job.params.train) else None
         checkpoint = Checkpoint.of(workload, device, job.inputs)
-        with checkpoint.held(), Interruption() as interruption:
-            fit, record = begin(job, checkpoint, elsewhere)
-            open_run(job, fit, record, journal)
-            fit = run_epochs(job, fit, record, checkpoint, journal, interruption, elsewhere)
-            with told(fit.relief):
-                refuse_changed_inputs(job, fit, record, checkpoint)
-                result = write_results(job, fit, record, journal)
+        with checkpoint.locked(), Interruption() as interruption:
+            trainer, record = begin(job, checkpoint, elsewhere)
+            open_run(job, trainer, record, journal)
+            trainer = run_epochs(job, trainer, record, checkpoint, journal, interruption, elsewhere)
+            with translate_oom(trainer.oom):
+                refuse_changed_inputs(job, trainer, record, checkpoint)
+                result = write_results(job, trainer, record, journal)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -132,15 +132,15 @@ def main(workload: str, device: str) -> None:
             f"epoch {result['epoch_seconds']:.3f} s (median of {result['num_epochs_measured']}), "
             f"{result['samples_per_second']:,.0f} samples/s"
         )
-    finished = ", finished on the CPU" if fit.relief.moved else ""
+    finished = ", finished on the CPU" if trainer.oom.moved else ""
     print(f"{workload} on {job.identity['name']}{finished}: {timed}, {result['train_seconds']:.1f} s in all")
 
 
-def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tuple[Fit, Record]:
+def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tuple[Trainer, Record]:
     """A new training, or an interrupted one where it stopped, with the record to go on with."""
     import torch
 
-    from stages.training.memory import OutOfMemory, told
+    from stages.training.memory import OutOfMemory, translate_oom
 
     saved, found = checkpoint.load(torch.device("cpu"))
     if found:
@@ -151,178 +151,180 @@ def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tupl
     state = saved["fit"] if saved else None
     kind = state["device"] if state else job.identity["kind"]
     try:
-        fit = make_fit(job, kind, state)
-        with told(fit.relief):
-            prepare(job, fit, record)
-        return fit, record
+        trainer = make_trainer(job, kind, state)
+        with translate_oom(trainer.oom):
+            prepare(job, trainer, record)
+        return trainer, record
     except OutOfMemory as error:
         if elsewhere is None or kind == "cpu":
             raise
-        taken = error.taken
-    fit = elsewhere(state, taken)
-    with told(fit.relief):
-        prepare(job, fit, record)
-    return fit, record
+        actions = error.actions
+    trainer = elsewhere(state, actions)
+    with translate_oom(trainer.oom):
+        prepare(job, trainer, record)
+    return trainer, record
 
 
-def make_fit(job: Job, kind: str, state: dict[str, Any] | None) -> Fit:
+def make_trainer(job: Job, kind: str, state: dict[str, Any] | None) -> Trainer:
     """The device, the model and its training, all from the seed, and the data; then where `state` says."""
     import torch
 
     from stages import models
     from stages.training.batches import load_split
     from stages.training.device import open_device
-    from stages.training.memory import Relief, advice, told
-    from stages.training.trainer import Fit
+    from stages.training.memory import OomPolicy, advice, translate_oom
+    from stages.training.trainer import Trainer
 
     settings = job.params.train
     if kind == "cpu" != job.identity["kind"] and settings.precision == "fp16":
         settings = replace(settings, precision="fp32")  # of the two the CPU has only this
     device = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic, settings.precision)
-    with told(Relief(advice=advice(device, settings.precision))):
+    with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
         train, val = (
             load_split(files.packed_file(job.workload, job.device, split, job.plan), device, "host")
             for split in ("train", "val")
         )
         torch.manual_seed(settings.seed)
         model = models.build(settings.model, job.shape).to(device)
-        fit = Fit(model, train, val, settings, job.task)
+        trainer = Trainer(model, train, val, settings, job.task)
         if state is not None:
-            fit.restore(state)
-        if job.plan["residency"] == "device" and not (state and state["relief"]["streams"]):
-            fit.relief.hold()
-    return fit
+            trainer.restore(state)
+        if job.plan["residency"] == "device" and not (state and state["oom"]["streams"]):
+            trainer.oom.make_resident()
+    return trainer
 
 
-def on_the_cpu(job: Job, state: dict[str, Any] | None, taken: list[str]) -> Fit:
+def on_the_cpu(job: Job, state: dict[str, Any] | None, actions: list[str]) -> Trainer:
     """The same training on the CPU, from `state` on, where memory ran out at the end of everything that was `taken`.
 
     Batches, their order and what augmentation draws are as they would have been: all of it comes from generators on the CPU.
     """
-    fit = make_fit(job, "cpu", None)
+    trainer = make_trainer(job, "cpu", None)
     if state is not None:
         # The CPU's memory is another one: there it begins with whole batches again.
         precision = "fp32" if state["precision"] == "fp16" else state["precision"]
-        step = {**state["step"], "accumulation": fit.step.accumulation}
-        fit.restore({**state, "precision": precision, "step": step, "relief": fit.relief.state()})
-    fit.relief.taken[:0] = taken
-    fit.relief.moved = True
-    fit.relief.say(f"the training goes on on the CPU, from the start of epoch {fit.epochs_done + 1}")
-    return fit
+        step = {**state["step"], "accumulation": trainer.step.accumulation}
+        trainer.restore({**state, "precision": precision, "step": step, "oom": trainer.oom.state()})
+    trainer.oom.actions[:0] = actions
+    trainer.oom.moved = True
+    trainer.oom.say(f"the training goes on on the CPU, from the start of epoch {trainer.epochs_done + 1}")
+    return trainer
 
 
-def prepare(job: Job, fit: Fit, record: Record) -> None:
+def prepare(job: Job, trainer: Trainer, record: Record) -> None:
     """What is found out about a training before it starts: its precision, and where a step's time goes."""
     from stages.diagnosis import probe
     from stages.training import precision
 
-    if fit.epochs_done:
+    if trainer.epochs_done:
         return
     if job.params.train.precision == "auto":
-        chosen, said = precision.choose(fit, {**job.identity, "kind": fit.device.type})
-        fit.set_precision(chosen)
-        print(said, flush=True)
+        chosen, message = precision.choose(trainer, {**job.identity, "kind": trainer.device.type})
+        trainer.set_precision(chosen)
+        print(message, flush=True)
     if job.params.train.probe:
-        found = probe.probe(fit)
+        found = probe.probe(trainer)
         if isinstance(found, str):
-            record.said["bound"] = f"not probed: {found}"
+            record.summary_lines["bound"] = f"not probed: {found}"
         else:
-            record.probe, record.not_probed = found.numbers(), found.absent
-            record.said = {"bound": found.sentence(), "memory": found.memory_sentence()}
+            record.probe, record.not_probed = found.numbers(), found.missing_reasons
+            record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
             if missing := found.missing_sentence():
-                record.said["not_measured"] = missing
-        print(record.said["bound"], flush=True)
+                record.summary_lines["not_measured"] = missing
+        print(record.summary_lines["bound"], flush=True)
 
 
 def run_epochs(
     job: Job,
-    fit: Fit,
+    trainer: Trainer,
     record: Record,
     checkpoint: Checkpoint,
     journal: tracking.Journal,
     interruption: Interruption,
     elsewhere: Elsewhere | None,
-) -> Fit:
+) -> Trainer:
     """Train to the end; return the fit that got there, which is another one where `elsewhere` had to take over."""
-    settings, score, num_samples = job.params.train, job.task.score_name, len(fit.train_split)
-    progress = Progress(f"{job.workload} on {job.identity['name']}", settings.epochs, fit.epochs_done)
+    settings, score, num_samples = job.params.train, job.task.score_name, len(trainer.train_split)
+    progress = Progress(f"{job.workload} on {job.identity['name']}", settings.epochs, trainer.epochs_done)
     saved_at, save_seconds = time.monotonic(), 0.0
-    while fit.epochs_done < settings.epochs:
-        fit, epoch = next_epoch(fit, journal, elsewhere)
+    while trainer.epochs_done < settings.epochs:
+        trainer, epoch = next_epoch(trainer, journal, elsewhere)
         check_finite(epoch, checkpoint)
         record.history.append(history_row(epoch, score))
-        record.timings.append(timing_row(epoch, num_samples, settings.warmup_epochs, fit.relief.moved))
-        if not fit.relief.moved:  # of the device asked for
-            record.absent = fit.absent
+        record.timings.append(timing_row(epoch, num_samples, settings.warmup_epochs, trainer.oom.moved))
+        if not trainer.oom.moved:  # of the device asked for
+            record.missing_reasons = trainer.missing_reasons
         journal.metrics(epoch_metrics(epoch, num_samples, score), step=epoch.number)
         progress.show(epoch, score, num_samples)
 
         since = time.monotonic() - saved_at
         due = epoch.number == 1 or since > max(CHECKPOINT_SECONDS, save_seconds / CHECKPOINT_SHARE)
-        if (due or interruption.asked) and fit.epochs_done < settings.epochs:
+        if (due or interruption.asked) and trainer.epochs_done < settings.epochs:
             start = time.monotonic()
-            save(fit, record, checkpoint)
+            save(trainer, record, checkpoint)
             saved_at, save_seconds = time.monotonic(), time.monotonic() - start
             if interruption.asked:
                 where = files.relative(checkpoint.path)
-                print(f"interrupted after epoch {fit.epochs_done}, saved in {where}; run again to go on", flush=True)
+                print(
+                    f"interrupted after epoch {trainer.epochs_done}, saved in {where}; run again to go on", flush=True
+                )
                 raise KeyboardInterrupt
     progress.close()
-    return fit
+    return trainer
 
 
-def next_epoch(fit: Fit, journal: tracking.Journal, elsewhere: Elsewhere | None) -> tuple[Fit, Epoch]:
+def next_epoch(trainer: Trainer, journal: tracking.Journal, elsewhere: Elsewhere | None) -> tuple[Trainer, Epoch]:
     """Move on by an epoch. Where memory runs out for good, it begins again in the fit that `elsewhere` makes, if that may be."""
-    from stages.training.memory import OutOfMemory, told
+    from stages.training.memory import OutOfMemory, translate_oom
     from stages.training.trainer import on_cpu
 
-    num_taken, start = len(fit.relief.taken), None
+    num_taken, start = len(trainer.oom.actions), None
     try:
-        with told(fit.relief):
-            if elsewhere and not fit.relief.moved:
-                start = on_cpu(fit.state())
-            return fit, fit.epoch()
+        with translate_oom(trainer.oom):
+            if elsewhere and not trainer.oom.moved:
+                start = on_cpu(trainer.state())
+            return trainer, trainer.epoch()
     except OutOfMemory as error:
         if start is None:
             raise
-        taken = error.taken
+        actions = error.actions
     finally:
-        if len(fit.relief.taken) > num_taken:
-            journal.tags(memory_tags(fit))
+        if len(trainer.oom.actions) > num_taken:
+            journal.tags(memory_tags(trainer))
     # Outside the `except`: the error holds what lay in the memory that ran out.
     assert elsewhere is not None
-    fit = elsewhere(start, taken)
-    journal.tags(memory_tags(fit))
-    return next_epoch(fit, journal, None)
+    trainer = elsewhere(start, actions)
+    journal.tags(memory_tags(trainer))
+    return next_epoch(trainer, journal, None)
 
 
-def save(fit: Fit, record: Record, checkpoint: Checkpoint) -> None:
-    from stages.training.memory import told
+def save(trainer: Trainer, record: Record, checkpoint: Checkpoint) -> None:
+    from stages.training.memory import translate_oom
 
-    with told(fit.relief):
-        checkpoint.save({"fit": fit.state(), "record": vars(record)})
+    with translate_oom(trainer.oom):
+        checkpoint.save({"fit": trainer.state(), "record": vars(record)})
 
 
-def refuse_changed_inputs(job: Job, fit: Fit, record: Record, checkpoint: Checkpoint) -> None:
+def refuse_changed_inputs(job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint) -> None:
     """DVC would record a result of old inputs under the new ones (treeverse/dvc#11058)."""
     now = read_inputs(job.workload, job.device)
     changed = [name for name in now if now[name] != job.inputs[name]]
     if changed:
-        save(fit, record, checkpoint)
+        save(trainer, record, checkpoint)
         raise ValueError(
             f"{' and '.join(changed)} of {job.workload} changed while it trained, so the result belongs to neither; "
             "the checkpoint is kept: put back what was changed to use it, or run `dvc repro` again to train on what is there now"
         )
 
 
-def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> dict[str, Any]:
+def write_results(job: Job, trainer: Trainer, record: Record, journal: tracking.Journal) -> dict[str, Any]:
     """Write all but journal.json, hand copies to MLflow, return what timings.json holds."""
     from safetensors.torch import save_file
 
     from stages.training.trainer import snapshot
 
     out = run_dir(job.workload, job.device)
-    for name, weights in {"best": fit.best_weights, "last": snapshot(fit.model)}.items():
+    for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
         with files.replacing(out / f"{name}.safetensors") as temporary:
             save_file(weights, temporary)
     about = {
@@ -335,57 +337,57 @@ def write_results(job: Job, fit: Fit, record: Record, journal: tracking.Journal)
     files.write_table(out / "history.csv", record.history)
     files.write_table(out / "timings.csv", record.timings)
     result = summarize(record.timings)
-    record.said["device"] = device_sentence(
-        fit,
+    record.summary_lines["device"] = device_sentence(
+        trainer,
         job.identity["kind"],
         sum(row["is_elsewhere"] for row in record.timings),
         {**result, "num_kernels": record.probe.get("num_kernels")},
     )
-    if fit.relief.taken:
-        record.said["out_of_memory"] = f"memory ran out: {', then '.join(fit.relief.taken)}"
-    absent = {name: why for name, why in record.absent.items() if result.get(name) is None}
+    if trainer.oom.actions:
+        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
+    missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
     if not result["num_epochs_measured"]:
         why = f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; those on the CPU do not count for it"
-        absent |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
+        missing_reasons |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
     files.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
     files.write_json(
         out / "measured.json",
         {
-            **circumstances(absent, job.identity),
+            **circumstances(missing_reasons, job.identity),
             **digests(job.inputs),
-            "out_of_memory": fit.relief.taken,
-            "finished_on": fit.device.type,
-            "precision": fit.step.precision,
+            "out_of_memory": trainer.oom.actions,
+            "finished_on": trainer.device.type,
+            "precision": trainer.step.precision,
             "probe": record.probe,
             "not_probed": record.not_probed,
-            "said": record.said,
+            "summary_lines": record.summary_lines,
         },
     )
 
     journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
     journal.metrics({f"probe/{name.replace(' ', '_')}": value for name, value in record.probe.items()})
-    journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.said.items()), "answers.txt")
+    journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
     for name in ("history.csv", "timings.csv"):
         journal.artifact(out / name)
     return result
 
 
-def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> None:
+def open_run(job: Job, trainer: Trainer, record: Record, journal: tracking.Journal) -> None:
     """Tell MLflow what is about to be trained, where, on what, from which code."""
     from stages.training.device import describe
 
-    about, git = describe(fit.device, job.identity), tracking.git_tags()
-    num_parameters = sum(parameter.numel() for parameter in fit.model.parameters())
+    about, git = describe(trainer.device, job.identity), tracking.git_tags()
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     journal.run(
         record.token,
         experiment=job.workload,
-        name=f"{job.workload}-{fit.device.type}-{time.strftime('%m%d-%H%M%S')}",
+        name=f"{job.workload}-{trainer.device.type}-{time.strftime('%m%d-%H%M%S')}",
         # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
         params={
             **flatten(job.params),
             **{name: about[name] for name in ("device", "device.name", "cpu.threads", "torch")},
             "preset": job.preset,
-            "precision": fit.step.precision,
+            "precision": trainer.step.precision,
             "data.sha256": job.data_sha256,
             "git.commit": git.get("mlflow.source.git.commit", "none"),
             "num_parameters": num_parameters,
@@ -400,7 +402,7 @@ def open_run(job: Job, fit: Fit, record: Record, journal: tracking.Journal) -> N
             "preset": job.preset,
             "data.sha256": job.data_sha256,
             **git,
-            **memory_tags(fit),
+            **memory_tags(trainer),
             **tracking.caller_tags(),
         },
         dataset=dataset_of(job),

@@ -27,7 +27,7 @@ from benchmarks.throughput import (
     in_turns,
     lightning,
     loss_of,
-    open_fit,
+    open_trainer,
     plain,
     tandem,
 )  # fmt: skip
@@ -62,15 +62,15 @@ def one_batch_long(case: Case) -> Case:
 
 def first_step(case: Case, contender: Contender) -> torch.Tensor:
     """The gradient that a contender's first step takes, as one vector."""
-    fit = open_fit(case, contender, "cpu")
-    before = [parameter.detach().clone() for parameter in fit.model.parameters()]
+    trainer = open_trainer(case, contender, "cpu")
+    before = [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
     def tick() -> None:
         raise Over
 
     with pytest.raises(Over):
-        contender.loop(fit, tick, contender, **contender.options)
-    after = list(fit.model.parameters())
+        contender.loop(trainer, tick, contender, **contender.options)
+    after = list(trainer.model.parameters())
     assert not any(torch.equal(old, new) for old, new in zip(before, after, strict=True))
     return torch.cat([parameter.grad.flatten() for parameter in after])
 
@@ -78,10 +78,10 @@ def first_step(case: Case, contender: Contender) -> torch.Tensor:
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_the_usual_networks_compute_what_tandems_do(case: Case):
     case = one_batch_long(case)
-    ours, usual = open_fit(case, PEERS["tandem"], "cpu"), open_fit(case, REFERENCE, "cpu")
+    ours, usual = open_trainer(case, PEERS["tandem"], "cpu"), open_trainer(case, REFERENCE, "cpu")
     assert isinstance(usual.model, Usual) and not isinstance(ours.model, Usual)
     batch = ours.one_batch(case.settings.batch_size)
-    losses = [loss_of(fit, fit.model, [batch.values, batch.mask, batch.targets]) for fit in (ours, usual)]
+    losses = [loss_of(trainer, trainer.model, [batch.values, batch.mask, batch.targets]) for trainer in (ours, usual)]
     torch.testing.assert_close(*losses)
     for loss in losses:
         loss.backward()
@@ -132,7 +132,7 @@ def test_a_contender_that_cannot_take_part_is_absent_with_its_reason_and_stops_n
     entered = {"plain": (case, REFERENCE), "graph": (case, Contender(graph_floor, step="graph", is_tandem=True))}
     rounds = in_turns(entered, Namespace(rounds=2, seconds=0.05, device="cpu"))
     assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
-    assert "CUDA graphs need a CUDA device" in rounds.absent["graph"]
+    assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
 
 
 def run(module: str, options: list[str], kept: Path) -> tuple[dict, str]:

@@ -219,12 +219,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
             command, cwd=root, env=clean_environment(root), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert ui.stdout
-        said = []
+        message = []
         for line in ui.stdout:
-            said.append(line)
+            message.append(line)
             if line.startswith("Ctrl+C"):
                 break
-        text = "".join(said)
+        text = "".join(message)
         assert f"port {taken[0]} is in use; Prefect takes " in text, text
         assert f"port {taken[1]} is in use; MLflow takes " in text, text
         servers = json.loads((root / ".tandem" / "ui.json").read_text())
@@ -523,8 +523,8 @@ def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:
         project.stage_process()
         with project.start("-m", "flows.pipeline") as second:
             assert second.stdout
-            said = iter(second.stdout.readline, "")
-            assert any("another pipeline run works in this repository" in line for line in said)
+            message = iter(second.stdout.readline, "")
+            assert any("another pipeline run works in this repository" in line for line in message)
             assert first.poll() is None
             (project.root / "go").touch()
             second.communicate(timeout=60)

@@ -49,7 +49,7 @@ def gradients(outputs: list[Tensor], inputs: list[Tensor], stacks: list[nn.GRU],
     return list(torch.autograd.grad(total, of, **options))
 
 
-@pytest.fixture(params=[gru.SPAN_VALUES, 250], ids=["one span", "short spans"])
+@pytest.fixture(params=[gru.CHUNK_VALUES, 250], ids=["one span", "short spans"])
 def span_values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 250, spans of one to three of the seven steps, where there is more than one sequence."""
     monkeypatch.setattr(gru, "SPAN_VALUES", request.param)
@@ -170,11 +170,11 @@ def test_weights_saved_from_nn_gru_are_used_as_they_are():
 
 
 def test_it_takes_what_it_computes_as_nn_gru_does():
-    assert gru.takes(torch.zeros(1)) and gru.takes(torch.zeros(1, dtype=torch.float64))
-    assert not gru.takes(torch.zeros(1, dtype=torch.bfloat16))
-    assert not gru.takes(torch.zeros(1, device="meta"))
+    assert gru.is_supported(torch.zeros(1)) and gru.is_supported(torch.zeros(1, dtype=torch.float64))
+    assert not gru.is_supported(torch.zeros(1, dtype=torch.bfloat16))
+    assert not gru.is_supported(torch.zeros(1, device="meta"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not gru.takes(torch.zeros(1))
+        assert not gru.is_supported(torch.zeros(1))
 
 
 def test_its_products_are_counted():
@@ -250,11 +250,11 @@ def test_attention_under_autocast_is_computed_in_fp32():
 
 
 def test_attention_is_taken_where_steps_are_few_and_on_the_cpu(monkeypatch):
-    assert attention.takes(torch.zeros(1, attention.MAX_STEPS, 3, 1, 1))
-    assert not attention.takes(torch.zeros(1, attention.MAX_STEPS + 1, 3, 1, 1))
-    assert not attention.takes(torch.zeros(1, 2, 3, 1, 1, device="meta"))
+    assert attention.is_supported(torch.zeros(1, attention.MAX_STEPS, 3, 1, 1))
+    assert not attention.is_supported(torch.zeros(1, attention.MAX_STEPS + 1, 3, 1, 1))
+    assert not attention.is_supported(torch.zeros(1, 2, 3, 1, 1, device="meta"))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # whose own kernel it is then
-    assert not attention.takes(torch.zeros(1, 2, 3, 1, 1))
+    assert not attention.is_supported(torch.zeros(1, 2, 3, 1, 1))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -290,13 +290,13 @@ def test_the_decoder_and_its_gradients_are_those_of_nn_lstm_step_by_step(num_lay
     torch.manual_seed(0)
     network = forecaster(num_layers)
     values, mask = torch.randn(5, 6, 3, dtype=torch.float64), torch.ones(5, 6, dtype=torch.bool)
-    teacher = torch.randn(5, 4, dtype=torch.float64)
-    teacher[torch.rand(5, 4) >= share] = torch.nan
+    teacher_targets = torch.randn(5, 4, dtype=torch.float64)
+    teacher_targets[torch.rand(5, 4) >= share] = torch.nan
     weights = torch.randn(5, 4, dtype=torch.float64)
-    found = network(values, mask, teacher)
+    found = network(values, mask, teacher_targets)
     gradient = torch.autograd.grad((found * weights).sum(), list(network.parameters()))
     monkeypatch.setattr(decoder, "takes", lambda lstm, x: False)
-    expected = network(values, mask, teacher)
+    expected = network(values, mask, teacher_targets)
     expected_gradient = torch.autograd.grad((expected * weights).sum(), list(network.parameters()))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(gradient, expected_gradient, rtol=1e-11, atol=1e-14)
@@ -319,14 +319,14 @@ def test_the_decoder_passes_gradcheck_with_dropout_within_and_before_the_head():
     torch.manual_seed(0)
     L, S, B, H = 2, 3, 2, 4
     network = forecaster(L)
-    teacher = torch.tensor([[torch.nan, 1.0], [0.5, torch.nan], [torch.nan, torch.nan]], dtype=torch.float64)
+    teacher_targets = torch.tensor([[torch.nan, 1.0], [0.5, torch.nan], [torch.nan, torch.nan]], dtype=torch.float64)
     factors = [dropout.factor(shape, 0.5).double() for shape in ((S, B, H), (S, L - 1, B, H))]
     inputs = [torch.randn(B), torch.randn(L, B, H), torch.randn(L, B, H), network.head.weight, network.head.bias]
     inputs = [tensor.detach().double().requires_grad_() for tensor in inputs]
     weights = [weight for layer in network.decoder.all_weights for weight in layer]
 
-    def run(fed: Tensor, hidden: Tensor, cell: Tensor, *rest: Tensor) -> Tensor:
-        return decoder.Decoder.apply(fed, hidden, cell, teacher, *factors, *rest)
+    def run(decoder_input: Tensor, hidden: Tensor, cell: Tensor, *rest: Tensor) -> Tensor:
+        return decoder.Decoder.apply(decoder_input, hidden, cell, teacher_targets, *factors, *rest)
 
     assert torch.autograd.gradcheck(run, (*inputs, *weights))
 
@@ -340,9 +340,9 @@ def test_dropout_reaches_the_decoder_in_training_only():
 
 
 def test_the_decoder_is_taken_on_the_cpu_for_nn_lstm_alone():
-    assert decoder.takes(nn.LSTM(1, 2), torch.zeros(1))
-    assert not decoder.takes(seq2seq.ManualLSTM(1, 2), torch.zeros(1))
-    assert not decoder.takes(nn.LSTM(1, 2), torch.zeros(1, device="meta"))
+    assert decoder.is_supported(nn.LSTM(1, 2), torch.zeros(1))
+    assert not decoder.is_supported(seq2seq.ManualLSTM(1, 2), torch.zeros(1))
+    assert not decoder.is_supported(nn.LSTM(1, 2), torch.zeros(1, device="meta"))
 
 
 def test_the_decoder_under_autocast_computes_in_fp32():

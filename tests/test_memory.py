@@ -28,9 +28,9 @@ from stages.tasks import classify
 from stages.training import loop
 from stages.training.batches import Batch, Split, load_split
 from stages.training.device import open_device
-from stages.training.memory import OutOfMemory, Relief, free_cache, is_out_of_memory
+from stages.training.memory import OomPolicy, OutOfMemory, free_cache, is_out_of_memory
 from stages.training.step import Step
-from stages.training.trainer import Epoch, Fit, on_cpu
+from stages.training.trainer import Epoch, Trainer, on_cpu
 from tests.conftest import ROOT, TINY, environment, make_project, make_table, settle, stage
 from tests.test_report import make_row, make_run
 from tests.test_training import SETTINGS, finish, fit_on, identity
@@ -113,17 +113,17 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
     torch.manual_seed(0)
     network = models.build(model, models.Shape(32, 3, 64, per_step=False))
     val = Split({name: tensor[:64].clone() for name, tensor in split.tensors.items()}, device)
-    fit = Fit(network, split, val, settings, classify.Task({"classes": ["a", "b", "c"]}))
+    trainer = Trainer(network, split, val, settings, classify.Task({"classes": ["a", "b", "c"]}))
     if at_load is not None:
         leave(at_load)
-    fit.relief.hold()
+    trainer.oom.make_resident()
     network.train()
-    for number, batch in enumerate(fit.training_batches()):
+    for number, batch in enumerate(trainer.training_batches()):
         if number == 0 and at_first_step is not None:
             leave(at_first_step)
-        fit.step(batch)
-        fit.schedule.step()
-    return {"weights": digest(network), "parts": fit.step.accumulation, "taken": fit.relief.taken}
+        trainer.step(batch)
+        trainer.schedule.step()
+    return {"weights": digest(network), "parts": trainer.step.accumulation, "taken": trainer.oom.actions}
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def one_step(mib: float | None) -> dict[str, Any]:
         found = {"error": str(error)}
     lift()
     weights = [parameter.double().abs().sum().item() for parameter in step.parameters]
-    return {**found, "weights": weights, "parts": step.accumulation, "taken": step.relief.taken}
+    return {**found, "weights": weights, "parts": step.accumulation, "taken": step.oom.actions}
 
 
 def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_sentence():
@@ -203,7 +203,7 @@ def an_optimizer_that_does_not_fit() -> dict[str, Any]:
         step = step_of(models.build(wide, models.Shape(4, 3, 4, per_step=False)), accumulation=4)
         before, failed = digest(step.model), ""
         if mib:
-            step.relief.recompute()  # nothing else is left to try
+            step.oom.recompute()  # nothing else is left to try
             leave(mib)
             try:
                 step(batch)
@@ -227,12 +227,12 @@ def outputs(mib: float | None) -> dict[str, Any]:
     open_device(identity("cpu"), threads=1, deterministic=True)
     torch.manual_seed(0)
     model = models.build(LARGE, models.Shape(4, 3, 128, per_step=False))
-    batch, relief = random_batch(512, 128), Relief()
+    batch, oom = random_batch(512, 128), OomPolicy()
     if mib is not None:
         leave(mib)
-    found = loop.outputs_of(model, iter([batch]), relief)
+    found = loop.predict_outputs(model, iter([batch]), oom)
     lift()
-    return {"outputs": found.tolist(), "passes": relief.num_passes, "taken": relief.taken}
+    return {"outputs": found.tolist(), "passes": oom.num_passes, "taken": oom.actions}
 
 
 def test_what_needs_no_gradients_goes_through_in_smaller_parts_too():
@@ -245,7 +245,7 @@ def test_what_needs_no_gradients_goes_through_in_smaller_parts_too():
 def test_what_is_no_lack_of_memory_is_not_answered_as_such():
     tried = []
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        Relief().through(lambda: torch.ones(2, 3) @ torch.ones(2, 3), lambda: tried.append(1) or "tried")
+        OomPolicy().run_with_fallbacks(lambda: torch.ones(2, 3) @ torch.ones(2, 3), lambda: tried.append(1) or "tried")
     assert not tried
     assert not is_out_of_memory(FileNotFoundError("out of memory"))
     assert not is_out_of_memory(RuntimeError("could not create a primitive descriptor for a matmul primitive"))
@@ -254,11 +254,11 @@ def test_what_is_no_lack_of_memory_is_not_answered_as_such():
 def kernels_that_onednn_cannot_make() -> dict[str, Any]:
     """Values of 40 to 160 numbers, each size with a kernel of its own, in 300 KiB."""
     open_device(identity("cpu"), threads=1, deterministic=True)
-    relief, values = Relief(), [torch.linspace(-1, 1, 40 * n) for n in range(1, 5)]
+    oom, values = OomPolicy(), [torch.linspace(-1, 1, 40 * n) for n in range(1, 5)]
     leave(0.3)
-    found = [relief.through(lambda x=x: torch.nn.functional.gelu(x)).tolist() for x in values]
+    found = [oom.run_with_fallbacks(lambda x=x: torch.nn.functional.gelu(x)).tolist() for x in values]
     lift()
-    return {"values": found, "taken": relief.taken}
+    return {"values": found, "taken": oom.actions}
 
 
 def test_where_memory_runs_out_in_onednn_it_is_done_without():
@@ -347,9 +347,9 @@ def stage_within(mib: float, words: tuple[str, ...]) -> None:
 
 def finished(process: subprocess.Popen[str]) -> str:
     """What it said."""
-    said, errors = process.communicate()
+    message, errors = process.communicate()
     assert process.returncode == 0, errors
-    return said
+    return message
 
 
 def read_run(project: Path, name: str) -> Any:
@@ -378,21 +378,21 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
-    said = process.communicate()[0]
+    message = process.communicate()[0]
     assert process.returncode == -signal.SIGKILL
 
     resumed = finished(start_within(ENOUGH, killed, "train", "tiny", "cpu"))
     assert "going on from" in resumed and "out of memory" not in resumed
     measured = read_run(killed, "measured.json")
-    taken = measured["out_of_memory"]
-    assert len(taken) > 2 and all(f"out of memory: {done}\n" in said for done in taken)
-    assert taken[0] == FREED and taken[1].startswith("the data (")
-    assert measured["said"]["out_of_memory"] == f"memory ran out: {', then '.join(taken)}"
+    actions = measured["out_of_memory"]
+    assert len(actions) > 2 and all(f"out of memory: {done}\n" in message for done in actions)
+    assert actions[0] == FREED and actions[1].startswith("the data (")
+    assert measured["summary_lines"]["out_of_memory"] == f"memory ran out: {', then '.join(actions)}"
     tags = tags_in_mlflow(killed)
-    assert (tags["out_of_memory"], tags["status"]) == ("; ".join(taken), "FINISHED")
+    assert (tags["out_of_memory"], tags["status"]) == ("; ".join(actions), "FINISHED")
 
     # The result is that of a training which did all of it from its first step on: not a bit of what failed is left.
-    parts = 2 ** sum("is trained on in" in done for done in taken)
+    parts = 2 ** sum("is trained on in" in done for done in actions)
     params = params.replace("accumulation: 1", f"accumulation: {parts}").replace("residency: auto", "residency: host")
     asked = prepared(tmp_path / "asked", params, 320, 96)
     finished(start_within(ENOUGH, asked, "train", "tiny", "cpu"))
@@ -429,7 +429,7 @@ def of_long_sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_result(of_long_sequences: Path):
     process = start_within(20, of_long_sequences, "train", "tiny", "cpu")
-    said, errors = process.communicate()
+    message, errors = process.communicate()
     assert process.returncode == 1
     (sentence,) = errors.splitlines()
     steps = [
@@ -439,7 +439,7 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
     ]
     assert sentence.startswith("error: out of memory (") and sentence.endswith(", then ".join(steps))
     assert f", {RECOMPUTED}; what is left to you: " in sentence
-    assert f"out of memory: {RECOMPUTED}\n" in said
+    assert f"out of memory: {RECOMPUTED}\n" in message
     assert not (of_long_sequences / "results/runs/tiny/cpu/measured.json").exists()
     tags = tags_in_mlflow(of_long_sequences)
     assert tags["status"] == "FAILED" and tags["out_of_memory"].endswith(RECOMPUTED)
@@ -450,11 +450,11 @@ def uninterrupted(state_file: str) -> str:
     from stages import train
 
     torch._C._set_mkldnn_enabled(False)  # see stage_within
-    fit = train.make_fit(train.Job.of("tiny", "cpu"), "cpu", None)
-    fit.epoch()
-    torch.save(on_cpu(fit.state()), state_file)
-    fit.epoch()
-    return digest(fit.model)
+    trainer = train.make_trainer(train.Job.of("tiny", "cpu"), "cpu", None)
+    trainer.epoch()
+    torch.save(on_cpu(trainer.state()), state_file)
+    trainer.epoch()
+    return digest(trainer.model)
 
 
 def taken_over(state_file: str, folder: str) -> dict[str, Any]:
@@ -464,21 +464,21 @@ def taken_over(state_file: str, folder: str) -> dict[str, Any]:
 
     torch._C._set_mkldnn_enabled(False)
     job = train.Job.of("tiny", "cpu")
-    fit = train.make_fit(job, "cpu", torch.load(state_file, weights_only=True))
+    trainer = train.make_trainer(job, "cpu", torch.load(state_file, weights_only=True))
 
-    def elsewhere(state: dict[str, Any] | None, taken: list[str]) -> Fit:
+    def elsewhere(state: dict[str, Any] | None, actions: list[str]) -> Trainer:
         lift()
-        return train.on_the_cpu(job, state, taken)
+        return train.on_the_cpu(job, state, actions)
 
     leave(20)
-    fit, epoch = train.next_epoch(fit, Journal(Path(folder), None), elsewhere)
+    trainer, epoch = train.next_epoch(trainer, Journal(Path(folder), None), elsewhere)
     journal = [json.loads(line) for line in (Path(folder) / "journal.jsonl").read_text().splitlines()]
     return {
-        "weights": digest(fit.model),
+        "weights": digest(trainer.model),
         "epoch": epoch.number,
-        "taken": fit.relief.taken,
-        "parts": fit.step.accumulation,
-        "moved": fit.state()["relief"]["moved"],
+        "taken": trainer.oom.actions,
+        "parts": trainer.step.accumulation,
+        "moved": trainer.state()["oom"]["moved"],
         "tags": [entry["tags"] for entry in journal],
     }
 
@@ -506,9 +506,9 @@ def test_another_device_takes_over_at_the_start_of_the_epoch_and_gives_what_it_w
 def rows(seconds: dict[int, float], first_elsewhere: int) -> list[dict[str, Any]]:
     """timings.csv of epochs, the first of which is warm-up."""
     made = []
-    for number, taken in seconds.items():
+    for number, actions in seconds.items():
         measured = Measurement(
-            seconds=taken, cpu_share=1.0, peak_allocated_mib=None if number >= first_elsewhere else 7.0
+            seconds=actions, cpu_share=1.0, peak_allocated_mib=None if number >= first_elsewhere else 7.0
         )
         epoch = Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, Measurement(seconds=0.5), True)
         made.append(timing_row(epoch, 100, 1, is_elsewhere=number >= first_elsewhere))
@@ -531,15 +531,17 @@ def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: 
     from stages import compare
     from stages.figures import overview, report, training
 
-    more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "said": {}}
+    more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "summary_lines": {}}
     untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}
     gpu = {**make_row(device="cuda"), **more, **untimed}
     cpu = {**make_row(), **more, "finished_on": "cpu", "epochs": [1.0, 2.0]}
-    said = compare.verdict([cpu, gpu])
-    assert said == "sign: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
+    message = compare.verdict([cpu, gpu])
+    assert (
+        message == "sign: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
+    )
     relieved = {**make_row(device="cuda"), **more, "epochs": [1.0, 2.0], "out_of_memory": ["smaller parts"]}
     assert compare.verdict([cpu, relieved]).endswith("because memory ran out while training on cuda.")
-    lines = compare.markdown([cpu, gpu], [said]).splitlines()
+    lines = compare.markdown([cpu, gpu], [message]).splitlines()
     assert "| 0.250 | 1,564 |" in lines[2] and "| none | none |" in lines[3]
     assert report.comparison([cpu, gpu]).count(">none<") == 2
     (tmp_path / "compare.json").write_text(json.dumps({"rows": [cpu, gpu]}))
@@ -589,7 +591,7 @@ def test_on_a_gpu_too_smaller_parts_give_what_the_whole_batch_gives(whole_gpu: N
         room = (torch.cuda.max_memory_reserved() - before) / 2**20
         found.append((loss, [weight.double().abs().sum().item() for weight in step.parameters], step.accumulation))
     (loss, weights, parts), (again, same, more_parts) = found
-    assert parts == 1 and more_parts > 1 and step.relief.taken[0] == FREED
+    assert parts == 1 and more_parts > 1 and step.oom.actions[0] == FREED
     assert again == pytest.approx(loss, rel=1e-4) and same == pytest.approx(weights, rel=1e-4)
 
 
@@ -611,18 +613,20 @@ def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(tmp_path
         val.tensors = {name: tensor[:64].to(device) for name, tensor in val.tensors.items()}
         torch.manual_seed(0)
         network = models.build(model, models.Shape(32, 3, 64, per_step=False)).to(device)
-        fit = Fit(network, train, Split(val.tensors, device), settings, classify.Task({"classes": ["a", "b", "c"]}))
-        fit.relief.hold()
+        trainer = Trainer(
+            network, train, Split(val.tensors, device), settings, classify.Task({"classes": ["a", "b", "c"]})
+        )
+        trainer.oom.make_resident()
         network.train()
-        for number, batch in enumerate(fit.training_batches()):
+        for number, batch in enumerate(trainer.training_batches()):
             if number == 3 and is_limited:
                 leave_in_gpu(0)
-            fit.step(batch)
-            fit.schedule.step()
+            trainer.step(batch)
+            trainer.schedule.step()
         weights.append(on_cpu(network.state_dict()))
         if not is_limited:
-            del fit, network, batch
-    assert fit.relief.streams and fit.step.accumulation == 1, fit.relief.taken
+            del trainer, network, batch
+    assert trainer.oom.streams and trainer.step.accumulation == 1, trainer.oom.actions
     for name, one in weights[0].items():
         assert torch.equal(one, weights[1][name]), name
 
@@ -658,17 +662,20 @@ def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: boo
         assert done.returncode == 1 and "set train.on_out_of_memory to cpu" in done.stderr.splitlines()[-1]
         return
     assert done.returncode == 0, done.stderr
-    said = "the training goes on on the CPU, from the start of epoch 1"
-    assert f"out of memory: {said}" in done.stdout and "finished on the CPU" in done.stdout
+    message = "the training goes on on the CPU, from the start of epoch 1"
+    assert f"out of memory: {message}" in done.stdout and "finished on the CPU" in done.stdout
     folder = project / "results/runs/tiny/auto"
     measured, timings = (json.loads((folder / name).read_text()) for name in ("measured.json", "timings.json"))
-    assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu") and said in measured["out_of_memory"]
-    assert timings["epoch_seconds"] is None and "those on the CPU do not count" in measured["absent"]["epoch_seconds"]
-    assert "outputs were on cpu in each of 3 epochs" in measured["said"]["device"]
+    assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu") and message in measured["out_of_memory"]
+    assert (
+        timings["epoch_seconds"] is None
+        and "those on the CPU do not count" in measured["missing_reasons"]["epoch_seconds"]
+    )
+    assert "outputs were on cpu in each of 3 epochs" in measured["summary_lines"]["device"]
     tags = tags_in_mlflow(project)
-    assert tags["finished_on"] == "cpu" and tags["out_of_memory"].endswith(said)
+    assert tags["finished_on"] == "cpu" and tags["out_of_memory"].endswith(message)
     stage(project, "evaluate", "tiny", "auto")
-    assert said in stage(project, "compare").stdout
+    assert message in stage(project, "compare").stdout
 
 
 @pytest.mark.gpu
@@ -679,9 +686,9 @@ def test_a_gpus_training_goes_on_from_a_state_on_the_cpu_on_either_device(tmp_pa
     for device in ("cuda", "cpu"):
         begun = fit_on("cuda", "device", tmp_path, settings)
         begun.epoch(), begun.epoch()
-        fit = fit_on(device, "device", tmp_path, settings)
-        fit.restore(on_cpu(begun.state()))
-        weights, last_losses = finish(fit)
+        trainer = fit_on(device, "device", tmp_path, settings)
+        trainer.restore(on_cpu(begun.state()))
+        weights, last_losses = finish(trainer)
         assert last_losses == pytest.approx(losses[2:], rel=1e-3)
         for name, weight in weights.items():
             torch.testing.assert_close(weight, whole[name], rtol=1e-2, atol=1e-3)

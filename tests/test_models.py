@@ -228,10 +228,10 @@ def test_skill_comes_with_an_interval_that_holds_it():
 def test_a_network_that_does_not_beat_persistence_is_told_so():
     metrics = dict.fromkeys(["mae", "persistence_mae", "linear_mae", "linear_skill", "skill"], 1.0)
     metrics |= {"directional_accuracy": 0.5, "linear_directional_accuracy": 0.5}
-    said = lambda low, high: forecast.verdict({**metrics, "skill_low": low, "skill_high": high}, "Close")  # noqa: E731
-    assert "network beats persistence" in said(0.01, 0.1)
-    assert "does not beat persistence: the two cannot be told apart" in said(-0.01, 0.1)
-    assert "does not beat persistence: it is worse" in said(-0.1, -0.01)
+    message = lambda low, high: forecast.verdict({**metrics, "skill_low": low, "skill_high": high}, "Close")  # noqa: E731
+    assert "network beats persistence" in message(0.01, 0.1)
+    assert "does not beat persistence: the two cannot be told apart" in message(-0.01, 0.1)
+    assert "does not beat persistence: it is worse" in message(-0.1, -0.01)
 
 
 def test_scores_are_those_of_scikit_learn():
@@ -326,9 +326,9 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
     device = torch.device("cuda", 0)
     values, mask, targets = (tensor.to(device) for tensor in batch(task_name))
     rows = torch.arange(len(values), device=device)
-    teacher = targets if model_name == "seq2seq" else None
+    teacher_targets = targets if model_name == "seq2seq" else None
     losses: dict[str, list[float]] = {}
-    for way in ("eager", "graph"):
+    for execution_mode in ("eager", "graph"):
         task, model = made(task_name, model_name)
         model = model.to(device)
         rate = torch.tensor(1e-3, device=device)
@@ -339,10 +339,10 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
             clip_norm=1.0,
             accumulation=1,
             precision="fp32",
-            way=way,
+            execution_mode=execution_mode,
             device=device,
         )
-        losses[way] = [step(Batch(values, mask, targets, rows, teacher)).item() for _ in range(10)]
-        assert step.instead == "" and (way == "eager" or step.graph.is_captured)
+        losses[execution_mode] = [step(Batch(values, mask, targets, rows, teacher_targets)).item() for _ in range(10)]
+        assert step.fallback_reason == "" and (execution_mode == "eager" or step.graph.is_captured)
     assert losses["graph"] == pytest.approx(losses["eager"], rel=1e-3)
     assert losses["graph"][-1] < losses["graph"][0]

@@ -33,7 +33,7 @@ def planned(table: Path, *options: str, name: str = "mine") -> new_workload.Plan
 
 
 def chosen(plan: new_workload.Plan) -> dict[str, str]:
-    return {what: which for what, which, _ in plan.said}
+    return {what: which for what, which, _ in plan.message}
 
 
 def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
@@ -64,11 +64,11 @@ def test_the_commands_of_the_document_make_a_tracked_result(
     monkeypatch.chdir(project)
     exec(script, {})
     assert len(commands.splitlines()) == 2
-    said = [run(project, *shlex.split(command)).stdout for command in commands.splitlines()]
+    message = [run(project, *shlex.split(command)).stdout for command in commands.splitlines()]
     settle(project)
 
-    assert "interpolate: 66 of 6,633 cells are empty" in said[0]
-    assert "Stage 'train@tiny-cpu' didn't change, skipping" in said[1]
+    assert "interpolate: 66 of 6,633 cells are empty" in message[0]
+    assert "Stage 'train@tiny-cpu' didn't change, skipping" in message[1]
     summary = json.loads((project / "data/prepared/gesture/summary.json").read_text())
     assert summary["classes"] == ["push", "swipe", "twist"]
     assert (summary["num_filled"], summary["min_steps"], summary["max_steps"]) == (66, 16, 32)
@@ -136,7 +136,7 @@ def test_one_series_is_for_forecast(tmp_path: Path):
     assert (params.columns.time, params.columns.target, params.columns.features) == ("when", "value", ("wind",))
     assert (params.interval, params.transform, params.missing) == ("1h", "difference", "skip")
     assert plan.summary["num_missing"] == 2
-    assert ("missing", "skip", "2 of 600 points are missing or incomplete") in plan.said
+    assert ("missing", "skip", "2 of 600 points are missing or incomplete") in plan.message
 
     plan = planned(
         saved(table, tmp_path / "t.csv"), "--target", "wind", "--interval", "2h", "--horizon", "3", "--input-steps", "9"
@@ -348,8 +348,8 @@ def test_it_never_overwrites(project: Path, tmp_path: Path, capsys: pytest.Captu
     (project / "data/raw/taken").mkdir()
     table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
     assert new_workload.main([name, str(table)]) == 1
-    said = capsys.readouterr().err
-    assert words in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert words in message and message.count("\n") == 1
     assert everything(project) == before
 
 

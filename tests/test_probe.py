@@ -16,7 +16,7 @@ from stages.params.schema import GRU, Augment, Train, Transformer
 from stages.tasks import classify
 from stages.training.batches import Split
 from stages.training.step import Step
-from stages.training.trainer import Fit
+from stages.training.trainer import Trainer
 from tests.test_training import SETTINGS, assert_identical, finish, fit_on
 
 NONE = Augment(group=1, mix=0.0, shift=0.0, warp=0.0)
@@ -26,7 +26,7 @@ LARGE = Transformer("transformer", hidden_size=256, num_layers=2, num_heads=4, f
 
 def planted(
     settings: Train, num_steps: int, split_type: type[Split] = Split, model: nn.Module | None = None, features: int = 4
-) -> Fit:
+) -> Trainer:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     tensors = {
@@ -36,7 +36,7 @@ def planted(
     }
     split = split_type(tensors, torch.device("cpu"))
     model = model or models.build(settings.model, models.Shape(features, 3, num_steps, per_step=False))
-    return Fit(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
+    return Trainer(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
 
 
 class Slow(Split):
@@ -59,14 +59,14 @@ class Reduce(nn.Module):
         return self.head(values[:, ::16].mean(1))
 
 
-def found(fit: Fit) -> Probe:
-    result = probe(fit)
+def found(trainer: Trainer) -> Probe:
+    result = probe(trainer)
     assert isinstance(result, Probe)
     assert sum(result.shares().values()) == pytest.approx(1.0)
     assert result.sentence().startswith(f"{result.bound}-bound: ")
     numbers = result.numbers()
     assert all(isinstance(value, int | float) for value in numbers.values())
-    assert all(name not in numbers and reason for name, reason in result.absent.items())
+    assert all(name not in numbers and reason for name, reason in result.missing_reasons.items())
     return result
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_copied_to_a_cpu_and_what_only_a_gpu_has_is_absent():
     result = found(planted(replace(SETTINGS, model=SMALL, augment=NONE), 5))
     assert result.copy_seconds == 0.0 and result.pinned_bytes_per_second is None and result.device_seconds is None
     for name in ("pinned_bytes_per_second", "device_seconds", "num_kernels", "memory_context_mib"):
-        assert "the device is the CPU" in result.absent[name]
+        assert "the device is the CPU" in result.missing_reasons[name]
 
 
 def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pytest.MonkeyPatch):
@@ -128,7 +128,7 @@ def test_the_peak_is_that_of_the_precision(precision: str, dtype: torch.dtype, m
     monkeypatch.setattr(probing, "matrix_rate", lambda device, dtype: measured.append(dtype) or rate(device, dtype))
     result = found(planted(replace(SETTINGS, model=SMALL, augment=NONE, precision=precision), 5))
     assert measured == [dtype]
-    assert f"precision {'bf16' if precision == 'fp32' else 'fp32'}" in {*result.gains, *result.absent}
+    assert f"precision {'bf16' if precision == 'fp32' else 'fp32'}" in {*result.gains, *result.missing_reasons}
 
 
 def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.MonkeyPatch):
@@ -143,8 +143,11 @@ def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.Mon
     monkeypatch.setattr(probing, "has_cores", lambda threads: False)
     result = found(planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Single(4)))
     assert not result.gains and result.sentence().endswith("nothing that was tried would make it 1.1 times as fast")
-    assert result.absent["precision bf16"] == "failed: no such kernel for BFloat16"
-    assert result.absent["batch 16"] == "failed: too large" and "cores are taken" in result.absent["threads 2"]
+    assert result.missing_reasons["precision bf16"] == "failed: no such kernel for BFloat16"
+    assert (
+        result.missing_reasons["batch 16"] == "failed: too large"
+        and "cores are taken" in result.missing_reasons["threads 2"]
+    )
 
 
 def test_a_batch_that_does_not_fit_is_said():
@@ -170,18 +173,18 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
     streamed = replace(gpu, data_seconds=0.01, wait_seconds=0.006, copy_seconds=0.009, gather_seconds=0.004, **rates)
     assert streamed.sentence().startswith("copy-bound: 75% of a step is waiting for the copy to the GPU, at 50% of the")
     assert replace(streamed, gather_seconds=0.01).bound == "data"
-    untold = replace(gpu, device_seconds=None, num_kernels=None, absent={"num_kernels": "no profiler"})
+    untold = replace(gpu, device_seconds=None, num_kernels=None, missing_reasons={"num_kernels": "no profiler"})
     assert untold.bound == "launch" and untold.missing_sentence() == "not measured: num_kernels (no profiler)"
 
 
-def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = True) -> Fit:
+def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = True) -> Trainer:
     device = torch.device("cuda", 0)
-    fit = planted(settings, num_steps, features=features)
-    tensors = {name: tensor.repeat(8, *[1] * (tensor.ndim - 1)) for name, tensor in fit.train_split.tensors.items()}
+    trainer = planted(settings, num_steps, features=features)
+    tensors = {name: tensor.repeat(8, *[1] * (tensor.ndim - 1)) for name, tensor in trainer.train_split.tensors.items()}
     if resident:
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
     split = Split(tensors, device)
-    return Fit(fit.model.to(device), split, split, settings, fit.task)
+    return Trainer(trainer.model.to(device), split, split, settings, trainer.task)
 
 
 @pytest.mark.gpu
@@ -200,18 +203,18 @@ def test_a_small_model_on_a_gpu_is_bound_by_launching_and_wants_a_graph():
     assert result.bound == "launch" and "the GPU computes" in result.sentence()
     assert result.num_kernels > 10 and 0 < result.device_seconds < result.host_seconds
     assert "step graph" in result.gains and result.copy_seconds == 0.0
-    assert "memory_context_mib" in result.numbers() or result.absent["memory_context_mib"]
+    assert "memory_context_mib" in result.numbers() or result.missing_reasons["memory_context_mib"]
 
 
 @pytest.mark.gpu
 def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     settings = replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16)
-    fit = on_gpu(replace(settings, step="graph"), 40)
-    result = found(fit)
+    trainer = on_gpu(replace(settings, step="graph"), 40)
+    result = found(trainer)
     assert "step graph" not in result.gains
-    assert not fit.step.graph.is_captured and fit.step.graph.num_done == 0
+    assert not trainer.step.graph.is_captured and trainer.step.graph.num_done == 0
     untouched = on_gpu(replace(settings, step="graph"), 40)
-    assert fit.epoch().train_loss == untouched.epoch().train_loss
+    assert trainer.epoch().train_loss == untouched.epoch().train_loss
 
 
 @pytest.mark.gpu
@@ -229,25 +232,25 @@ def test_time_in_kernels_that_overlap_counts_once():
 
 def test_arithmetic_is_counted_not_guessed():
     """A GRU step: three gates, from input and state. The backward pass costs twice the forward one, less what nobody asks for."""
-    fit = planted(replace(SETTINGS, model=SMALL, augment=NONE), 10)
-    batch = fit.one_batch(16)
+    trainer = planted(replace(SETTINGS, model=SMALL, augment=NONE), 10)
+    batch = trainer.one_batch(16)
     forward = 16 * 10 * 2 * (3 * 4 * 4 + 3 * 4 * 4) + 16 * 2 * 8 * 3
-    assert 2.0 * forward < count_flop(fit, batch) <= 3 * forward
+    assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
 
 
 def test_bytes_are_those_that_operators_read_and_write():
     """Twice the batch: what grows are its tensors. 100 of 1600 steps are read, and nothing goes back as far as the values."""
-    fit = planted(replace(SETTINGS, augment=NONE), 1600, Split, Reduce(4))
-    one, two = (count_bytes(fit, fit.one_batch(size)) for size in (16, 32))
+    trainer = planted(replace(SETTINGS, augment=NONE), 1600, Split, Reduce(4))
+    one, two = (count_bytes(trainer, trainer.one_batch(size)) for size in (16, 32))
     values = 16 * 100 * 4 * 4
     assert values < two - one < 1.3 * values
 
 
 def test_memory_is_accounted_for_by_what_it_is_for():
-    fit = planted(replace(SETTINGS, model=LARGE, augment=NONE, batch_size=16), 64)
-    result = probe(fit)
+    trainer = planted(replace(SETTINGS, model=LARGE, augment=NONE, batch_size=16), 64)
+    result = probe(trainer)
     assert isinstance(result, Probe)
-    weights = sum(parameter.nbytes for parameter in fit.model.parameters()) / 2**20
+    weights = sum(parameter.nbytes for parameter in trainer.model.parameters()) / 2**20
     needs = result.memory_mib
     assert needs["weights"] == needs["gradients"] == pytest.approx(weights)
     assert needs["optimizer"] == pytest.approx(2 * weights, rel=0.01)

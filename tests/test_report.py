@@ -46,7 +46,9 @@ def make_run(device: str = "cpu", num_epochs: int = 12, num_warmup: int = 1) -> 
             }
             for n in epochs
         ],
-        "absent": dict.fromkeys(training.VRAM, REASON) if device == "cpu" else {"process_mib": "NVML lists no process"},
+        "missing_reasons": dict.fromkeys(training.VRAM, REASON)
+        if device == "cpu"
+        else {"process_mib": "NVML lists no process"},
         "metrics": {"accuracy": 0.97, "loss": 0.2},
     }
 
@@ -100,7 +102,7 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97) -
         "samples_per_second": 1564.5,
         "train_seconds": 10.9,
         "peak_allocated_mib": None if device == "cpu" else 212.4,
-        "absent": {"peak_allocated_mib": REASON} if device == "cpu" else {},
+        "missing_reasons": {"peak_allocated_mib": REASON} if device == "cpu" else {},
         "measured_at": "2026-11-21T06:19:40+0000",
         "measured_on": "desk",
         "sentence": f"Of 180 sequences 175 are named correctly, {NASTY} among them.",

@@ -14,7 +14,7 @@ def test_a_sweep_of_a_workload(tmp_path: Path):
     project = make_project(tmp_path / "project")
     stage(project, "hardware")
     stage(project, "preprocess", "tiny")
-    said = run(
+    message = run(
         project,
         sys.executable,
         "-m",
@@ -32,7 +32,7 @@ def test_a_sweep_of_a_workload(tmp_path: Path):
     assert [int(row["batch_size"]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]  # more than the 36 there are
     memory = [float(row["peak_mib"]) for row in rows]
     assert memory == sorted(memory) and all(float(row["samples_per_second"]) > 0 for row in rows)
-    assert "of the best" in said and "cpu: every size up to 64 fits" in said
+    assert "of the best" in message and "cpu: every size up to 64 fits" in message
     assert (project / "results/sweep/tiny.png").read_bytes().startswith(b"\x89PNG")
     wrong = run(project, sys.executable, "-m", "stages.tools.sweep", "tini", check=False)
     assert wrong.returncode == 1 and "did you mean 'tiny'" in wrong.stdout and "Traceback" not in wrong.stdout
@@ -58,7 +58,7 @@ def test_a_sweep_on_the_gpu_measures_its_memory(tmp_path: Path):
     project = make_project(tmp_path / "project")
     stage(project, "hardware")
     stage(project, "preprocess", "tiny")
-    said = run(
+    message = run(
         project, sys.executable, "-m", "stages.tools.sweep", "tiny", "--largest", "256", "--seconds", "0.05"
     ).stdout
-    assert "cuda, batch 256: " in said and "cuda: every size up to 256 fits" in said
+    assert "cuda, batch 256: " in message and "cuda: every size up to 256 fits" in message

@@ -19,9 +19,9 @@ from stages.params.schema import GRU, Augment, Train
 from stages.preload import ALIGNMENT_BYTES, checksum, choose_residency, measure_load, pack
 from stages.records.checkpoint import Checkpoint
 from stages.tasks import classify
-from stages.training.batches import Split, in_order, load_split, shuffled
+from stages.training.batches import Split, load_split, sequential_indices, shuffled
 from stages.training.device import open_device
-from stages.training.trainer import Fit
+from stages.training.trainer import Trainer
 
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
@@ -46,7 +46,7 @@ def identity(device: str) -> dict:
     return {"kind": device, "name": device, "driver": None}
 
 
-def fit_on(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> Fit:
+def fit_on(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> Trainer:
     where = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
     path = folder / "split.safetensors"
     if not path.exists():
@@ -54,14 +54,14 @@ def fit_on(device: str, residency: str, folder: Path, settings: Train = SETTINGS
     split = load_split(path, where, residency)
     torch.manual_seed(settings.seed)
     model = models.build(settings.model, models.Shape(4, 3, 9, per_step=False)).to(where)
-    return Fit(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
+    return Trainer(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
 
 
-def finish(fit: Fit) -> tuple[dict[str, torch.Tensor], list[float]]:
+def finish(trainer: Trainer) -> tuple[dict[str, torch.Tensor], list[float]]:
     losses = []
-    while fit.epochs_done < fit.params.epochs:
-        losses.append(fit.epoch().train_loss)
-    return {name: tensor.cpu() for name, tensor in fit.model.state_dict().items()}, losses
+    while trainer.epochs_done < trainer.params.epochs:
+        losses.append(trainer.epoch().train_loss)
+    return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses
 
 
 def assert_identical(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -82,7 +82,7 @@ def test_batches_cover_every_row_once_and_the_last_may_be_smaller():
 def test_evaluation_keeps_the_order():
     split = Split(tensors(10), torch.device("cpu"))
     assert torch.equal(
-        torch.cat([batch.targets for batch in split.batches(in_order(split), 3)]), split.tensors["targets"]
+        torch.cat([batch.targets for batch in split.batches(sequential_indices(split), 3)]), split.tensors["targets"]
     )
 
 
@@ -133,7 +133,7 @@ def test_vram_peaks_are_measured():
     assert measured.peak_allocated_mib >= 8
     assert measured.peak_reserved_mib >= measured.peak_allocated_mib
     assert measured.process_mib is None or measured.process_mib > measured.peak_reserved_mib
-    assert (measured.process_mib is None) == ("process_mib" in measured.absent)
+    assert (measured.process_mib is None) == ("process_mib" in measured.missing_reasons)
 
 
 @pytest.mark.gpu
@@ -157,7 +157,7 @@ def test_what_a_cpu_cannot_have_is_absent_with_its_reason():
     with measure(torch.device("cpu")) as measured:
         pass
     for name in ("peak_allocated_mib", "process_mib", "gpu_busy_share", "energy_joules"):
-        assert getattr(measured, name) is None and "no GPU" in measured.absent[name]
+        assert getattr(measured, name) is None and "no GPU" in measured.missing_reasons[name]
     assert measured.peak_rss_mib > 10
 
 
@@ -187,7 +187,7 @@ def test_a_captured_step_trains_as_the_eager_one(accumulation: int, tmp_path: Pa
     eager, losses = finish(fit_on("cuda", "device", tmp_path, settings))
     captured = fit_on("cuda", "device", tmp_path, replace(settings, step="graph"))
     weights, graph_losses = finish(captured)
-    assert captured.step.instead == "" and captured.step.graph.is_captured
+    assert captured.step.fallback_reason == "" and captured.step.graph.is_captured
     assert len(captured.step.graph.inputs[3]) == settings.batch_size  # not the ragged batch
     assert graph_losses == pytest.approx(losses, rel=1e-4)
     for name in eager:
@@ -209,9 +209,9 @@ def test_bf16_trains_too_and_fp16_wants_a_gpu(tmp_path: Path):
 
 
 def test_what_cannot_be_captured_is_done_eagerly_and_says_so(tmp_path: Path):
-    fit = fit_on("cpu", "device", tmp_path, replace(SETTINGS, step="graph"))
-    fit.epoch()
-    assert fit.absent["step: graph"] == "CUDA graphs need a CUDA device"
+    trainer = fit_on("cpu", "device", tmp_path, replace(SETTINGS, step="graph"))
+    trainer.epoch()
+    assert trainer.missing_reasons["step: graph"] == "CUDA graphs need a CUDA device"
 
 
 def test_packed_data_starts_on_a_cache_line(tmp_path: Path):
@@ -236,13 +236,13 @@ def test_a_damaged_or_foreign_checkpoint_is_not_loaded(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {"parameters": 1, "data": 1})
     checkpoint.save({"weight": torch.ones(3)})
     other = Checkpoint(tmp_path / "cpu-2.pt", {"parameters": 2, "data": 1})
-    state, said = other.load(torch.device("cpu"))
-    assert state is None and said.endswith("it was made with other parameters")
+    state, message = other.load(torch.device("cpu"))
+    assert state is None and message.endswith("it was made with other parameters")
     raw = bytearray(checkpoint.path.read_bytes())
     raw[len(raw) // 2] ^= 1
     checkpoint.path.write_bytes(raw)
-    state, said = checkpoint.load(torch.device("cpu"))
-    assert state is None and "is damaged" in said
+    state, message = checkpoint.load(torch.device("cpu"))
+    assert state is None and "is damaged" in message
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path):
@@ -281,8 +281,8 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path):
 def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
     again = "from pathlib import Path; from stages.records.checkpoint import Checkpoint\n"
-    again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).held(): pass"
-    with checkpoint.held():
+    again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).locked(): pass"
+    with checkpoint.locked():
         second = subprocess.run(
             [sys.executable, "-c", again], capture_output=True, text=True, cwd=Path(__file__).parents[1]
         )

@@ -161,11 +161,11 @@ def test_a_training_says_what_bounds_it_what_it_needs_and_where_it_ran(kinds: Pa
     measured = of(kinds, "rally", "measured.json")
     chosen = json.loads((kinds / ".tandem/precision.json").read_text())
     assert [entry["precision"] for entry in chosen.values()] == [measured["precision"]]
-    said = measured["said"]
-    assert "-bound: " in said["bound"] and "weights" in said["memory"]
-    assert said["device"].startswith("parameters, batches and outputs were on cpu in each of 2 epochs")
+    message = measured["summary_lines"]
+    assert "-bound: " in message["bound"] and "weights" in message["memory"]
+    assert message["device"].startswith("parameters, batches and outputs were on cpu in each of 2 epochs")
     report = (kinds / "results/report.html").read_text()
-    assert said["bound"].split(";")[0] in report and said["bound"] in (kinds / "results/compare.md").read_text()
+    assert message["bound"].split(";")[0] in report and message["bound"] in (kinds / "results/compare.md").read_text()
     code = """
 import json, sys, mlflow
 mlflow.set_tracking_uri(f"sqlite:///{sys.argv[1]}/mlruns/mlflow.db")

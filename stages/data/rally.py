@@ -249,17 +249,17 @@ def strike(play: Play, where: np.ndarray, now: float) -> None:
     play.num_strokes[where] += 1
 
 
-def aim(way: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+def aim(execution_mode: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     """The velocity (3, K) that carries a ball along `way` (3, K) in about that time, against drag.
 
     Horizontally the path under quadratic drag alone is ln(1 + k v t) / k, solved for v. Vertically the drag is taken as linear, at the
     rate of the mean horizontal speed, which has a closed form. At that time the ball is up to 2 dm off.
     """
-    distance = np.hypot(way[0], way[1])
+    distance = np.hypot(execution_mode[0], execution_mode[1])
     speed = np.expm1(DRAG * distance) / (DRAG * seconds)
     rate = DRAG * distance / seconds
-    up = (way[2] + GRAVITY * seconds / rate) * rate / -np.expm1(-rate * seconds) - GRAVITY / rate
-    return np.stack([way[0] / distance * speed, way[1] / distance * speed, up])
+    up = (execution_mode[2] + GRAVITY * seconds / rate) * rate / -np.expm1(-rate * seconds) - GRAVITY / rate
+    return np.stack([execution_mode[0] / distance * speed, execution_mode[1] / distance * speed, up])
 
 
 def fly(
@@ -278,9 +278,9 @@ def fly(
 def meets_net(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The K sequences whose ball meets the net on the straight way between two positions (3, N), and the share of the way by then."""
     crossed = np.flatnonzero((before[0] > 0) != (after[0] > 0))
-    start, way = before[:, crossed], (after - before)[:, crossed]
-    share = -start[0] / way[0]
-    y, z = (start + share * way)[1:]
+    start, execution_mode = before[:, crossed], (after - before)[:, crossed]
+    share = -start[0] / execution_mode[0]
+    y, z = (start + share * execution_mode)[1:]
     caught = z - RADIUS < net_height(y)
     return crossed[caught], share[caught]
 

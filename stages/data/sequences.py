@@ -98,7 +98,7 @@ def standardized(sequences: Sequences, groups: np.ndarray, parts: dict[str, np.n
     return Prepared(sequences, groups, parts, mean, std)
 
 
-def to_sequences(table: Table, columns: Columns, velocity: bool, may_lack: bool, per_step: bool) -> Sequences:
+def to_sequences(table: Table, columns: Columns, velocity: bool, allow_missing: bool, per_step: bool) -> Sequences:
     """Check the long table and pack it, with each feature's difference from the step before (`d<name>`, 0 at the first step) if asked for.
 
     `may_lack`: empty cells of features are interpolated. `per_step`: labels belong to steps, not to sequences.
@@ -149,8 +149,8 @@ def to_sequences(table: Table, columns: Columns, velocity: bool, may_lack: bool,
     values = np.zeros((num_sequences, num_steps, num_features * (2 if velocity else 1)), dtype=np.float32)
     num_filled = 0
     for index, column in enumerate(columns.features):
-        padded = pack(numbers(table, column, may_lack).astype(np.float32, copy=False))
-        if may_lack:
+        padded = pack(numbers(table, column, allow_missing).astype(np.float32, copy=False))
+        if allow_missing:
             num_filled += interpolate(padded[:, :, None], lengths, partial(nothing_there, table.name, ids, column))
         values[:, :, index] = padded
         if velocity:
@@ -327,12 +327,12 @@ def summarize(prepared: Prepared) -> dict[str, Any]:
 
 def describe(summary: dict[str, Any]) -> str:
     counts = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
-    said = f"{summary['num_sequences']:,} sequences of up to {summary['max_steps']} steps, {len(summary['classes'])} classes; {counts}"
+    message = f"{summary['num_sequences']:,} sequences of up to {summary['max_steps']} steps, {len(summary['classes'])} classes; {counts}"
     if summary["num_filled"]:
-        said += f"; {summary['num_filled']:,} empty cells interpolated"
+        message += f"; {summary['num_filled']:,} empty cells interpolated"
     if crossing := summary["num_duplicates_across_splits"]:
-        said += (
+        message += (
             f"\nwarning: {crossing} sequences of val and test also stand in another split, "
             "because the table's own split column says so"
         )
-    return said
+    return message

@@ -166,7 +166,7 @@ def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
 def read_values(table: Table, column: str, above_zero: bool) -> np.ndarray:
     """(R,) float64, NaN where the cell is empty or NaN; text and infinity are refused, numbers up to 0 too if they must be `above_zero`."""
     cells = table.columns[column]
-    values = numbers(table, column, may_lack=True).astype(np.float64)
+    values = numbers(table, column, allow_missing=True).astype(np.float64)
     if above_zero:
         why = f"column {column!r} must be above 0 for `transform: log-return` (`difference` takes any number)"
         refuse(table, values <= 0, why, cells)
@@ -360,6 +360,6 @@ def describe(summary: dict[str, Any]) -> str:
         ("num_off_grid_dropped", "times off the grid dropped because a later row stands there", ""),
         ("num_without_offset", "times without an offset, taken as UTC", ""),
     )
-    said = [f"{words}: {summary[count]:,}{more}" for count, words, more in remarks if summary[count]]
+    message = [f"{words}: {summary[count]:,}{more}" for count, words, more in remarks if summary[count]]
     size = f"{summary['num_sequences']:,} windows of {summary['max_steps']} steps of {summary['interval']}, {summary['horizon']} ahead"
-    return "; ".join([f"{size}: {sizes}", *said])
+    return "; ".join([f"{size}: {sizes}", *message])

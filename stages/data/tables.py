@@ -188,17 +188,17 @@ def coded(table: Table, column: str, empty: str | None = None) -> tuple[np.ndarr
     filled = [chunk for chunk in cells.unify_dictionaries().chunks if len(chunk)]
     codes, found = np.concatenate([chunk.indices.to_numpy() for chunk in filled]), filled[0].dictionary
     if pa.types.is_integer(found.type):
-        values, rank = in_order(found.to_numpy())
+        values, rank = sorted_with_rank(found.to_numpy())
     else:
         texts = found.cast(pa.string()).to_numpy(zero_copy_only=False).astype(np.str_)
         blank = np.flatnonzero(np.char.strip(texts) == "")
         if len(blank):
             refuse(table, np.isin(codes, blank), f"column {column!r} is empty")
-        values, rank = in_order(texts)
+        values, rank = sorted_with_rank(texts)
     return rank.astype(np.int32)[codes], values
 
 
-def in_order(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def sorted_with_rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`values` sorted, and the place of each among them: by number where all are numbers, by text else.
 
     Whole numbers as they are usually written (`10`, not `010`) become int64, so that a CSV and a Parquet file come to the same.
@@ -221,7 +221,7 @@ def in_order(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values[order], rank
 
 
-def numbers(table: Table, column: str, may_lack: bool = False) -> np.ndarray:
+def numbers(table: Table, column: str, allow_missing: bool = False) -> np.ndarray:
     """(R,) float64 or as the file has them, all finite; else ValueError with the row and what stands there. Times count as their unit.
 
     `may_lack`: empty cells and NaN are let through, as NaN.
@@ -233,21 +233,21 @@ def numbers(table: Table, column: str, may_lack: bool = False) -> np.ndarray:
         cells = cells.cast(pa.float64())
     why = f"column {column!r} must hold finite numbers"
     if not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
-        wrong = (not is_number(cell, may_lack) for chunk in cells.chunks for cell in chunk.to_pylist())
+        wrong = (not is_number(cell, allow_missing) for chunk in cells.chunks for cell in chunk.to_pylist())
         refuse(table, np.fromiter(wrong, dtype=bool, count=len(cells)), why, cells)
         texts = cells.cast(pa.string())  # numbers kept as text, which a Parquet file can hold
         cells = pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())
-    if cells.null_count and not may_lack:
+    if cells.null_count and not allow_missing:
         refuse(table, pc.is_null(cells).to_numpy(), why, cells)
     array = cells.to_numpy()
     if array.dtype.kind == "f":
-        refuse(table, np.isinf(array) if may_lack else ~np.isfinite(array), why, cells)
+        refuse(table, np.isinf(array) if allow_missing else ~np.isfinite(array), why, cells)
     return array
 
 
-def is_number(value: Any, may_lack: bool) -> bool:
+def is_number(value: Any, allow_missing: bool) -> bool:
     if value is None or value == "":
-        return may_lack
+        return allow_missing
     try:
         return not isinstance(value, bool) and bool(np.isfinite(float(value)))
     except (TypeError, ValueError):

@@ -13,18 +13,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.training.batches import Batch, Split
 from stages.training.step import Step, autocast
-from stages.training.trainer import Fit
+from stages.training.trainer import Trainer
 
 
-def count_flop(fit: Fit, batch: Batch) -> float:
+def count_flop(trainer: Trainer, batch: Batch) -> float:
     """FLOP of forward and backward for `batch`, from two sequences of it."""
-    model = copy.deepcopy(fit.model).cpu()
+    model = copy.deepcopy(trainer.model).cpu()
     part = batch.first(2)
     inputs = [tensor.cpu() for tensor in part.inputs()]
     # oneDNN's LSTM is one operator, which the counter does not see into.
     with without_onednn(), FlopCounterMode(display=False) as counter:
         outputs = model(*inputs)
-        fit.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
+        trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
     return counter.get_total_flops() * len(batch) / len(part)
 
 
@@ -62,22 +62,24 @@ class Traffic(TorchDispatchMode):
         return result
 
 
-def count_bytes(fit: Fit, batch: Batch) -> int:
+def count_bytes(trainer: Trainer, batch: Batch) -> int:
     """Bytes that the operators of one eager step read and write."""
-    step: Step = copy.copy(fit.step)
-    step.forward = fit.model
+    step: Step = copy.copy(trainer.step)
+    step.forward = trainer.model
     with Traffic() as traffic:
         step.eager(batch)
     return traffic.num_bytes
 
 
-def memory_needs(fit: Fit, batch: Batch) -> dict[str, float]:
+def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
     """MiB that training takes for itself, by what for: counted from the tensors, on any device.
 
     Activations are what autograd keeps of one forward pass for the backward one, every storage once, weights and inputs left out.
     """
     kept: dict[int, int] = {}
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*fit.model.parameters(), *batch.inputs(), batch.targets)}
+    own = {
+        tensor.untyped_storage().data_ptr() for tensor in (*trainer.model.parameters(), *batch.inputs(), batch.targets)
+    }
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -87,19 +89,21 @@ def memory_needs(fit: Fit, batch: Batch) -> dict[str, float]:
 
     with (
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        autocast(fit.step.precision, fit.device),
+        autocast(trainer.step.precision, trainer.device),
     ):
-        outputs = fit.model(*batch.inputs())
-        fit.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
-    weights = sum(parameter.nbytes for parameter in fit.model.parameters())
-    states = [value for state in fit.optimizer.state.values() for value in state.values()]
-    splits = {id(split): split for split in (fit.train_split, fit.val_split)}.values()  # the sweep has one for both
-    resident = [split for split in splits if split.tensors["values"].device == fit.device]
+        outputs = trainer.model(*batch.inputs())
+        trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
+    weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
+    states = [value for state in trainer.optimizer.state.values() for value in state.values()]
+    splits = {
+        id(split): split for split in (trainer.train_split, trainer.val_split)
+    }.values()  # the sweep has one for both
+    resident = [split for split in splits if split.tensors["values"].device == trainer.device]
     in_bytes = {
         "weights": weights,
         "gradients": weights,
         "optimizer": sum(value.nbytes for value in states if isinstance(value, torch.Tensor)),
-        "activations": sum(kept.values()) / fit.step.accumulation,
+        "activations": sum(kept.values()) / trainer.step.accumulation,
         "data": sum(bytes_of(split) for split in resident),
     }
     return {name: count / 2**20 for name, count in in_bytes.items()}

@@ -46,9 +46,9 @@ from stages.machine.rates import host_to_device_rate, matrix_rate, memory_rate
 from stages.machine.regions import free_bytes, seconds_of, synchronize
 from stages.training.batches import TENSORS, Batch, Split
 from stages.training.device import use_tf32
-from stages.training.memory import Relief, in_short, is_out_of_memory
+from stages.training.memory import OomPolicy, is_out_of_memory, shorten
 from stages.training.step import AUTOCAST, NUM_WARMUP_STEPS, Graph, why_no_graph
-from stages.training.trainer import Fit
+from stages.training.trainer import Trainer
 
 BUDGET_SECONDS = 1.0  # for all turns together
 TURN_SECONDS = 0.02  # of one part: many short turns, because what disturbs comes in bursts
@@ -96,7 +96,7 @@ class Probe:
     memory_mib: dict[str, float]  # what for -> how much
     device_mib: float  # of memory there is
     gains: dict[str, float]  # alternative -> times as many sequences per second
-    absent: dict[str, str]
+    missing_reasons: dict[str, str]
 
     @property
     def total_seconds(self) -> float:
@@ -141,8 +141,8 @@ class Probe:
 
     def sentence(self) -> str:
         """What bounds the run and what would help most."""
-        said = {"data": self.of_data, "copy": self.of_copy, "launch": self.of_launch, "compute": self.of_compute}
-        found = f"{self.bound}-bound: {said[self.bound]()}"
+        message = {"data": self.of_data, "copy": self.of_copy, "launch": self.of_launch, "compute": self.of_compute}
+        found = f"{self.bound}-bound: {message[self.bound]()}"
         best = sorted(((gain, what) for what, gain in self.gains.items() if gain >= MIN_GAIN), reverse=True)
         if not best:
             return f"{found}; nothing that was tried would make it {MIN_GAIN} times as fast"
@@ -173,15 +173,17 @@ class Probe:
     def memory_sentence(self) -> str:
         parts = ", ".join(f"{name} {mib:.1f}" for name, mib in self.memory_mib.items())
         total = sum(self.memory_mib.values())
-        said = f"{total:.1f} MiB is what this training needs: {parts}"
+        message = f"{total:.1f} MiB is what this training needs: {parts}"
         if total > SMALL_SHARE * self.device_mib:
-            return said
+            return message
         why = "because model and data are small, not because the device is unused"
-        return f"{said}; little of the {self.device_mib:,.0f} MiB there are, {why}"
+        return f"{message}; little of the {self.device_mib:,.0f} MiB there are, {why}"
 
     def missing_sentence(self) -> str:
         """What this device should have told and did not, and why; nothing about what it cannot have."""
-        missing = [f"{name} ({reason})" for name, reason in self.absent.items() if name in OF_GPU and reason != NO_GPU]
+        missing = [
+            f"{name} ({reason})" for name, reason in self.missing_reasons.items() if name in OF_GPU and reason != NO_GPU
+        ]
         return f"not measured: {', '.join(missing)}" if missing else ""
 
     def numbers(self) -> dict[str, float]:
@@ -193,26 +195,26 @@ class Probe:
         return {**flat, **shares, **rates, **memory, **{f"gain {what}": gain for what, gain in self.gains.items()}}
 
 
-def probe(fit: Fit) -> Probe | str:
+def probe(trainer: Trainer) -> Probe | str:
     """Measure `fit`'s step; or say why it cannot be. Leaves the fit, and torch's generators and threads, as they were."""
-    before, threads = copy.deepcopy(fit.state()), torch.get_num_threads()
+    before, threads = copy.deepcopy(trainer.state()), torch.get_num_threads()
     try:
-        return measure_parts(fit)
+        return measure_parts(trainer)
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
         return "the batch does not fit into the memory in one piece"
     finally:
-        fit.restore(before)
-        fit.optimizer.zero_grad(set_to_none=True)
+        trainer.restore(before)
+        trainer.optimizer.zero_grad(set_to_none=True)
         torch.set_num_threads(threads)
-        if fit.device.type == "cuda":
+        if trainer.device.type == "cuda":
             torch.cuda.empty_cache()  # or what was tried would count as reserved by the training
 
 
-def measure_parts(fit: Fit) -> Probe:
-    now, device = variant(fit, {}), fit.device
-    batch = now.one_batch(fit.params.batch_size)
+def measure_parts(trainer: Trainer) -> Probe:
+    now, device = variant(trainer, {}), trainer.device
+    batch = now.one_batch(trainer.params.batch_size)
     parts = {
         "loop": Part(now, training(now)),
         "batches": Part(now, batches_alone(now)),
@@ -222,7 +224,7 @@ def measure_parts(fit: Fit) -> Probe:
     now.model.train()
     for part in parts.values():
         part.warm_up()
-    tried, not_tried = start_alternatives(fit, min(parts["loop"].turn(0.0) for _ in range(NUM_TRIES)))
+    tried, not_tried = start_alternatives(trainer, min(parts["loop"].turn(0.0) for _ in range(NUM_TRIES)))
     turns = in_turns({**parts, **tried})
     gains = {
         name: statistics.median(loop / other for loop, other in zip(turns["loop"], turns[name], strict=True))
@@ -235,18 +237,18 @@ def measure_parts(fit: Fit) -> Probe:
 
     use(now)
     # A text is why there is no number.
-    alone: dict[str, Any] = {**streaming(fit), **on_gpu(lambda: now.step(batch), device)}
-    absent = {name: text for name, text in alone.items() if isinstance(text, str)} | not_tried
+    alone: dict[str, Any] = {**streaming(trainer), **on_gpu(lambda: now.step(batch), device)}
+    missing_reasons = {name: text for name, text in alone.items() if isinstance(text, str)} | not_tried
     context = alone.pop("memory_context_mib")
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
-    rate, place = memory_rate(device), fit.train_split.tensors["values"].device
+    rate, place = memory_rate(device), trainer.train_split.tensors["values"].device
     return Probe(
         batch_size=len(batch),
         data_seconds=data,
         wait_seconds=data if device.type == "cpu" else min(max(wait, 0.0), data),
         step_seconds=step,
         overhead_seconds=statistics.median(turns["single"]),
-        flop_per_second=count_flop(fit, batch) / step,
+        flop_per_second=count_flop(trainer, batch) / step,
         peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.step.precision, torch.float32)),
         bytes_per_second=count_bytes(now, batch) / step,
         peak_bytes_per_second=rate,
@@ -255,7 +257,7 @@ def measure_parts(fit: Fit) -> Probe:
         memory_mib=memory_needs(now, batch) | ({} if isinstance(context, str) else {"context": context}),
         device_mib=device_memory_mib(device),
         gains=gains,
-        absent=absent,
+        missing_reasons=missing_reasons,
         **measured,
     )
 
@@ -264,10 +266,10 @@ def measure_parts(fit: Fit) -> Probe:
 # Parts and alternatives, in turns
 
 
-class NoRelief(Relief):
+class NoFallbacks(OomPolicy):
     """Memory that runs out here is an answer, and must not change how the training goes on."""
 
-    def through(self, work: Callable[[], Result], *rungs: Callable[[], str]) -> Result:
+    def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
         return work()
 
 
@@ -275,26 +277,26 @@ class NoRelief(Relief):
 class Part:
     """What is run in a turn, and the fit whose threads and numerics it is run with."""
 
-    fit: Fit
+    trainer: Trainer
     steps: Steps
 
     def warm_up(self) -> float:
         """Steps until kernels are chosen, and a graph is captured; then the seconds per sequence of one."""
-        use(self.fit)
-        for _ in range(NUM_WARMUP_STEPS + 1 if self.fit.device.type == "cuda" else 0):
+        use(self.trainer)
+        for _ in range(NUM_WARMUP_STEPS + 1 if self.trainer.device.type == "cuda" else 0):
             next(self.steps)
         return self.turn(0.0)
 
     def turn(self, seconds: float) -> float:
         """Seconds per sequence. The first step is not counted: what ran before it has left its own data in the caches."""
-        use(self.fit)
+        use(self.trainer)
         next(self.steps)
-        synchronize(self.fit.device)
+        synchronize(self.trainer.device)
         count, start = 0, time.perf_counter()
         while True:
             count += next(self.steps)
             if time.perf_counter() - start > seconds:
-                synchronize(self.fit.device)
+                synchronize(self.trainer.device)
                 return (time.perf_counter() - start) / count
 
 
@@ -312,17 +314,17 @@ def in_turns(parts: dict[str, Part]) -> dict[str, list[float]]:
     return found
 
 
-def training(fit: Fit) -> Steps:
+def training(trainer: Trainer) -> Steps:
     """Epoch after epoch, without end."""
     while True:
-        for batch in fit.training_batches():
-            fit.step(batch)
+        for batch in trainer.training_batches():
+            trainer.step(batch)
             yield len(batch)
 
 
-def batches_alone(fit: Fit) -> Steps:
+def batches_alone(trainer: Trainer) -> Steps:
     while True:
-        for batch in fit.training_batches():
+        for batch in trainer.training_batches():
             yield len(batch)
 
 
@@ -332,57 +334,57 @@ def repeating(step: Callable[[Batch], Any], batch: Batch) -> Steps:
         yield len(batch)
 
 
-def use(fit: Fit) -> None:
+def use(trainer: Trainer) -> None:
     """Set what counts for the whole process."""
-    if torch.get_num_threads() != fit.params.threads:
-        torch.set_num_threads(fit.params.threads)
-    use_tf32(fit.step.precision == "tf32")
+    if torch.get_num_threads() != trainer.params.threads:
+        torch.set_num_threads(trainer.params.threads)
+    use_tf32(trainer.step.precision == "tf32")
 
 
-def alternatives(fit: Fit) -> dict[str, Changes]:
+def alternatives(trainer: Trainer) -> dict[str, Changes]:
     """Settings of params.yaml that could make this training faster: what to call a change, and what it changes."""
-    params, device, precision = fit.params, fit.device, fit.step.precision
+    params, device, precision = trainer.params, trainer.device, trainer.step.precision
     if params.step == "compile":  # another batch or precision would have to be compiled for
         return {"step eager": {"step": "eager"}}
     sizes = (2 * params.batch_size, 8 * params.batch_size)
-    found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(fit.train_split)]
+    found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # which has just been chosen by measuring
         current = "fp32" if device.type == "cpu" and precision == "tf32" else precision
         found += [{"precision": name} for name in PRECISIONS[device.type] if name != current]
-    if fit.step.accumulation > 1:
+    if trainer.step.accumulation > 1:
         found.append({"accumulation": 1})
-    if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, fit.model):
+    if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):
         found.append({"step": "graph"})
-    if is_streamed(fit) and bytes_of(fit.train_split) + bytes_of(fit.val_split) < ROOM * free_bytes(device):
+    if is_streamed(trainer) and bytes_of(trainer.train_split) + bytes_of(trainer.val_split) < ROOM * free_bytes(device):
         found.append({"residency": "device"})
     if device.type == "cpu" and (os.cpu_count() or 1) > 1:
         found.append({"threads": 1 if params.threads > 1 else 2})
     return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
 
 
-def start_alternatives(fit: Fit, now: float) -> tuple[dict[str, Part], dict[str, str]]:
+def start_alternatives(trainer: Trainer, now: float) -> tuple[dict[str, Part], dict[str, str]]:
     """Those worth their turns, warm, and why the others are not. `now`: seconds per sequence as things are."""
     parts: dict[str, Part] = {}
     reasons: dict[str, str] = {}
-    for name, changes in alternatives(fit).items():
+    for name, changes in alternatives(trainer).items():
         if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
             reasons[name] = f"not tried: its step would take more than {LONGEST_SECONDS} s"
             continue
-        if changes.get("threads", 0) > fit.params.threads and not has_cores(changes["threads"]):
+        if changes.get("threads", 0) > trainer.params.threads and not has_cores(changes["threads"]):
             reasons[name] = "not tried: not even a product of matrices gains from them, the cores are taken"
             continue
         try:
-            other = variant(fit, changes)
+            other = variant(trainer, changes)
             part = Part(other, training(other))
             # Threads without a core for each may take a hundred times as long, every time.
             is_long = "threads" in changes or now * other.params.batch_size > LONGEST_SECONDS / HOPELESS
             num_tries = 1 if is_long else NUM_TRIES
             times_as_long = first_seconds(part, HOPELESS * now, num_tries) / now
         except (RuntimeError, MemoryError) as error:  # no memory, or an operator without a kernel for the precision
-            reasons[name] = f"failed: {in_short(error)}"
+            reasons[name] = f"failed: {shorten(error)}"
             continue
-        if "step" in changes and other.step.instead:
-            reasons[name] = other.step.instead
+        if "step" in changes and other.step.fallback_reason:
+            reasons[name] = other.step.fallback_reason
         elif times_as_long > HOPELESS:
             reasons[name] = f"given up: it began {times_as_long:.1f} times as slow"
         else:
@@ -412,26 +414,26 @@ def has_cores(threads: int) -> bool:
     return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])
 
 
-def variant(fit: Fit, changes: Changes) -> Fit:
+def variant(trainer: Trainer, changes: Changes) -> Trainer:
     """`fit` with other settings: it shares weights, optimizer and generator, so that trying takes little memory."""
-    params = replace(fit.params, **{name: value for name, value in changes.items() if name != "residency"})
+    params = replace(trainer.params, **{name: value for name, value in changes.items() if name != "residency"})
     if changes.get("step") == "graph":  # wants an optimizer of its own kind, and so weights of its own
-        other = Fit(copied(fit.model), fit.train_split, fit.val_split, params, fit.task)
+        other = Trainer(copied(trainer.model), trainer.train_split, trainer.val_split, params, trainer.task)
     else:
-        other = copy.copy(fit)
-        other.params, other.step = params, copy.copy(fit.step)
+        other = copy.copy(trainer)
+        other.params, other.step = params, copy.copy(trainer.step)
     step = other.step
     step.may_adapt = False
-    step.relief = other.relief = NoRelief()
+    step.oom = other.oom = NoFallbacks()
     step.graph = Graph() if step.graph else None
-    step.accumulation = changes.get("accumulation", fit.step.accumulation)
-    step.precision = changes.get("precision", fit.step.precision)
+    step.accumulation = changes.get("accumulation", trainer.step.accumulation)
+    step.precision = changes.get("precision", trainer.step.precision)
     if "precision" in changes:
-        step.scaler = torch.amp.GradScaler(fit.device.type, enabled=False)  # none of the alternatives is fp16
+        step.scaler = torch.amp.GradScaler(trainer.device.type, enabled=False)  # none of the alternatives is fp16
     if changes.get("step") == "eager":
-        step.forward = fit.model
+        step.forward = trainer.model
     if "residency" in changes:
-        other.train_split = resident(fit.train_split, 8 * params.batch_size)
+        other.train_split = resident(trainer.train_split, 8 * params.batch_size)
     return other
 
 
@@ -443,8 +445,8 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
-def is_streamed(fit: Fit) -> bool:
-    return fit.train_split.tensors["values"].device.type != fit.device.type
+def is_streamed(trainer: Trainer) -> bool:
+    return trainer.train_split.tensors["values"].device.type != trainer.device.type
 
 
 def resident(split: Split, count: int) -> Split:
@@ -456,13 +458,13 @@ def resident(split: Split, count: int) -> Split:
 # Parts run once, alone
 
 
-def streaming(fit: Fit) -> dict[str, float | str]:
+def streaming(trainer: Trainer) -> dict[str, float | str]:
     """A batch gathered on the host, and one copied to the device from pinned memory."""
-    if not is_streamed(fit):
-        where = "the device is the CPU" if fit.device.type == "cpu" else "the data lies on the GPU"
+    if not is_streamed(trainer):
+        where = "the device is the CPU" if trainer.device.type == "cpu" else "the data lies on the GPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
         return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {where}")}
-    split, device, size = fit.train_split, fit.device, fit.params.batch_size
+    split, device, size = trainer.train_split, trainer.device, trainer.params.batch_size
     rows = torch.randperm(len(split))[:size]
     buffers = {name: split.tensors[name][: len(rows)].clone().pin_memory() for name in TENSORS}
 
@@ -501,7 +503,7 @@ def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | s
     try:
         kernels = kernels_of(step, device)
     except (RuntimeError, AssertionError) as error:  # a torch without its profiler asserts
-        kernels, reason = [], f"torch.profiler: {in_short(error)}"
+        kernels, reason = [], f"torch.profiler: {shorten(error)}"
     else:
         reason = "torch.profiler saw no kernel (it needs CUPTI, and no other profiler beside it)"
     if not kernels:

@@ -56,10 +56,10 @@ def draw_confused(part: "SubFigure", listed: list[tuple[int, int, int]], names: 
     """The most frequent confusions as text, in two columns."""
     half = -(-len(listed) // 2)
     for x, rows in ((0.03, listed[:half]), (0.52, listed[half:])):
-        said = "\n".join(
+        message = "\n".join(
             f"{counted(count, 'time')} {names[row]} taken for {names[other]}" for row, other, count in rows
         )
-        part.text(x, 1, said, fontsize=7.5, va="top", linespacing=1.4)
+        part.text(x, 1, message, fontsize=7.5, va="top", linespacing=1.4)
 
 
 def most_confused(cells: Sequence[Sequence[int]], limit: int) -> list[tuple[int, int, int]]:

@@ -51,13 +51,13 @@ def events(
         lanes.sharex(signals)
         draw_signals(signals, values[index], features)
         truth, found = events_of(actual[index]), events_of(predicted[index])
-        said = draw_lanes(lanes, truth, found, matched(truth, found, tolerance))
+        message = draw_lanes(lanes, truth, found, matched(truth, found, tolerance))
         for label in shown:
             curve = np.asarray(probabilities[index])[:, label]
             if curve.max() > 0.02:  # else it is not to be seen
                 colour = class_style(label)["color"]
                 lanes.fill_between(np.arange(len(curve)), curve * 0.85, color=colour, alpha=0.45, linewidth=0)
-        lines = "\n".join(plain(line, 120) for line in f"{title}: {said}".splitlines())
+        lines = "\n".join(plain(line, 120) for line in f"{title}: {message}".splitlines())
         signals.set_title(lines, fontsize=10, loc="left")
         signals.tick_params(labelbottom=False)
         whole_numbers(lanes)

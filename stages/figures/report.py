@@ -138,7 +138,7 @@ def comparison(rows: Sequence[Mapping[str, Any]]) -> str:
             others[MAX_METRICS:] = [f"and {len(others) - MAX_METRICS} more"]
         low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
         spread = "" if low is None else f"<br>[{seconds(low)}, {seconds(high)}]"
-        vram, why = row["peak_allocated_mib"], row["absent"].get("peak_allocated_mib", "no reason is recorded")
+        vram, why = row["peak_allocated_mib"], row["missing_reasons"].get("peak_allocated_mib", "no reason is recorded")
         cells = (
             f"<strong>{escape(row['workload'])}</strong><br>{escape(row['task'])}, {escape(row['model'])}",
             f'<span class="{kind(row)}">{escape(row["device"])}</span><br>{escape(row["device_name"])}',
@@ -163,8 +163,8 @@ def section(index: int, rows: Sequence[Mapping[str, Any]], pictures: Sequence[Pi
     ]
     parts += [f"<p>{escape(sentence)}</p>" for sentence in dict.fromkeys(row["sentence"] for row in rows)]
     for row in rows:
-        said = "; ".join(str(answer) for answer in row.get("said", {}).values())
-        parts += [f"<p>On {escape(row['device'])}: {escape(said)}.</p>"] if said else []
+        message = "; ".join(str(answer) for answer in row.get("summary_lines", {}).values())
+        parts += [f"<p>On {escape(row['device'])}: {escape(message)}.</p>"] if message else []
     parts += [picture(*each) for each in pictures]
     parts += ["<h3>Metrics</h3>", metrics(rows)]
     for row, of in named(rows, "scores"):
@@ -241,7 +241,7 @@ def as_number(value: Any) -> float | None:
 def facts(values: Mapping[str, Any]) -> str:
     """A table of names and values; a group of groups is written as one row per group, with a dot."""
     lines = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(said(value))}</td></tr>' for name, value in flat(values)
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(message(value))}</td></tr>' for name, value in flat(values)
     )
     return f'<div class="table"><table><tbody>{lines}</tbody></table></div>'
 
@@ -275,7 +275,7 @@ def kind(row: Mapping[str, Any]) -> str:
     return "cuda" if row["device"] == "cuda" else "cpu"
 
 
-def said(value: Any) -> str:
+def message(value: Any) -> str:
     """A value as a person reads it. Long groups are cut, and say so."""
     if value is None:
         return ""
@@ -284,9 +284,9 @@ def said(value: Any) -> str:
     if is_number(value):
         return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
     if isinstance(value, Mapping):
-        return joined([f"{name}: {said(each)}" for name, each in value.items()])
+        return joined([f"{name}: {message(each)}" for name, each in value.items()])
     if isinstance(value, (list, tuple)):
-        return joined([said(each) for each in value])
+        return joined([message(each) for each in value])
     return str(value)
 
 
@@ -302,7 +302,7 @@ def is_number(value: Any) -> bool:
 def number(value: Any) -> str:
     """A measured value: whole numbers with every digit, others with four significant ones. Empty where there is none."""
     if not isinstance(value, float):
-        return said(value)
+        return message(value)
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:#.4g}"
 
 

@@ -73,9 +73,9 @@ def draw_seconds(axes: "Axes", run: Mapping[str, Any]) -> None:
     room = max(0.3 * (top - bottom), 0.1 * median)
     bottom, top = max(0.0, bottom - room), top + room
     axes.scatter(epochs, seconds, s=14, color=DEVICE_COLOURS[run["device"]], zorder=2)
-    said = "no epoch after the warm-up"
+    message = "no epoch after the warm-up"
     if seconds:
-        said = f"median {short_seconds(median)} per epoch ({counted(len(seconds), 'epoch')})"
+        message = f"median {short_seconds(median)} per epoch ({counted(len(seconds), 'epoch')})"
         axes.axhline(median, color="black", linewidth=0.8, linestyle="--", zorder=1)
     if len(seconds) > 1:
         width = 0.05 * max(epochs)
@@ -99,7 +99,7 @@ def draw_seconds(axes: "Axes", run: Mapping[str, Any]) -> None:
             )
     axes.set(ylabel="seconds per epoch", ylim=(bottom, top), xlabel="epoch")
     also = f", {len(warmup[0])} of warm-up{' or on the CPU' if elsewhere else ''} in grey" if warmup[0] else ""
-    axes.set_title(f"{plain(run['label'], 60)}\n{said}{also}", fontsize=10)
+    axes.set_title(f"{plain(run['label'], 60)}\n{message}{also}", fontsize=10)
 
 
 def draw_memory(axes: "Axes", run: Mapping[str, Any]) -> None:
@@ -113,14 +113,14 @@ def draw_memory(axes: "Axes", run: Mapping[str, Any]) -> None:
         axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
         axes.legend(handles=axes.lines, fontsize=8, loc="upper right")
     why: dict[str, list[str]] = {}  # reason -> what is absent for it
-    for key in [name for name in VRAM if name in run["absent"]]:  # power and the like are no memory
-        why.setdefault(run["absent"][key], []).append(VRAM[key])
-    said = [
+    for key in [name for name in VRAM if name in run["missing_reasons"]]:  # power and the like are no memory
+        why.setdefault(run["missing_reasons"][key], []).append(VRAM[key])
+    message = [
         f"{'VRAM' if len(names) == len(VRAM) else ' and '.join(names)} not measured, because {reason}"
         for reason, names in why.items()
     ]
-    if said:
-        note = "\n".join(textwrap.fill(plain(text, 200), 76) for text in said)
+    if message:
+        note = "\n".join(textwrap.fill(plain(text, 200), 76) for text in message)
         box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none"}
         axes.text(0.03, 0.06, note, transform=axes.transAxes, fontsize=9, style="italic", va="bottom", bbox=box)
     axes.set(ylabel="MiB", xlabel="epoch")

@@ -43,7 +43,7 @@ class Measurement:
     energy_joules: float | None = None  # by the GPU's own counter
     peak_rss_mib: float | None = None  # of this process since it started
     cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 is one core kept busy
-    absent: dict[str, str] = field(default_factory=dict)
+    missing_reasons: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -66,13 +66,13 @@ def measure(device: torch.device) -> Iterator[Measurement]:
     result.cpu_share = (time.process_time() - cpu_before) / result.seconds
     result.peak_rss_mib = peak_rss_mib()
     if gpu:
-        found, result.absent = gpu.stop(result.seconds)
+        found, result.missing_reasons = gpu.stop(result.seconds)
         for name, value in found.items():
             setattr(result, name, value)
         result.peak_allocated_mib = torch.cuda.max_memory_allocated(device) / 2**20
         result.peak_reserved_mib = torch.cuda.max_memory_reserved(device) / 2**20
     else:
-        result.absent = dict.fromkeys(OF_GPU, "the device is the CPU: there is no GPU to measure")
+        result.missing_reasons = dict.fromkeys(OF_GPU, "the device is the CPU: there is no GPU to measure")
 
 
 def peak_rss_mib() -> float:

@@ -30,7 +30,7 @@ class Directions(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         inputs = [x] if len(self.stacks) == 1 else [x, reverse_within_length(x, mask)]
-        if gru.takes(x):
+        if gru.is_supported(x):
             states = gru.gru(inputs, self.stacks)
         else:
             states = [recurrent(stack, read)[0] for stack, read in zip(self.stacks, inputs, strict=True)]

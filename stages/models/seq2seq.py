@@ -61,20 +61,22 @@ class Seq2SeqNetwork(nn.Module):
         self.dropout = Dropout(dropout)
         self.head = nn.Linear(hidden_size, 1)
 
-    def forward(self, values: Tensor, mask: Tensor, teacher: Tensor | None = None) -> Tensor:
+    def forward(self, values: Tensor, mask: Tensor, teacher_targets: Tensor | None = None) -> Tensor:
         _, state = recurrent(self.encoder, values)
-        fed = values[:, -1, 0]  # windows are full: the last step is real
-        if decoder.takes(self.decoder, fed):
-            return decoder.decode(self.decoder, self.head, fed, state, self.horizon, teacher, self.dropout.p)
+        decoder_input = values[:, -1, 0]  # windows are full: the last step is real
+        if decoder.is_supported(self.decoder, decoder_input):
+            return decoder.decode(
+                self.decoder, self.head, decoder_input, state, self.horizon, teacher_targets, self.dropout.p
+            )
         outputs = []
         for step in range(self.horizon):
-            states, state = recurrent(self.decoder, fed[:, None, None], state)
+            states, state = recurrent(self.decoder, decoder_input[:, None, None], state)
             output = self.head(self.dropout(states[:, 0])).squeeze(1).to(values.dtype)
             outputs.append(output)
-            fed = output
-            if teacher is not None:
-                true = teacher[:, step]
-                fed = torch.where(true.isnan(), output, true)
+            decoder_input = output
+            if teacher_targets is not None:
+                true = teacher_targets[:, step]
+                decoder_input = torch.where(true.isnan(), output, true)
         return torch.stack(outputs, dim=1)
 
 

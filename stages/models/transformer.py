@@ -37,11 +37,11 @@ class Block(nn.Module):
     def attend(self, x: Tensor, mask: Tensor) -> Tensor:
         num_sequences, num_steps, width = x.shape
         split = self.query_key_value(x).view(num_sequences, num_steps, 3, self.num_heads, width // self.num_heads)
-        if attention.takes(split):
+        if attention.is_supported(split):
             return self.attention_out(attention.Attention.apply(split, mask))
         query, key, value = split.permute(2, 0, 3, 1, 4)  # each (B, heads, T, D / heads)
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
-        return self.attention_out(mixed.transpose(1, 2).reshape(num_sequences, num_steps, width))
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+        return self.attention_out(context.transpose(1, 2).reshape(num_sequences, num_steps, width))
 
 
 class TransformerNetwork(nn.Module):

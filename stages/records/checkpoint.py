@@ -72,7 +72,7 @@ class Checkpoint:
         return f"not going on from {relative(found[-1])}: it was made with other {' and '.join(differing)}"
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Hold this training for this process; raises ValueError that names the holder where another one has it.
 
         The lock is the kernel's (flock): it ends with its process, however that ends. The file stays: removing it would let a third

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stages.training.trainer import Epoch, Fit
+    from stages.training.trainer import Epoch, Trainer
 
 # What timings.json holds for the whole run, under MLflow's names.
 RUN_METRICS = {
@@ -53,8 +53,10 @@ class Record:
     timings: list[dict[str, Any]] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)  # where a step's time goes, in numbers
     not_probed: dict[str, str] = field(default_factory=dict)  # what of it is missing, and why
-    said: dict[str, str] = field(default_factory=dict)  # and in words
-    absent: dict[str, str] = field(default_factory=dict)  # what could not be measured on the device asked for, and why
+    summary_lines: dict[str, str] = field(default_factory=dict)  # and in words
+    missing_reasons: dict[str, str] = field(
+        default_factory=dict
+    )  # what could not be measured on the device asked for, and why
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
@@ -125,10 +127,10 @@ def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def device_sentence(fit: Fit, asked: str, num_elsewhere: int, result: dict[str, Any]) -> str:
+def device_sentence(trainer: Trainer, asked: str, num_elsewhere: int, result: dict[str, Any]) -> str:
     """Whether the device was used: what was checked, and what was measured on the one asked for."""
-    places = {asked: len(fit.verified) - num_elsewhere, fit.device.type: num_elsewhere or len(fit.verified)}
-    said = " and ".join(f"on {kind} in each of {count} epochs" for kind, count in places.items() if count)
+    places = {asked: len(trainer.verified) - num_elsewhere, trainer.device.type: num_elsewhere or len(trainer.verified)}
+    message = " and ".join(f"on {kind} in each of {count} epochs" for kind, count in places.items() if count)
     measured = {
         "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
         "the process kept {:.2f} CPU cores busy": result["cpu_share"],
@@ -137,19 +139,19 @@ def device_sentence(fit: Fit, asked: str, num_elsewhere: int, result: dict[str, 
         "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }
     found = [text.format(value) for text, value in measured.items() if value is not None]
-    return ", ".join([f"parameters, batches and outputs were {said}", *found])
+    return ", ".join([f"parameters, batches and outputs were {message}", *found])
 
 
-def memory_tags(fit: Fit) -> dict[str, str]:
+def memory_tags(trainer: Trainer) -> dict[str, str]:
     """What MLflow is told about memory that ran out; nothing where it did not."""
-    tags = {"out_of_memory": "; ".join(fit.relief.taken)} if fit.relief.taken else {}
-    return {**tags, "finished_on": fit.device.type} if fit.relief.moved else tags
+    tags = {"out_of_memory": "; ".join(trainer.oom.actions)} if trainer.oom.actions else {}
+    return {**tags, "finished_on": trainer.device.type} if trainer.oom.moved else tags
 
 
-def circumstances(absent: dict[str, str], identity: dict[str, Any]) -> dict[str, Any]:
+def circumstances(missing_reasons: dict[str, str], identity: dict[str, Any]) -> dict[str, Any]:
     """Where and when, without which a timing is worth nothing, and why what is missing could not be measured."""
     return {
-        "absent": absent,
+        "missing_reasons": missing_reasons,
         "torch": identity["torch"],
         "device": identity["kind"],
         "device_name": identity["name"],

@@ -127,7 +127,7 @@ def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarr
 
 def verdict(metrics: dict[str, float], target: str) -> str:
     low, high = metrics["skill_low"], metrics["skill_high"]
-    said = (
+    message = (
         "beats persistence"
         if low > 0
         else "does not beat persistence: it is worse than saying that nothing changes"
@@ -135,7 +135,7 @@ def verdict(metrics: dict[str, float], target: str) -> str:
         else "does not beat persistence: the two cannot be told apart"
     )
     return (
-        f"The network {said} (MAE of {target} {metrics['mae']:.4g} against {metrics['persistence_mae']:.4g}, "
+        f"The network {message} (MAE of {target} {metrics['mae']:.4g} against {metrics['persistence_mae']:.4g}, "
         f"skill {metrics['skill']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}); a linear autoregression on the same windows has "
         f"MAE {metrics['linear_mae']:.4g}, skill {metrics['linear_skill']:+.4f}; "
         f"the direction is right in {metrics['directional_accuracy']:.1%} (linear {metrics['linear_directional_accuracy']:.1%})"
@@ -160,8 +160,8 @@ def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[s
 def directions(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> list[tuple[str, str]]:
     """(actual, predicted) direction over the whole horizon, a pair per window."""
     words = np.array(["down", "unchanged", "up"])
-    went, said = (words[np.sign(part[:, -1] - anchors).astype(int) + 1] for part in (actual, levels))
-    return list(zip(went.tolist(), said.tolist(), strict=True))
+    went, message = (words[np.sign(part[:, -1] - anchors).astype(int) + 1] for part in (actual, levels))
+    return list(zip(went.tolist(), message.tolist(), strict=True))
 
 
 def list_forecasts(
@@ -170,9 +170,9 @@ def list_forecasts(
     """A row per window and step ahead. Persistence is `last`, the level at the time of the forecast."""
     network, linear = forecasts["network"].tolist(), forecasts["linear"].tolist()
     return [
-        {"time": time, "step_ahead": step + 1, "last": last, "actual": true, "predicted": said, "linear": line}
+        {"time": time, "step_ahead": step + 1, "last": last, "actual": true, "predicted": message, "linear": line}
         for time, last, *rows in zip(times, anchors.tolist(), actual.tolist(), network, linear, strict=True)
-        for step, (true, said, line) in enumerate(zip(*rows, strict=True))
+        for step, (true, message, line) in enumerate(zip(*rows, strict=True))
     ]
 
 

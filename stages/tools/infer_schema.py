@@ -47,13 +47,13 @@ class Guess:
         return Guess(self.table, {**self.choices, what: (which, why)})
 
     @property
-    def said(self) -> list[tuple[str, str, str]]:
+    def message(self) -> list[tuple[str, str, str]]:
         """What was chosen, which, and why."""
-        said = {what: (str(which), why) for what, (which, why) in self.choices.items()}
+        message = {what: (str(which), why) for what, (which, why) in self.choices.items()}
         features, why = self.choices["features"]
         besides = " besides the target" if self.task == "forecast" else ""
-        said["features"] = (shortened(features) or "none", f"{len(features)}{besides}, {why}")
-        return [(what, *choice) for what, choice in said.items()]
+        message["features"] = (shortened(features) or "none", f"{len(features)}{besides}, {why}")
+        return [(what, *choice) for what, choice in message.items()]
 
     @property
     def preprocess(self) -> dict[str, Any]:

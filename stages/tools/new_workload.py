@@ -102,7 +102,7 @@ class Plan:
     block: str  # for params.yaml
     workload: schema.Workload
     summary: dict[str, Any]  # of the preparation that was tried
-    said: list[tuple[str, str, str]]  # what was chosen, which, and why
+    message: list[tuple[str, str, str]]  # what was chosen, which, and why
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -176,7 +176,7 @@ def make_plan(options: Namespace) -> Plan:
         **{key: flow(value) for key, value in settings.items()},
     )
     workload = loading.parse_block(name, from_yaml(block)[name], {})
-    return Plan(name, path, block, workload, summary, found.but("model", model, why).said)
+    return Plan(name, path, block, workload, summary, found.but("model", model, why).message)
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -343,7 +343,7 @@ def write(plan: Plan) -> None:
 
 
 def readme(plan: Plan, sha256: str) -> str:
-    guesses = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in plan.said)
+    guesses = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in plan.message)
     size, table = size_of(plan.summary), plan.table.name
     return README.format(name=plan.name, size=size, table=table, sha256=sha256, guesses=guesses)
 
@@ -362,7 +362,7 @@ def size_of(summary: dict[str, Any]) -> str:
 def described(plan: Plan) -> list[str]:
     """What was guessed and what came of it, a line each."""
     summary, train = plan.summary, plan.workload.train
-    rows = [(what, f"{which}: {why}") for what, which, why in plan.said]
+    rows = [(what, f"{which}: {why}") for what, which, why in plan.message]
     rows.append(("size", size_of(summary)))
     if "classes" in summary:
         unit = " steps" if plan.workload.task == "detect" else ""

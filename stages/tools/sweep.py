@@ -66,16 +66,16 @@ def devices_here() -> list[str]:
 
 def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[Point], list[str]]:
     """The points, and why each device's curve ends where it does."""
-    from stages.training.memory import Relief, told
+    from stages.training.memory import OomPolicy, translate_oom
 
     points: list[Point] = []
     stops = []
     for device in devices:
-        with told(Relief()):
-            fit = make_fit(workload, device)
+        with translate_oom(OomPolicy()):
+            trainer = make_trainer(workload, device)
         size = 1
         while size <= largest:
-            found = measure_size(fit, size, seconds)
+            found = measure_size(trainer, size, seconds)
             if found is None:
                 largest_there = (
                     f"the largest that was tried and does is {size // 2}" if size > 1 else "no other is smaller"
@@ -93,14 +93,14 @@ def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tu
     return points, stops
 
 
-def make_fit(workload: str, device: str) -> Any:
+def make_trainer(workload: str, device: str) -> Any:
     """The workload's training on `device`, with the training split in memory there."""
     from stages.machine.identity import identify
     from stages.training.device import open_device
 
     settings = load_workload(workload).train
     where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
-    return fit_to(*read_training(workload), settings, where)
+    return trainer_on(*read_training(workload), settings, where)
 
 
 def read_training(workload: str) -> tuple[dict[str, Any], Any, Any]:
@@ -117,23 +117,23 @@ def read_training(workload: str) -> tuple[dict[str, Any], Any, Any]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
 
 
-def fit_to(tensors: dict[str, Any], shape: Any, task: Any, settings: Train, where: Any) -> Any:
+def trainer_on(tensors: dict[str, Any], shape: Any, task: Any, settings: Train, where: Any) -> Any:
     """The training of a new network on `tensors`, which lie on the torch device `where`."""
     import torch
 
     from stages import models
     from stages.training.batches import Split
-    from stages.training.trainer import Fit
+    from stages.training.trainer import Trainer
 
     split = Split({name: tensor.to(where) for name, tensor in tensors.items()}, where)
     torch.manual_seed(settings.seed)
-    fit = Fit(models.build(settings.model, shape).to(where), split, split, settings, task)
-    fit.step.may_adapt = False
-    fit.model.train()
-    return fit
+    trainer = Trainer(models.build(settings.model, shape).to(where), split, split, settings, task)
+    trainer.step.may_adapt = False
+    trainer.model.train()
+    return trainer
 
 
-def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
+def measure_size(trainer: Any, size: int, seconds: float) -> Point | None:
     """None where the batch does not fit."""
     import torch
 
@@ -141,40 +141,47 @@ def measure_size(fit: Any, size: int, seconds: float) -> Point | None:
     from stages.machine.regions import seconds_of
     from stages.training.memory import is_out_of_memory
 
-    is_cuda = fit.device.type == "cuda"
+    is_cuda = trainer.device.type == "cuda"
     try:
-        batch = fit.one_batch(size, repeat=True)
+        batch = trainer.one_batch(size, repeat=True)
         if is_cuda:
             torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats(fit.device)
-        step_seconds = seconds_of(lambda: fit.step.eager(batch), fit.device, seconds)
+            torch.cuda.reset_peak_memory_stats(trainer.device)
+        step_seconds = seconds_of(lambda: trainer.step.eager(batch), trainer.device, seconds)
         peak = (
-            torch.cuda.max_memory_allocated(fit.device) / 2**20 if is_cuda else sum(memory_needs(fit, batch).values())
+            torch.cuda.max_memory_allocated(trainer.device) / 2**20
+            if is_cuda
+            else sum(memory_needs(trainer, batch).values())
         )
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return None
-    return Point(fit.device.type, size, size / step_seconds, peak)
+    return Point(trainer.device.type, size, size / step_seconds, peak)
 
 
 def verdicts(points: list[Point]) -> list[str]:
     """Which batch is enough on each device, and where the curves cross."""
-    said, by_device = [], {device: curve(points, device) for device in dict.fromkeys(point.device for point in points)}
+    message, by_device = (
+        [],
+        {device: curve(points, device) for device in dict.fromkeys(point.device for point in points)},
+    )
     for device, rates in by_device.items():
         best = max(rates.values())
         enough = next(size for size, rate in sorted(rates.items()) if rate >= ENOUGH * best)
-        said.append(f"{device}: batch {enough} reaches {rates[enough] / best:.0%} of the best, {best:,.0f} samples/s")
+        message.append(
+            f"{device}: batch {enough} reaches {rates[enough] / best:.0%} of the best, {best:,.0f} samples/s"
+        )
     if {"cpu", "cuda"} <= set(by_device):
         cpu, cuda = by_device["cpu"], by_device["cuda"]
         ahead = [size for size in sorted(set(cpu) & set(cuda)) if cuda[size] > cpu[size]]
-        said.append(
+        message.append(
             f"the GPU is faster from batch {ahead[0]} on ({cuda[ahead[0]] / cpu[ahead[0]]:.1f} times there, "
             f"{cuda[ahead[-1]] / cpu[ahead[-1]]:.1f} times at {ahead[-1]})"
             if ahead
             else "the CPU is faster at every size that both were measured at"
         )
-    return said
+    return message
 
 
 def curve(points: list[Point], device: str) -> dict[int, float]:

@@ -26,14 +26,18 @@ class Batch:
     mask: torch.Tensor  # (B, T)
     targets: torch.Tensor  # (B, ...)
     rows: torch.Tensor  # (B,) which sequences of the split these are
-    teacher: torch.Tensor | None = None  # (B, H) what a decoder is fed with while training (stages/models/seq2seq.py)
+    teacher_targets: torch.Tensor | None = (
+        None  # (B, H) what a decoder is fed with while training (stages/models/seq2seq.py)
+    )
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """What a model takes."""
-        return (self.values, self.mask) if self.teacher is None else (self.values, self.mask, self.teacher)
+        return (
+            (self.values, self.mask) if self.teacher_targets is None else (self.values, self.mask, self.teacher_targets)
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -41,8 +45,8 @@ class Batch:
         return sum(getattr(self, name).nbytes for name in TENSORS)
 
     def first(self, count: int) -> "Batch":
-        teacher = None if self.teacher is None else self.teacher[:count]
-        return Batch(self.values[:count], self.mask[:count], self.targets[:count], self.rows[:count], teacher)
+        teacher_targets = None if self.teacher_targets is None else self.teacher_targets[:count]
+        return Batch(self.values[:count], self.mask[:count], self.targets[:count], self.rows[:count], teacher_targets)
 
     def parts(self, num_parts: int) -> Iterator["Batch"]:
         """The batch in `num_parts` (at most) of nearly the same size."""
@@ -51,10 +55,10 @@ class Batch:
             return
         size = -(-len(self) // num_parts)
         columns = [tensor.split(size) for tensor in (self.values, self.mask, self.targets, self.rows)]
-        teachers = [None] * len(columns[0]) if self.teacher is None else self.teacher.split(size)
-        for *tensors, teacher in zip(*columns, teachers, strict=True):
+        teachers = [None] * len(columns[0]) if self.teacher_targets is None else self.teacher_targets.split(size)
+        for *tensors, teacher_targets in zip(*columns, teachers, strict=True):
             values, mask, targets, rows = tensors
-            yield Batch(values, mask, targets, rows, teacher)
+            yield Batch(values, mask, targets, rows, teacher_targets)
 
 
 @dataclass
@@ -64,21 +68,21 @@ class Split:
     tensors: dict[str, torch.Tensor]
     device: torch.device
     path: Path | None = None  # the packed file they can be read from
-    is_held: bool = False  # a copy of the file's was made
+    is_resident: bool = False  # a copy of the file's was made
 
     def __len__(self) -> int:
         return len(self.tensors["targets"])
 
-    def hold(self) -> None:
+    def make_resident(self) -> None:
         """Copy the tensors to the device. Also on the CPU: a training never waits for the disk, and the file may be replaced under it."""
-        if self.path is not None and not self.is_held:
+        if self.path is not None and not self.is_resident:
             self.tensors = {name: tensor.to(self.device, copy=True) for name, tensor in self.tensors.items()}
-            self.is_held = True
+            self.is_resident = True
 
-    def stream(self) -> None:
+    def release_to_host(self) -> None:
         """Let go of what is held, and read it from the file."""
-        if self.path is not None and self.is_held:
-            self.tensors, self.is_held = mapped(self.path), False
+        if self.path is not None and self.is_resident:
+            self.tensors, self.is_resident = mapped(self.path), False
 
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Batches of `order` ((N,) int64 on the CPU); the last one may be smaller."""
@@ -134,7 +138,7 @@ def load_split(path: Path, device: torch.device, residency: str) -> Split:
     """The packed split at `path`; `residency` is `device` (copied there once) or `host` (left in the memory-mapped file)."""
     split = Split(mapped(path), device, path)
     if residency == "device":
-        split.hold()
+        split.make_resident()
     return split
 
 
@@ -158,7 +162,7 @@ def mapped(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def in_order(split: Split) -> torch.Tensor:
+def sequential_indices(split: Split) -> torch.Tensor:
     return torch.arange(len(split))
 
 

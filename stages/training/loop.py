@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from stages.training.batches import Batch
-from stages.training.memory import Relief
+from stages.training.memory import OomPolicy
 from stages.training.step import Loss, Step, autocast
 
 
@@ -35,35 +35,35 @@ def validate(
     loss: Loss,
     predict: Callable[[torch.Tensor], torch.Tensor],
     precision: str,
-    relief: Relief,
+    oom: OomPolicy,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The mean loss over the sequences, as a scalar on the device, and what is predicted for them (N, ...), in the batches' order."""
     model.eval()
     total, count, predictions = None, 0, []
     for batch in batches:
-        outputs = forward(model, batch, precision, relief)
+        outputs = forward(model, batch, precision, oom)
         summed = loss(outputs, batch) * len(batch)
         total, count = summed if total is None else total + summed, count + len(batch)
         predictions.append(predict(outputs))
     assert total is not None, "a validation without a batch"
-    return total / count, relief.through(lambda: torch.cat(predictions))
+    return total / count, oom.run_with_fallbacks(lambda: torch.cat(predictions))
 
 
 @torch.no_grad()
-def outputs_of(model: nn.Module, batches: Iterator[Batch], relief: Relief | None = None) -> torch.Tensor:
+def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy | None = None) -> torch.Tensor:
     """The model's outputs for every sequence, in the batches' order, on the device: (N, ...)."""
     model.eval()
-    relief = relief or Relief()
-    outputs = [forward(model, batch, "fp32", relief) for batch in batches]
-    return relief.through(lambda: torch.cat(outputs))
+    oom = oom or OomPolicy()
+    outputs = [forward(model, batch, "fp32", oom) for batch in batches]
+    return oom.run_with_fallbacks(lambda: torch.cat(outputs))
 
 
-def forward(model: nn.Module, batch: Batch, precision: str, relief: Relief) -> torch.Tensor:
+def forward(model: nn.Module, batch: Batch, precision: str, oom: OomPolicy) -> torch.Tensor:
     """The model's outputs for a batch, which goes through in as many parts as memory wants."""
 
     def work() -> torch.Tensor:
         with autocast(precision, batch.values.device):
-            parts = [model(*part.inputs()).float() for part in batch.parts(relief.num_passes)]
+            parts = [model(*part.inputs()).float() for part in batch.parts(oom.num_passes)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    return relief.through(work, partial(relief.take_smaller_passes, len(batch)))
+    return oom.run_with_fallbacks(work, partial(oom.take_smaller_passes, len(batch)))

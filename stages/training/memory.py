@@ -44,9 +44,11 @@ WORDS = (
 class OutOfMemory(ValueError, MemoryError):
     """Nothing is left to try. One sentence: what failed, what was done about it, what the user can do."""
 
-    def __init__(self, failed: str, taken: Sequence[str], advice: Sequence[str]) -> None:
-        self.taken = list(taken)
-        done = f"after this was done about it: {', '.join(taken)}" if taken else "where nothing can be done about it"
+    def __init__(self, failed: str, actions: Sequence[str], advice: Sequence[str]) -> None:
+        self.actions = list(actions)
+        done = (
+            f"after this was done about it: {', '.join(actions)}" if actions else "where nothing can be done about it"
+        )
         super().__init__(f"out of memory ({failed}) {done}; what is left to you: {', then '.join(advice)}")
 
 
@@ -66,7 +68,7 @@ def may_finish_on_cpu(device: str, identity: dict[str, Any], settings: Train) ->
     return device == "auto" and identity["kind"] != "cpu" and settings.on_out_of_memory == "cpu"
 
 
-class Relief:
+class OomPolicy:
     """The ladder of one training or evaluation: how far down it is, and the way to take the next rung."""
 
     def __init__(
@@ -76,13 +78,13 @@ class Relief:
         advice: Sequence[str] = (CLOSE_OTHERS, SMALLER),
     ) -> None:
         self.model, self.splits, self.advice = model, splits, advice
-        self.taken: list[str] = []  # what was done, in words
+        self.actions: list[str] = []  # what was done, in words
         self.num_passes = 1  # that a batch goes through in where no gradients are wanted
         self.has_freed = self.recomputes = self.without_onednn = False
-        self.streams = not any(split.is_held for split in splits)
+        self.streams = not any(split.is_resident for split in splits)
         self.moved = False  # whether the CPU took over from another device
 
-    def through(self, work: Callable[[], Result], *rungs: Callable[[], str]) -> Result:
+    def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
         """What `work` gives, tried again after each rung: those that help everywhere, then `rungs`.
 
         A rung returns what it did, or nothing where there is nothing left of it. Raises OutOfMemory after the last.
@@ -93,18 +95,23 @@ class Relief:
             except Exception as error:
                 if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
                     raise
-                failed = in_short(error)
+                failed = shorten(error)
             # Outside the `except`: the error holds the tensors of the pass that failed.
             free_cache()
-            for rung in (*([self.leave_onednn] if failed == ONEDNN else []), self.free, self.stream, *rungs):
-                if done := rung():
+            for fallback in (
+                *([self.leave_onednn] if failed == ONEDNN else []),
+                self.free,
+                self.release_to_host,
+                *fallbacks,
+            ):
+                if done := fallback():
                     self.say(done)
                     break
             else:
-                raise OutOfMemory(failed, self.taken, self.advice)
+                raise OutOfMemory(failed, self.actions, self.advice)
 
     def say(self, done: str) -> None:
-        self.taken.append(done)
+        self.actions.append(done)
         print(f"out of memory: {done}", flush=True)
 
     def free(self) -> str:
@@ -121,12 +128,12 @@ class Relief:
         torch._C._set_mkldnn_enabled(False)  # `torch.backends.mkldnn.flags` would set its TF32 switch as well
         return "the CPU computes without oneDNN, whose memory ran out"
 
-    def stream(self) -> str:
+    def release_to_host(self) -> str:
         if self.streams:
             return ""
         self.streams = True
         for split in self.splits:
-            split.stream()
+            split.release_to_host()
         size = sum(tensor.nbytes for split in self.splits if split.path for tensor in split.tensors.values())
         return f"the data ({size / 2**20:,.1f} MiB) is read from its file batch by batch instead of held in memory"
 
@@ -143,15 +150,15 @@ class Relief:
         setattr(self.model, "checkpoint_activations", True)  # noqa: B010  (a Module's attributes are Tensors to mypy)
         return "activations are computed again instead of kept"
 
-    def hold(self) -> None:
+    def make_resident(self) -> None:
         """Copy the splits to the device; they stay in their files where they do not fit."""
         self.streams = False
 
         def copy() -> None:
             for split in () if self.streams else self.splits:
-                split.hold()
+                split.make_resident()
 
-        self.through(copy)
+        self.run_with_fallbacks(copy)
 
     def batches(
         self, split: Split, order: Tensor, batch_size: int, *changes: Callable[[Batch], Batch]
@@ -174,36 +181,36 @@ class Relief:
             return batch
 
         while done < len(order):
-            batch = self.through(following)
+            batch = self.run_with_fallbacks(following)
             done += len(batch)
             yield batch
 
     def state(self) -> dict[str, Any]:
         kept = ("num_passes", "has_freed", "without_onednn", "streams", "recomputes", "moved")
-        return {"taken": list(self.taken), **{name: getattr(self, name) for name in kept}}
+        return {"taken": list(self.actions), **{name: getattr(self, name) for name in kept}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Down to where `state` was. What was done here meanwhile stays done too."""
-        self.taken = [*state["taken"], *(done for done in self.taken if done not in state["taken"])]
+        self.actions = [*state["taken"], *(done for done in self.actions if done not in state["taken"])]
         self.num_passes = max(self.num_passes, state["num_passes"])
         self.has_freed, self.moved = self.has_freed or state["has_freed"], self.moved or state["moved"]
         if state["without_onednn"]:
             self.leave_onednn()
         if state["streams"]:
-            self.stream()
+            self.release_to_host()
         if state["recomputes"]:
             self.recompute()
 
 
 @contextmanager
-def told(relief: Relief) -> Iterator[None]:
+def translate_oom(oom: OomPolicy) -> Iterator[None]:
     """Memory that runs out in the body, where nothing can be done about it, is told in the same words."""
     try:
         yield
     except Exception as error:
         if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
             raise
-        raise OutOfMemory(in_short(error), relief.taken, relief.advice) from None
+        raise OutOfMemory(shorten(error), oom.actions, oom.advice) from None
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -212,11 +219,11 @@ def is_out_of_memory(error: Exception) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    said = str(error)
-    return isinstance(error, RuntimeError) and (said.strip() == ONEDNN or any(word in said for word in WORDS))
+    message = str(error)
+    return isinstance(error, RuntimeError) and (message.strip() == ONEDNN or any(word in message for word in WORDS))
 
 
-def in_short(error: Exception) -> str:
+def shorten(error: Exception) -> str:
     return " ".join(str(error).split())[:160] or type(error).__name__
 
 

@@ -14,7 +14,7 @@ from stages.files import ROOT, STATE, read_json, sha256_file, write_json
 from stages.machine.regions import seconds_of
 from stages.params.parsing import flatten
 from stages.params.schema import Train
-from stages.training.trainer import Fit
+from stages.training.trainer import Trainer
 
 CANDIDATES = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
@@ -23,21 +23,21 @@ NUM_ROUNDS = 3  # in turns, because a machine's speed drifts
 FILE = STATE / "precision.json"
 
 
-def choose(fit: Fit, identity: dict[str, Any]) -> tuple[str, str]:
+def choose(trainer: Trainer, identity: dict[str, Any]) -> tuple[str, str]:
     """The precision for `fit`, and where it comes from, in words. Leaves the fit as it was."""
     known = read_json(FILE) if FILE.exists() else {}
     key = key_of(
-        fit.params, [list(fit.train_split.tensors[name].shape[1:]) for name in ("values", "targets")], identity
+        trainer.params, [list(trainer.train_split.tensors[name].shape[1:]) for name in ("values", "targets")], identity
     )
     if key in known:
         return known[key][
             "precision"
-        ], f"precision {known[key]['precision']}, as chosen before ({said(known[key]['gains'])})"
-    gains = measure_gains(fit)
+        ], f"precision {known[key]['precision']}, as chosen before ({message(known[key]['gains'])})"
+    gains = measure_gains(trainer)
     best = max(gains, key=lambda name: gains[name])
     precision = best if gains[best] >= MIN_GAIN else "fp32"
     write_json(FILE, {**known, key: {"precision": precision, "gains": gains}})
-    return precision, f"precision {precision}, chosen by measuring ({said(gains)})"
+    return precision, f"precision {precision}, chosen by measuring ({message(gains)})"
 
 
 def key_of(params: Train, shapes: list[list[int]], identity: dict[str, Any]) -> str:
@@ -51,21 +51,23 @@ def key_of(params: Train, shapes: list[list[int]], identity: dict[str, Any]) -> 
     return hashlib.sha256(json.dumps([about, code, shapes, identity], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def measure_gains(fit: Fit) -> dict[str, float]:
+def measure_gains(trainer: Trainer) -> dict[str, float]:
     """Precision -> times as fast as fp32, by the fastest of NUM_ROUNDS rounds each."""
-    before, now = copy.deepcopy(fit.state()), fit.step.precision
-    names, batch = CANDIDATES[fit.device.type], fit.one_batch(fit.params.batch_size)
+    before, now = copy.deepcopy(trainer.state()), trainer.step.precision
+    names, batch = CANDIDATES[trainer.device.type], trainer.one_batch(trainer.params.batch_size)
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    fit.model.train()
+    trainer.model.train()
     for _ in range(NUM_ROUNDS):
         for name in names:
-            fit.set_precision(name)
-            seconds[name].append(seconds_of(lambda: fit.step.eager(batch), fit.device, BUDGET_SECONDS / NUM_ROUNDS))
-    fit.restore(before)
-    fit.optimizer.zero_grad(set_to_none=True)
-    fit.set_precision(now)
+            trainer.set_precision(name)
+            seconds[name].append(
+                seconds_of(lambda: trainer.step.eager(batch), trainer.device, BUDGET_SECONDS / NUM_ROUNDS)
+            )
+    trainer.restore(before)
+    trainer.optimizer.zero_grad(set_to_none=True)
+    trainer.set_precision(now)
     return {name: min(seconds["fp32"]) / min(found) for name, found in seconds.items()}
 
 
-def said(gains: dict[str, float]) -> str:
+def message(gains: dict[str, float]) -> str:
     return ", ".join(f"{name} {gain:.2f} times fp32" for name, gain in gains.items() if name != "fp32")

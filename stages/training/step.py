@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.training.batches import Batch
-from stages.training.memory import Relief, free_cache, in_short, is_out_of_memory
+from stages.training.memory import OomPolicy, free_cache, is_out_of_memory, shorten
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, the batch they are of) -> mean over its sequences
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -40,9 +40,9 @@ class Step:
         clip_norm: float,
         accumulation: int,
         precision: str,
-        way: str,
+        execution_mode: str,
         device: torch.device,
-        relief: Relief | None = None,
+        oom: OomPolicy | None = None,
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.parameters = list(model.parameters())
@@ -50,19 +50,19 @@ class Step:
         self.device = device
         # Without fp16 it hands everything through. It keeps its state across checkpoints.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-        self.relief = relief or Relief(model)
+        self.oom = oom or OomPolicy(model)
         self.may_adapt = True  # whether memory that runs out may change how the training goes on
-        self.instead = ""  # why another way than the one asked for is gone
+        self.fallback_reason = ""  # why another way than the one asked for is gone
         self.forward: Callable[..., Tensor] = model
-        if way == "compile":
+        if execution_mode == "compile":
             self.forward = torch.compile(model, dynamic=False)
         self.graph: Graph | None = None
-        if way == "graph":
-            self.instead = why_no_graph(device, precision, model)
-            self.graph = None if self.instead else Graph()
+        if execution_mode == "graph":
+            self.fallback_reason = why_no_graph(device, precision, model)
+            self.graph = None if self.fallback_reason else Graph()
 
     def __call__(self, batch: Batch) -> Tensor:
-        if self.graph is None or not self.graph.takes(batch):
+        if self.graph is None or not self.graph.is_supported(batch):
             return self.eager(batch)
         try:
             return self.graph(batch, self)
@@ -73,10 +73,10 @@ class Step:
             # A capture that fails leaves the weights as they were: the batch can still go the eager way. What ends the capture reports
             # an error of its own, after the one that made it fail.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
-            self.instead, self.graph = f"the capture failed: {in_short(cause)}", None
+            self.fallback_reason, self.graph = f"the capture failed: {shorten(cause)}", None
         self.clear()
         if ran_out:
-            self.relief.say("the step is taken eagerly instead of captured as a CUDA graph")
+            self.oom.say("the step is taken eagerly instead of captured as a CUDA graph")
             free_cache()
         torch.cuda.synchronize(self.device)
         return self.eager(batch)
@@ -95,7 +95,7 @@ class Step:
         if not self.may_adapt:
             return work()
         smaller = partial(self.take_smaller_parts, len(batch))
-        return self.relief.through(work, smaller, self.relief.recompute, self.let_go_of_graph)
+        return self.oom.run_with_fallbacks(work, smaller, self.oom.recompute, self.drop_graph)
 
     def once(self, batch: Batch) -> Tensor:
         """The step itself. The weights change at its very end, when nothing is left that could need memory."""
@@ -137,10 +137,10 @@ class Step:
         self.accumulation = min(2 * self.accumulation, batch_size)
         return f"a batch of {batch_size} is trained on in {self.accumulation} parts"
 
-    def let_go_of_graph(self) -> str:
+    def drop_graph(self) -> str:
         if self.graph is None or not self.graph.is_captured:
             return ""
-        self.graph, self.instead = None, "memory ran out"
+        self.graph, self.fallback_reason = None, "memory ran out"
         self.optimizer.zero_grad(set_to_none=True)  # the gradients lie in the graph's memory
         return "the CUDA graph of the step is let go"
 
@@ -194,7 +194,7 @@ class Graph:
     def is_captured(self) -> bool:
         return self.captured is not None
 
-    def takes(self, batch: Batch) -> bool:
+    def is_supported(self, batch: Batch) -> bool:
         """Batches of the first one's shapes: an epoch begins with a whole batch, the ragged one is its last."""
         shapes = [tensor.shape for tensor in tensors_of(batch)]
         self.shapes = self.shapes or shapes
@@ -215,16 +215,16 @@ class Graph:
     def capture(self, batch: Batch, step: Step) -> None:
         """Record the step for batches shaped as this one; nothing is computed yet."""
         self.inputs = [tensor.clone() for tensor in tensors_of(batch)]
-        values, mask, targets, rows, *teacher = self.inputs
+        values, mask, targets, rows, *teacher_targets = self.inputs
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            output = step.once(Batch(values, mask, targets, rows, *teacher))
+            output = step.once(Batch(values, mask, targets, rows, *teacher_targets))
         self.captured, self.output = graph, output
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
     tensors = [batch.values, batch.mask, batch.targets, batch.rows]
-    return tensors if batch.teacher is None else [*tensors, batch.teacher]
+    return tensors if batch.teacher_targets is None else [*tensors, batch.teacher_targets]
 
 
 def on_side_stream(eager: Callable[[Batch], Tensor], batch: Batch) -> Tensor:

@@ -12,9 +12,9 @@ from stages.models.seq2seq import teacher_share
 from stages.params.schema import Seq2Seq, Train
 from stages.tasks import Task
 from stages.training import augment, loop
-from stages.training.batches import Batch, Split, in_order, shuffled
+from stages.training.batches import Batch, Split, sequential_indices, shuffled
 from stages.training.device import use_tf32
-from stages.training.memory import Relief, advice
+from stages.training.memory import OomPolicy, advice
 from stages.training.step import Step, random_state, set_random_state
 
 
@@ -32,7 +32,7 @@ class Epoch:
     is_best: bool
 
 
-class Fit:
+class Trainer:
     """Model, optimizer, schedule and generator: `epoch()` moves them on, `state()` and `restore()` save and load them."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Fit:
             fused=True,
             capturable=in_graph,
         )
-        self.relief = Relief(model, (train, val), advice(self.device, params.precision))
+        self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
         self.step = Step(
             model,
             lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
@@ -62,9 +62,9 @@ class Fit:
             clip_norm=params.clip_norm,
             accumulation=params.accumulation,
             precision="fp32" if params.precision == "auto" else params.precision,
-            way=params.step,
+            execution_mode=params.step,
             device=self.device,
-            relief=self.relief,
+            oom=self.oom,
         )
         steps_per_epoch = -(-len(train) // params.batch_size)
         self.schedule = make_schedule(self.optimizer, params, steps_per_epoch * params.epochs)
@@ -75,7 +75,7 @@ class Fit:
         self.best_weights = snapshot(model)
         self.verified: list[int] = []  # the epochs after which everything was found to lie on the device
         self.peak_mib = 0.0  # of an epoch so far
-        self.absent: dict[str, str] = {}  # what could not be measured in the last epoch, and why
+        self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
 
     def epoch(self) -> Epoch:
         params = self.params
@@ -91,13 +91,16 @@ class Fit:
         with measure(self.device) as validation:
             loss, predictions = loop.validate(
                 self.model,
-                self.relief.batches(self.val_split, in_order(self.val_split), params.batch_size),
+                self.oom.batches(self.val_split, sequential_indices(self.val_split), params.batch_size),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
                 self.step.precision,
-                self.relief,
+                self.oom,
             )
-        self.absent = {**training.absent, **({f"step: {params.step}": self.step.instead} if self.step.instead else {})}
+        self.missing_reasons = {
+            **training.missing_reasons,
+            **({f"step: {params.step}": self.step.fallback_reason} if self.step.fallback_reason else {}),
+        }
         self.epochs_done += 1
         self.verify_device(predictions)
         val_loss = loss.item()
@@ -116,7 +119,7 @@ class Fit:
         )
 
     def on_device(self, split: Split, name: str) -> torch.Tensor:
-        return self.relief.through(lambda: split.tensors[name].to(self.device))
+        return self.oom.run_with_fallbacks(lambda: split.tensors[name].to(self.device))
 
     def training_batches(self) -> Iterator[Batch]:
         """The next epoch's batches. All that is random is drawn here, before the clock starts; what is done with it is timed."""
@@ -136,10 +139,10 @@ class Fit:
             coins = coins.to(self.device)
             changes.append(
                 lambda batch: replace(
-                    batch, teacher=torch.where(coins.index_select(0, batch.rows), batch.targets, torch.nan)
+                    batch, teacher_targets=torch.where(coins.index_select(0, batch.rows), batch.targets, torch.nan)
                 )
             )
-        return self.relief.batches(self.train_split, order, self.params.batch_size, *changes)
+        return self.oom.batches(self.train_split, order, self.params.batch_size, *changes)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
         """The first `size` sequences as a batch on the device, with a teacher where the decoder takes one.
@@ -149,11 +152,11 @@ class Fit:
         there = len(self.train_split)
         rows = torch.arange(size if repeat else min(size, there)) % there
         batch = next(self.train_split.batches(rows, size))
-        return replace(batch, teacher=batch.targets) if isinstance(self.params.model, Seq2Seq) else batch
+        return replace(batch, teacher_targets=batch.targets) if isinstance(self.params.model, Seq2Seq) else batch
 
     def verify_device(self, outputs: torch.Tensor) -> None:
         """torch moves nothing on its own: where parameters, data and outputs lie, there it computes. Once per epoch, outside the clock."""
-        batch = next(self.val_split.batches(in_order(self.val_split)[:1], 1))
+        batch = next(self.val_split.batches(sequential_indices(self.val_split)[:1], 1))
         places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
         if places != {self.device.type}:
             raise RuntimeError(
@@ -175,7 +178,7 @@ class Fit:
             "schedule": self.schedule.state_dict(),
             "precision": self.step.precision,
             "step": self.step.state(),
-            "relief": self.relief.state(),
+            "oom": self.oom.state(),
             "generator": self.generator.get_state(),
             "torch_rng": random_state(self.device),
             "device": self.device.type,
@@ -197,7 +200,7 @@ class Fit:
         self.schedule.load_state_dict(as_numbers(state["schedule"]))
         self.set_precision(state["precision"])
         self.step.restore(state["step"])
-        self.relief.restore(state["relief"])
+        self.oom.restore(state["oom"])
         self.generator.set_state(state["generator"].cpu())
         set_random_state(state["torch_rng"], self.device)
         self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 MAX_STEPS = 64
 
 
-def takes(qkv: Tensor) -> bool:
+def is_supported(qkv: Tensor) -> bool:
     """Whether `Attention` can take qkv, and is the faster one. bf16 too: what it computes with is fp32 then. torch.compile has its own."""
     return qkv.device.type == "cpu" and qkv.shape[1] <= MAX_STEPS and not torch.compiler.is_compiling()
 
@@ -32,30 +32,30 @@ class Attention(torch.autograd.Function):
         packed = packed.view(3, B * heads, T, D)
         query, key, value = packed
         query *= D**-0.5
-        share = torch.bmm(query, key.transpose(1, 2))
+        weights = torch.bmm(query, key.transpose(1, 2))
         if not mask.all():
-            share.view(B, heads, T, T).masked_fill_(~mask[:, None, None, :], float("-inf"))
+            weights.view(B, heads, T, T).masked_fill_(~mask[:, None, None, :], float("-inf"))
         # torch's softmax takes several times as long where rows are as short as these.
-        share.sub_(share.amax(dim=2, keepdim=True)).exp_()
-        share.div_(share.sum(dim=2, keepdim=True))
-        ctx.save_for_backward(packed, share)
+        weights.sub_(weights.amax(dim=2, keepdim=True)).exp_()
+        weights.div_(weights.sum(dim=2, keepdim=True))
+        ctx.save_for_backward(packed, weights)
         ctx.shape, ctx.dtype = qkv.shape, qkv.dtype
-        mixed = torch.bmm(share, value).view(B, heads, T, D)
-        return laid_out(mixed.transpose(1, 2), qkv.dtype).view(B, T, heads * D)
+        context = torch.bmm(weights, value).view(B, heads, T, D)
+        return laid_out(context.transpose(1, 2), qkv.dtype).view(B, T, heads * D)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         B, T, _, heads, D = ctx.shape
-        packed, share = ctx.saved_tensors
+        packed, weights = ctx.saved_tensors
         query, key, value = packed
         grad = laid_out(grad.view(B, T, heads, D).transpose(1, 2), packed.dtype).view(B * heads, T, D)
         found = torch.empty_like(packed)
-        by_products = torch.bmm(grad, value.transpose(1, 2)).mul_(share)
-        by_products.addcmul_(share, by_products.sum(dim=2, keepdim=True), value=-1)  # through the softmax
+        by_products = torch.bmm(grad, value.transpose(1, 2)).mul_(weights)
+        by_products.addcmul_(weights, by_products.sum(dim=2, keepdim=True), value=-1)  # through the softmax
         torch.bmm(by_products, key, out=found[0]).mul_(D**-0.5)
         torch.bmm(by_products.transpose(1, 2), query, out=found[1])  # the query carries the factor already
-        torch.bmm(share.transpose(1, 2), grad, out=found[2])
+        torch.bmm(weights.transpose(1, 2), grad, out=found[2])
         return laid_out(found.view(3, B, heads, T, D).permute(1, 3, 0, 2, 4), ctx.dtype), None
 
 

@@ -21,7 +21,7 @@ from stages.models.kernels import dropout
 from stages.models.kernels.gru import add_product, sigmoid_backward, tanh_backward
 
 
-def takes(lstm: nn.LSTM, x: Tensor) -> bool:
+def is_supported(lstm: nn.LSTM, x: Tensor) -> bool:
     """Whether `decode` can do it. Under autocast too: what it computes with is fp32 then."""
     return x.device.type == "cpu" and type(lstm) is nn.LSTM
 
@@ -29,26 +29,30 @@ def takes(lstm: nn.LSTM, x: Tensor) -> bool:
 def decode(
     lstm: nn.LSTM,
     head: nn.Linear,
-    fed: Tensor,
+    decoder_input: Tensor,
     state: tuple[Tensor, Tensor],
     num_steps: int,
-    teacher: Tensor | None,
+    teacher_targets: Tensor | None,
     p: float,
 ) -> Tensor:
     """fed (B,): the first input, state: (L, B, H) twice, teacher (B, S): what to feed after a step, NaN: the step's own -> outputs (B, S).
 
     p: probability of dropout before the head; between layers it is the LSTM's.
     """
-    (hidden, cell), L = (part.to(fed.dtype) for part in state), lstm.num_layers
+    (hidden, cell), L = (part.to(decoder_input.dtype) for part in state), lstm.num_layers
     _, B, H = hidden.shape
     # NaN in every place: always its own.
-    teacher = fed.new_full((num_steps, B), torch.nan) if teacher is None else teacher.t()
+    teacher_targets = (
+        decoder_input.new_full((num_steps, B), torch.nan) if teacher_targets is None else teacher_targets.t()
+    )
     before_head = dropout.factor((num_steps, B, H), p) if lstm.training and p > 0 else None
     between = None
     if lstm.training and lstm.dropout > 0 and L > 1:
         between = dropout.factor((num_steps, L - 1, B, H), lstm.dropout)
     weights = (weight for layer in lstm.all_weights for weight in layer)
-    outputs: Tensor = Decoder.apply(fed, hidden, cell, teacher, before_head, between, head.weight, head.bias, *weights)  # type: ignore[no-untyped-call]
+    outputs: Tensor = Decoder.apply(
+        decoder_input, hidden, cell, teacher_targets, before_head, between, head.weight, head.bias, *weights
+    )  # type: ignore[no-untyped-call]
     return outputs.t()
 
 
@@ -60,30 +64,34 @@ class Decoder(torch.autograd.Function):
     @torch.autocast("cpu", enabled=False)
     def forward(
         ctx: Any,
-        fed: Tensor,
+        decoder_input: Tensor,
         hidden: Tensor,
         cell: Tensor,
-        teacher: Tensor,
+        teacher_targets: Tensor,
         before_head: Tensor | None,
         between: Tensor | None,
         head_weight: Tensor,
         head_bias: Tensor,
         *weights: Tensor,
     ) -> Tensor:
-        (L, B, H), S = hidden.shape, len(teacher)
+        (L, B, H), S = hidden.shape, len(teacher_targets)
         layers = [weights[4 * layer : 4 * layer + 4] for layer in range(L)]
         # tanh(a) is 2 sigmoid(2 a) - 1, which is faster: g is doubled on its way to the sigmoid.
-        twice = fed.new_ones(4 * H)
+        twice = decoder_input.new_ones(4 * H)
         twice[2 * H : 3 * H] = 2
         into = [((w * twice[:, None]).t(), (u * twice[:, None]).t(), (b + c) * twice) for w, u, b, c in layers]
-        minus_one, projection = fed.new_tensor(-1.0), head_weight[0]
+        minus_one, projection = decoder_input.new_tensor(-1.0), head_weight[0]
 
-        inputs = [fed.new_empty(S, B, 1 if layer == 0 else H) for layer in range(L)]
-        gates = fed.new_empty(L, S, B, 4 * H)
-        hiddens, cells = fed.new_empty(L, S + 1, B, H), fed.new_empty(L, S + 1, B, H)
-        tanhs, seen, outputs = fed.new_empty(L, S, B, H), fed.new_empty(S, B, H), fed.new_empty(S, B)
-        hiddens[:, 0], cells[:, 0], inputs[0][0, :, 0] = hidden, cell, fed
-        is_own = teacher.isnan()
+        inputs = [decoder_input.new_empty(S, B, 1 if layer == 0 else H) for layer in range(L)]
+        gates = decoder_input.new_empty(L, S, B, 4 * H)
+        hiddens, cells = decoder_input.new_empty(L, S + 1, B, H), decoder_input.new_empty(L, S + 1, B, H)
+        tanhs, seen, outputs = (
+            decoder_input.new_empty(L, S, B, H),
+            decoder_input.new_empty(S, B, H),
+            decoder_input.new_empty(S, B),
+        )
+        hiddens[:, 0], cells[:, 0], inputs[0][0, :, 0] = hidden, cell, decoder_input
+        is_own = teacher_targets.isnan()
 
         parts = [tuple(gate.unbind(0) for gate in each.split(H, dim=2)) for each in gates]
         for t in range(S):
@@ -106,7 +114,7 @@ class Decoder(torch.autograd.Function):
                 read = torch.mul(read, before_head[t], out=seen[t])
             torch.addmv(head_bias, read, projection, out=outputs[t])
             if t + 1 < S:
-                torch.where(is_own[t], outputs[t], teacher[t], out=inputs[0][t + 1, :, 0])
+                torch.where(is_own[t], outputs[t], teacher_targets[t], out=inputs[0][t + 1, :, 0])
         if before_head is None:
             seen = hiddens[-1, 1:]
         ctx.save_for_backward(

@@ -31,14 +31,14 @@ from torch.nn.functional import dropout
 
 # Steps are taken in spans of about so many gate values, 2 MiB of float32: larger ones leave the cache, smaller ones make
 # inefficient matrix products. Measured from 2 ** 15 to 2 ** 21.
-SPAN_VALUES = 2**19
+CHUNK_VALUES = 2**19
 
 # grad * y * (1 - y) and grad * (1 - y * y) in one pass, into a given buffer.
 sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
-def takes(x: Tensor) -> bool:
+def is_supported(x: Tensor) -> bool:
     """Whether `gru` can take x: it lies on the CPU, and no autocast changes the precision. `nn.GRU` takes the rest."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
 
@@ -91,9 +91,9 @@ class Layer(torch.autograd.Function):
         h_joint = states.unbind(0)
         h_of = [states[:, :, d].unbind(0) for d in directions]
         h_before = torch.zeros_like(h_joint[0])
-        span = span_length(T, B * D * 4 * H)
-        for start in range(0, T, span):
-            end = min(start + span, T)
+        chunk = span_length(T, B * D * 4 * H)
+        for start in range(0, T, chunk):
+            end = min(start + chunk, T)
             if record or not gates:
                 gates.append(states.new_empty(end - start, B, D, 4 * H))
             part = gates[-1][: end - start]
@@ -128,13 +128,13 @@ class Layer(torch.autograd.Function):
         states, *saved = ctx.saved_tensors
         xs, weights_ih, weights_hh, gates = saved[:D], saved[D : 2 * D], saved[2 * D : 3 * D], saved[3 * D :]
         (T, B, _, H), F = states.shape, xs[0].shape[1]
-        span = span_length(T, B * D * 4 * H)
+        chunk = span_length(T, B * D * 4 * H)
 
-        dgates = states.new_empty(span, B, D, 4 * H)
+        dgates = states.new_empty(chunk, B, D, 4 * H)
         # Slot i + 1 is for step i of the span, slot 0 for the step before the span, from which the next span goes on.
-        dh = states.new_empty(span + 1, B, D, 1, H)
-        scratch = states.new_empty(span, B, D, H)
-        dgates_joint = dgates.view(span, B, D, 4, H).unbind(0)
+        dh = states.new_empty(chunk + 1, B, D, 1, H)
+        scratch = states.new_empty(chunk, B, D, H)
+        dgates_joint = dgates.view(chunk, B, D, 4, H).unbind(0)
         drzm_of = [dgates[:, :, d, H:].unbind(0) for d in directions]
         dh_joint = dh.unbind(0)
         dh_of = [dh[:, :, d, 0].unbind(0) for d in directions]
@@ -147,8 +147,8 @@ class Layer(torch.autograd.Function):
 
         for d in directions:
             dh[0, :, d, 0] = grads[d][-1]
-        for number, start in reversed(list(enumerate(range(0, T, span)))):
-            end = min(start + span, T)
+        for number, start in reversed(list(enumerate(range(0, T, chunk)))):
+            end = min(start + chunk, T)
             length, first = end - start, 1 if start == 0 else 0  # step 0 has no step before it
             before = slice(start + first - 1, end - 1)
             dh_joint[length].copy_(dh_joint[0])
@@ -208,4 +208,4 @@ def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) 
 
 
 def span_length(num_steps: int, values_per_step: int) -> int:
-    return min(max(SPAN_VALUES // values_per_step, 1), num_steps)
+    return min(max(CHUNK_VALUES // values_per_step, 1), num_steps)
