@@ -20,12 +20,12 @@ import numpy as np
 import torch
 
 from stages import models
+from stages.data.packed import as_tensors, read_arrays
 from stages.data.sequences import Prepared, prepare, simulate, summarize, write_arrays
 from stages.data.tables import find_table
 from stages.files import prepared_dir, raw_dir, read_json
 from stages.params.loading import load_workload
 from stages.params.schema import Rally, SequenceTable, Series, Workload
-from stages.preload import as_tensors, read_arrays
 from stages.tasks import open_task
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices

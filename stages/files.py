@@ -5,6 +5,7 @@ DVC's `exp run --temp` and `--queue` run in a copy of the project. What DVC trac
 """
 
 import csv
+import fcntl
 import hashlib
 import json
 import os
@@ -143,3 +144,26 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[int | None]:
+    """Lock `path` for this process; yields None once it has the lock.
+
+    Where another process has it: waits for it, or without `wait` yields that process's id (0 where it did not write one) at once.
+    The lock is the kernel's (flock): it ends with its process, however that ends. The file stays: removing it would let a third
+    process lock a new file of the same name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            yield int(holder) if holder.isdigit() else 0
+            return
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield None

@@ -115,9 +115,9 @@ class Predictor:
 
     def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Any, torch.Tensor]:
         """The table's sequences, and the network's outputs for them."""
+        from stages.data.packed import as_tensors
         from stages.data.sequences import NO_EVENT, standardize, to_sequences
         from stages.data.tables import from_frame
-        from stages.preload import as_tensors
 
         columns = schema.Columns(**self.columns())
         unlabelled = table.drop(columns="split", errors="ignore").assign(**{columns.label: NO_EVENT})

@@ -11,23 +11,20 @@ from typing import Any
 
 import numpy as np
 import psutil
-from safetensors.numpy import save
 
+from stages.data.packed import pack, read_arrays
 from stages.files import (
     hardware_file,
     packed_dir,
     prepared_dir,
     read_json,
-    replacing,
     run_dir,
     sha256_file,
-    verified,
     write_json,
 )
 from stages.params.loading import load_workload
 
 SPLITS = ("train", "val", "test")
-ALIGNMENT_BYTES = 64  # a cache line, and what AVX-512 loads at once
 # Weights, optimizer, activations and the allocator want room beside the data.
 SHARE_OF_FREE_MEMORY = 0.6
 CHUNK_BYTES = 64 * 2**20  # what is read or copied at once while measuring
@@ -58,44 +55,6 @@ def main(workload: str, device: str) -> None:
         if name.endswith("_per_second")
     )
     print(f"{workload} on {identity['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, {residency}-resident; {rates}")
-
-
-def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The split's arrays as the tensors a batch is cut from: values (N, T, F), mask (N, T), targets (N,).
-
-    Raises ValueError where a file is not the one that preprocess wrote.
-    """
-    arrays = {}
-    for name in ("values", "lengths", "targets"):
-        recorded = summary["sha256"][f"{split}/{name}.npy"]
-        path = verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}")
-        arrays[name] = np.load(path)
-    return as_tensors(**arrays)
-
-
-def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """values (N, T, F), lengths (N,), targets (N,) -> the tensors a batch is cut from, mask (N, T) in place of lengths."""
-    steps = np.arange(values.shape[1])
-    return {
-        "values": np.ascontiguousarray(values, dtype=np.float32),
-        "mask": steps[None, :] < lengths[:, None],
-        "targets": targets,
-    }
-
-
-def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
-    """Write `tensors` to `path` as safetensors whose data starts on a cache line; return the bytes of data.
-
-    The format allows spaces after its JSON header (https://github.com/huggingface/safetensors, "Format"): they make the alignment.
-    """
-    packed = save(tensors)
-    header_bytes = int.from_bytes(packed[:8], "little")
-    padding = -(8 + header_bytes) % ALIGNMENT_BYTES
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write((header_bytes + padding).to_bytes(8, "little"))
-        file.write(packed[8 : 8 + header_bytes] + b" " * padding)
-        file.write(memoryview(packed)[8 + header_bytes :])
-    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:

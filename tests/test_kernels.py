@@ -49,14 +49,14 @@ def gradients(outputs: list[Tensor], inputs: list[Tensor], stacks: list[nn.GRU],
     return list(torch.autograd.grad(total, of, **options))
 
 
-@pytest.fixture(params=[gru.CHUNK_VALUES, 250], ids=["one span", "short spans"])
-def span_values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 250, spans of one to three of the seven steps, where there is more than one sequence."""
-    monkeypatch.setattr(gru, "SPAN_VALUES", request.param)
+@pytest.fixture(params=[gru.CHUNK_VALUES, 250], ids=["one chunk", "short chunks"])
+def chunk_values(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 250, chunks of one to three of the seven steps, where there is more than one sequence."""
+    monkeypatch.setattr(gru, "CHUNK_VALUES", request.param)
 
 
 @SIZES
-@pytest.mark.usefixtures("span_values")
+@pytest.mark.usefixtures("chunk_values")
 def test_outputs_and_gradients_are_those_of_nn_gru(num_directions, num_layers, num_sequences, num_steps):
     inputs, stacks = made(num_directions, num_layers, num_sequences, num_steps)
     expected, outputs = native(inputs, stacks), gru.gru(inputs, stacks)
@@ -84,7 +84,7 @@ def test_float32_is_as_exact_as_nn_gru():
     assert worst[gru.gru] < max(2 * worst[native], 1e-6)
 
 
-@pytest.mark.usefixtures("span_values")
+@pytest.mark.usefixtures("chunk_values")
 def test_gradients_are_those_of_finite_differences():
     inputs, stacks = made(2, 2, 2, 7)
     names = [name for name, _ in stacks[0].named_parameters()]
@@ -110,7 +110,7 @@ def test_two_runs_give_the_same_bits(dtype: torch.dtype):
     torch.testing.assert_close(gradients(first, inputs, stacks), gradients(second, inputs, stacks), rtol=0, atol=0)
 
 
-@pytest.mark.usefixtures("span_values")
+@pytest.mark.usefixtures("chunk_values")
 def test_without_gradients_the_bits_are_the_same():
     inputs, stacks = made(2, 2, 5, 7)
     expected = [y.detach() for y in gru.gru(inputs, stacks)]
@@ -295,7 +295,7 @@ def test_the_decoder_and_its_gradients_are_those_of_nn_lstm_step_by_step(num_lay
     weights = torch.randn(5, 4, dtype=torch.float64)
     found = network(values, mask, teacher_targets)
     gradient = torch.autograd.grad((found * weights).sum(), list(network.parameters()))
-    monkeypatch.setattr(decoder, "takes", lambda lstm, x: False)
+    monkeypatch.setattr(decoder, "is_supported", lambda lstm, x: False)
     expected = network(values, mask, teacher_targets)
     expected_gradient = torch.autograd.grad((expected * weights).sum(), list(network.parameters()))
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)

@@ -318,21 +318,6 @@ def test_stages_import_only_what_they_use(project: Path):
         assert run(project, sys.executable, "-c", code).stdout.strip().splitlines()[-1] == "[]", words
 
 
-def test_the_arrows_go_one_way():
-    for path in (ROOT / "stages").rglob("*.py"):
-        text = path.read_text()
-        assert "prefect" not in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE), path
-        if path.name != "tracking.py":
-            assert "mlflow" not in re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE), path
-    for path in (ROOT / "flows").rglob("*.py"):
-        assert "torch" not in re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(), re.MULTILINE), path
-    for folder in ("tasks", "models"):
-        for path in (ROOT / "stages" / folder).glob("*.py"):
-            assert not re.search(r"^\s*(?:import|from) (os|pathlib|stages\.runtime)", path.read_text(), re.MULTILINE), (
-                path
-            )
-
-
 def test_speed_ups_are_intervals_and_differences_are_said():
     from stages.compare import verdict
 

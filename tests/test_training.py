@@ -14,9 +14,10 @@ import torch
 from safetensors.torch import save_file
 
 from stages import models
+from stages.data.packed import ALIGNMENT_BYTES, pack
 from stages.machine.regions import measure
 from stages.params.schema import GRU, Augment, Train
-from stages.preload import ALIGNMENT_BYTES, checksum, choose_residency, measure_load, pack
+from stages.preload import checksum, choose_residency, measure_load
 from stages.records.checkpoint import Checkpoint
 from stages.tasks import classify
 from stages.training.batches import Split, load_split, sequential_indices, shuffled

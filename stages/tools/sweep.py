@@ -107,8 +107,8 @@ def read_training(workload: str) -> tuple[dict[str, Any], Any, Any]:
     """The training split's tensors as preprocess wrote them, the Shape of a network for them, and their task."""
     import torch
 
+    from stages.data.packed import read_arrays
     from stages.models import Shape
-    from stages.preload import read_arrays
     from stages.tasks import open_task
 
     summary = read_json(prepared_dir(workload) / "summary.json")

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout
 
-# Steps are taken in spans of about so many gate values, 2 MiB of float32: larger ones leave the cache, smaller ones make
+# Steps are taken in chunks of about so many gate values, 2 MiB of float32: larger ones leave the cache, smaller ones make
 # inefficient matrix products. Measured from 2 ** 15 to 2 ** 21.
 CHUNK_VALUES = 2**19
 
@@ -78,7 +78,7 @@ class Layer(torch.autograd.Function):
         (T, B, F), H = xs[0].shape, weights_hh[0].shape[1]
         xs = tuple(x.reshape(T * B, F) for x in xs)
         states = xs[0].new_empty(T, B, D, H)
-        gates: list[Tensor] = []  # one tensor per span: the allocator keeps small ones for the next batch
+        gates: list[Tensor] = []  # one tensor per chunk: the allocator keeps small ones for the next batch
 
         # n is doubled on its way to the sigmoid, hence the factors of 2.
         biases = zip(biases_ih, biases_hh, strict=True)
@@ -131,7 +131,7 @@ class Layer(torch.autograd.Function):
         chunk = span_length(T, B * D * 4 * H)
 
         dgates = states.new_empty(chunk, B, D, 4 * H)
-        # Slot i + 1 is for step i of the span, slot 0 for the step before the span, from which the next span goes on.
+        # Slot i + 1 is for step i of the chunk, slot 0 for the step before the chunk, from which the next chunk goes on.
         dh = states.new_empty(chunk + 1, B, D, 1, H)
         scratch = states.new_empty(chunk, B, D, H)
         dgates_joint = dgates.view(chunk, B, D, 4, H).unbind(0)
