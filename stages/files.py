@@ -41,8 +41,9 @@ def hardware_file(device: str) -> Path:
     return ROOT / "results" / "hardware" / f"{device}.json"
 
 
-def code_file(workload: str) -> Path:
-    return ROOT / "results" / "code" / f"{workload}.json"
+def code_file(stage: str, workload: str = "") -> Path:
+    """The code that the stage's result depends on, for this workload (stages/closure.py)."""
+    return ROOT / "results" / "code" / workload / f"{stage}.json"
 
 
 def preset_file(workload: str) -> Path:

@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stages import files
-from stages.files import code_file, hardware_file, packed_dir, preset_file, read_json, run_dir, sha256_file
+from stages.closure import closure, named_by
+from stages.files import hardware_file, packed_dir, preset_file, read_json, run_dir
 from stages.models import Shape
 from stages.params.loading import load_params, load_workload
 from stages.params.parsing import flatten
@@ -45,28 +46,6 @@ if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has sta
     # Makes the same training on the CPU: (its state, what was done about memory) -> fit
     Elsewhere = Callable[[dict[str, Any] | None, list[str]], Trainer]
 
-# What training runs through besides the workload's own model and task (results/code/): dvc.yaml names the same files.
-CODE = (
-    "stages/train.py",
-    "stages/training/workload.py",
-    "stages/records/history.py",
-    "stages/training/augment.py",
-    "stages/models/kernels/attention.py",
-    "stages/models/kernels/decoder.py",
-    "stages/models/kernels/dropout.py",
-    "stages/models/kernels/gru.py",
-    "stages/models/parts.py",
-    "stages/training/batches.py",
-    "stages/diagnosis/counts.py",
-    "stages/training/device.py",
-    "stages/training/trainer.py",
-    "stages/training/loop.py",
-    "stages/machine/regions.py",
-    "stages/training/precision.py",
-    "stages/diagnosis/probe.py",
-    "stages/training/memory.py",
-    "stages/training/step.py",
-)
 # What preprocess learned from the data, which a new table must be treated with too.
 LEARNED = ("features", "classes", "mean", "std", "target")
 # Checkpoints take at most this share of the time; otherwise one is never older than these seconds, or an epoch.
@@ -417,7 +396,7 @@ def read_inputs(workload: str, device: str) -> dict[str, Any]:
     return {
         "parameters": parameters,
         "data": read_json(packed_dir(workload, device) / "plan.json")["sha256"],
-        "code": {**read_json(code_file(workload)), **{name: sha256_file(files.ROOT / name) for name in CODE}},
+        "code": closure("train", named_by(load_workload(workload))),
         "hardware": read_json(hardware_file(device)),
     }
 

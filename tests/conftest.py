@@ -90,6 +90,8 @@ def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = 
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", ".gitignore", ".dvcignore", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
+    (folder / "hw").mkdir()
+    shutil.copy(ROOT / "hw/dvc.yaml", folder / "hw/dvc.yaml")
     (folder / ".dvc").mkdir()
     for name in ("config", ".gitignore"):
         shutil.copy(ROOT / ".dvc" / name, folder / ".dvc" / name)
