@@ -23,11 +23,11 @@ $(BIN)/.installed: requirements.txt
 repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and what came out
 	@python -m flows.repro
 
-test: $(BIN)/.installed  ## lint, types and all tests
-	@ruff check . && mypy && python -m pytest
+test: lint  ## lint, types, arrows and all tests
+	@python -m pytest
 
-lint: $(BIN)/.installed  ## ruff and mypy alone
-	@ruff check . && mypy
+lint: $(BIN)/.installed  ## ruff, mypy and import-linter
+	@ruff check . && mypy && lint-imports --no-cache --no-logo
 
 ui: $(BIN)/.installed  ## Prefect, MLflow and the deployments on this machine, until Ctrl+C
 	@python -m flows.ui
@@ -39,4 +39,4 @@ lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
 
 clean:  ## remove what was made here (results, caches, state), keep the environment and MLflow's history
-	rm -rf data/prepared data/packed results .tandem dvc.lock .dvc/cache .dvc/tmp
+	rm -rf data/prepared data/packed results .tandem dvc.lock hw/dvc.lock .dvc/cache .dvc/tmp

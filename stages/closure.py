@@ -12,11 +12,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.files import ROOT, STATE, write_json
+from stages.files import ROOT, STATE, sha256_file, write_json
 
 if TYPE_CHECKING:
     from stages.params.schema import Workload
@@ -34,31 +36,29 @@ CACHE = (
 )  # sha256 of a file -> its fingerprint and imports: parsing everything takes a third of a second
 
 
-def closure(stage: str, named: Mapping[str, str], known: Known | None = None) -> dict[str, str]:
+def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
     """{file relative to the project: fingerprint} of all that `stages/<stage>.py` runs through, in order of the names.
 
     `named`: the workload's module in each of REGISTRIES, such as {"model": "gru", "task": "classify", "source": "sequences"}.
+    `code`: as it was read before, where several closures are asked for.
     """
     rooms = COMPUTING + SHOWING.get(stage, ())
-    known = known or Known()
+    code = code or Code()
     found: dict[str, str] = {}
-    waiting = [f"stages.{stage}"]
+    waiting, seen = [f"stages.{stage}"], set()
     while waiting:
-        path = path_of(waiting.pop())
-        name = path.relative_to(ROOT).as_posix() if path else ""
-        if path is None or name in found:
+        module = waiting.pop()
+        if module in seen or module not in code.files:
             continue
-        found[name], imports = known.about(path)
-        for template in sorted(path.parent.glob(f"{path.stem}.*")):
-            if template != path:  # report.html.j2 beside report.py
-                found[template.relative_to(ROOT).as_posix()] = hashlib.sha256(template.read_bytes()).hexdigest()
-        for module, imported in imports:
-            if path_of(f"{module}.{imported}"):
-                module = f"{module}.{imported}"
-            elif module in REGISTRIES:
-                waiting.append(f"{module}.{named[REGISTRIES[module]]}")
-            waiting += [part for part in with_parents(module) if part.split(".")[1] in rooms]
-    known.save()
+        seen.add(module)
+        fingerprints, imports = code.about(module)
+        found |= fingerprints
+        for package, name in imports:
+            imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
+            if imported in REGISTRIES:
+                waiting.append(f"{imported}.{named[REGISTRIES[imported]]}")
+            waiting += [part for part in with_parents(imported) if part.split(".")[1] in rooms]
+    code.save()
     return dict(sorted(found.items()))
 
 
@@ -73,43 +73,52 @@ def with_parents(module: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(2, len(parts) + 1)]
 
 
-def path_of(module: str) -> Path | None:
-    """The file of a module or package of this project; None for a name that is neither (a function, a class)."""
-    path = ROOT.joinpath(*module.split("."))
-    candidates = (path / "__init__.py", path.with_suffix(".py"))
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+class Code:
+    """The modules under stages/ as they are now: their files, fingerprints and imports.
 
-
-class Known:
-    """Fingerprint and imports of files, kept from run to run by the sha256 of the file and of this module."""
+    Fingerprints and imports are kept from run to run, by the sha256 of the file and of this module.
+    """
 
     def __init__(self) -> None:
-        self.own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-        self.entries: dict[str, Any] = {}
+        self.files: dict[
+            str, list[str]
+        ] = {}  # module -> its file, and templates beside it: report.html.j2 beside report.py
+        for folder, _, names in os.walk(ROOT / "stages"):
+            package = os.path.relpath(folder, ROOT).replace(os.sep, ".")
+            for name in sorted(names):
+                stem, _, ending = name.partition(".")
+                if ending in ("py", "html.j2"):
+                    module = package if name == "__init__.py" else f"{package}.{stem}"
+                    self.files.setdefault(module, []).insert(0 if ending == "py" else 1, f"{folder}/{name}")
+        self.read: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {}
+        self.own = sha256_file(Path(__file__))
+        self.kept: dict[str, Any] = {}
         self.is_changed = False
         try:
             kept = json.loads(CACHE.read_text(encoding="utf-8"))
-            self.entries = kept["entries"] if kept["by"] == self.own else {}
+            self.kept = kept["files"] if kept["by"] == self.own else {}
         except (OSError, ValueError, KeyError, TypeError):
             pass  # it is made anew
 
-    def about(self, path: Path) -> tuple[str, list[tuple[str, str]]]:
-        content = path.read_bytes()
-        key = hashlib.sha256(content).hexdigest()
-        if key not in self.entries:
-            tree = ast.parse(content)
-            self.entries[key] = [fingerprint(tree), sorted(imports_of(tree))]
-            self.is_changed = True
-        digest, imports = self.entries[key]
-        return digest, imports
+    def about(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+        """({file: fingerprint}, (package, name) of every import) of a module and the templates beside it."""
+        if module not in self.read:
+            source, *templates = self.files[module]
+            sha256 = sha256_file(Path(source))
+            if sha256 not in self.kept:
+                tree = ast.parse(Path(source).read_bytes())
+                self.kept[sha256] = [fingerprint(tree), sorted(set(imports_of(tree)))]
+                self.is_changed = True
+            digest, imports = self.kept[sha256]
+            digests = {source: digest} | {template: sha256_file(Path(template)) for template in templates}
+            self.read[module] = {os.path.relpath(file, ROOT): found for file, found in digests.items()}, imports
+        return self.read[module]
 
     def save(self) -> None:
-        if not self.is_changed:
-            return
-        try:
-            write_json(CACHE, {"by": self.own, "entries": self.entries})
-        except OSError:
-            pass  # a full disk costs only time
+        if self.is_changed:
+            self.is_changed = False
+            with suppress(OSError):  # a full disk costs only time
+                write_json(CACHE, {"by": self.own, "files": self.kept}, is_durable=False)
 
 
 def imports_of(node: ast.AST) -> Iterator[tuple[str, str]]:

@@ -80,30 +80,33 @@ def packed_file(workload: str, device: str, split: str, plan: dict[str, Any]) ->
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, is_durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it is synced and renamed over `path`, on failure `path` is untouched.
 
-    A full disk or a kill therefore leaves either the old file or the new one, never half of one.
+    A full disk or a kill therefore leaves either the old file or the new one, never half of one. What is made anew on every run
+    need not be `is_durable`: it is not synced, and a power cut may lose it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        if is_durable:
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
+def write_text(path: Path, text: str, is_durable: bool = True) -> None:
+    with replacing(path, is_durable) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, is_durable: bool = True) -> None:
     """Write `value` the same way every time, so that equal contents have equal hashes. NaN and infinity are refused."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(path, text, is_durable)
 
 
 def read_json(path: Path) -> Any:

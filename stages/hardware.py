@@ -9,12 +9,16 @@ Runs on every `dvc repro`, so it takes milliseconds: torch is not imported, its 
 own (hw/): a stage that always runs makes DVC write its lock anew, and this one is short.
 """
 
-from stages.closure import Known, closure, named_by
-from stages.files import code_file, hardware_file, preset_file, write_json
+from functools import partial
+
+from stages import files
+from stages.closure import Code, closure, named_by
+from stages.files import code_file, hardware_file, preset_file
 from stages.machine.identity import identify
 from stages.params.loading import load_params, load_workload
 from stages.params.presets import choose_preset, overrides_of
 
+write_json = partial(files.write_json, is_durable=False)  # it is all made anew on the next run
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate")
 
 
@@ -28,9 +32,9 @@ def main() -> None:
     preset = choose_preset(params.preset, params.presets, machine)
     for name in params.blocks:
         write_json(preset_file(name), {"preset": preset, "overrides": overrides_of(params.presets, preset, name)})
-    known = Known()
+    code = Code()
     for name in params.workloads:
         named = named_by(load_workload(name))
         for stage in PER_WORKLOAD:
-            write_json(code_file(stage, name), closure(stage, named, known))
-    write_json(code_file("compare"), closure("compare", {}, known))
+            write_json(code_file(stage, name), closure(stage, named, code))
+    write_json(code_file("compare"), closure("compare", {}, code))

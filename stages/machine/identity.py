@@ -8,7 +8,6 @@ import importlib.util
 import os
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +38,13 @@ def identify(requested: str) -> dict[str, Any]:
 
 
 def torch_build() -> tuple[str, str | None]:
-    """torch's version and the CUDA version it was built for (None: a CPU-only build), without importing it."""
-    try:
-        installed = version("torch")
-    except PackageNotFoundError:
-        raise ValueError("torch is not installed in this environment; run `make setup`") from None
+    """torch's version and the CUDA version it was built for (None: a CPU-only build), without importing it or its metadata."""
     spec = importlib.util.find_spec("torch")
-    folder = Path(spec.origin).parent if spec and spec.origin else None
-    source = (folder / "version.py").read_text() if folder and (folder / "version.py").exists() else ""
-    found = re.search(r"^cuda[^=]*=\s*'([\d.]+)'", source, re.MULTILINE)
-    return installed, found.group(1) if found else None
+    source = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    if source is None or not source.exists():
+        raise ValueError("torch is not installed in this environment; run `make setup`")
+    values = dict(re.findall(r"^(\w+)[^=\n]*= *'([^']+)'", source.read_text(encoding="utf-8"), re.MULTILINE))
+    return values["__version__"].partition("+")[0], values.get("cuda")
 
 
 def cpu_identity() -> dict[str, Any]:
