@@ -84,26 +84,46 @@ def make_table(num_sequences: int = 60, num_steps: int = 12, num_classes: int = 
 
 
 def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = None) -> Path:
-    """This project's code in a repository of its own, with one workload `tiny`."""
+    """This project's code in a repository of its own, with one workload `tiny`. Compiled code comes along: it stays valid."""
     folder.mkdir(parents=True)
     for name in ("stages", "flows"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("dvc.yaml", ".gitignore", ".dvcignore", "pyproject.toml"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in (
+        "dvc.yaml",
+        "hw/dvc.yaml",
+        ".dvc/config",
+        ".dvc/.gitignore",
+        ".gitignore",
+        ".dvcignore",
+        "pyproject.toml",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
-    (folder / "hw").mkdir()
-    shutil.copy(ROOT / "hw/dvc.yaml", folder / "hw/dvc.yaml")
-    (folder / ".dvc").mkdir()
-    for name in ("config", ".gitignore"):
-        shutil.copy(ROOT / ".dvc" / name, folder / ".dvc" / name)
     (folder / "mlruns").mkdir()
     (folder / "params.yaml").write_text(params)
     (folder / "data" / "raw" / "tiny").mkdir(parents=True)
     (make_table() if table is None else table).to_csv(folder / "data" / "raw" / "tiny" / "table.csv", index=False)
-    for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "start"]):
-        subprocess.run(
-            ["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *command], cwd=folder, check=True
-        )
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder)
     return folder
+
+
+def copy_of(template: Path, folder: Path, params: str = TINY) -> Path:
+    """A project that begins where `template` stands, with other params."""
+    shutil.copytree(template, folder)
+    if params != (folder / "params.yaml").read_text():
+        (folder / "params.yaml").write_text(params)
+        commit(folder)
+    return folder
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "as it is")
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *words], cwd=folder, check=True)
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -150,9 +170,18 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that is ready to train, with an empty history. Tests that share it only read it, or work on a copy."""
+    folder = make_project(tmp_path_factory.mktemp("prepared") / "project")
+    dvc(folder, "repro", "preload@tiny-cpu")
+    run(folder, sys.executable, "-c", "from stages.records.uploader import open_client; open_client()")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project after `dvc repro`. Tests that share it only read it."""
-    folder = make_project(tmp_path_factory.mktemp("trained") / "project")
+    folder = copy_of(prepared, tmp_path_factory.mktemp("trained") / "project")
     dvc(folder, "repro")
     settle(folder)
     return folder

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT, TINY, dvc, environment, make_project, make_table, run, settle, stage
+from tests.conftest import ROOT, TINY, copy_of, dvc, environment, make_project, make_table, run, settle, stage
 
 DETERMINISTIC = [
     "data/prepared/tiny/summary.json",
@@ -36,7 +36,7 @@ def ran(output: str) -> list[str]:
 
 
 def test_every_path_of_dvc_yaml_is_the_stores():
-    from stages import files, train
+    from stages import files
 
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
@@ -45,47 +45,39 @@ def test_every_path_of_dvc_yaml_is_the_stores():
         files.packed_dir("w", "d"),
         files.run_dir("w", "d"),
         files.hardware_file("d"),
-        files.code_file("w"),
+        files.preset_file("w"),
     ):
         assert files.relative(path) in text
-    assert set(train.CODE) == {path for path in stages["train"]["deps"] if path.endswith(".py")}
     for name, entry in stages.items():
-        assert f"stages/{name}.py" in entry.get("deps", [f"stages/{name}.py"])
-        for dependency in entry.get("deps", []):
-            if dependency.endswith(".py"):
-                assert (ROOT / dependency).exists(), dependency
+        assert files.relative(files.code_file(name, "" if name == "compare" else "${item.workload}")) in entry["deps"]
+        assert not [path for path in entry["deps"] if path.startswith(("stages/", "flows/"))], (
+            "code is declared by imports"
+        )
 
 
 def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
     again = make_project(tmp_path / "again")
-    dvc(again, "repro")
+    first = dvc(again, "repro").stdout
+    assert ran(first) == [
+        "hw/dvc.yaml:hardware", "preprocess@tiny", "preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu", "compare",
+    ]  # fmt: skip
     assert hashes(again) == hashes(trained)
 
 
-def test_a_second_repro_runs_only_what_always_runs(project: Path):
-    assert ran(dvc(project, "repro").stdout) == [
-        "hardware", "preprocess@tiny", "preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu", "compare",
-    ]  # fmt: skip
-    assert ran(dvc(project, "repro").stdout) == ["hardware"]
-
-    # The model that no workload uses may change freely; the one in use may not.
-    with (project / "stages/models/transformer.py").open("a") as file:
-        file.write("# a remark\n")
-    assert ran(dvc(project, "repro").stdout) == ["hardware"]
-    with (project / "stages/models/gru.py").open("a") as file:
-        file.write("# a remark\n")
-    assert ran(dvc(project, "repro").stdout) == [
-        "hardware",
-        "train@tiny-cpu",
-        "evaluate@tiny-cpu",
-        "compare",
-    ]
+def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    assert ran(dvc(project, "repro").stdout) == ["hw/dvc.yaml:hardware"]
 
     # Back to parameters trained before: restored, and the timings still say when they were measured.
     measured_at = json.loads((project / "results/runs/tiny/cpu/measured.json").read_text())["measured_at"]
     params = project / "params.yaml"
     params.write_text(TINY.replace("epochs: 3", "epochs: 4"))
-    assert "train@tiny-cpu" in ran(dvc(project, "repro").stdout)
+    assert ran(dvc(project, "repro").stdout) == [
+        "hw/dvc.yaml:hardware",
+        "train@tiny-cpu",
+        "evaluate@tiny-cpu",
+        "compare",
+    ]
     params.write_text(TINY)
     output = dvc(project, "repro").stdout
     assert "'train@tiny-cpu' is cached - skipping run" in output
@@ -100,8 +92,8 @@ def test_another_machine_is_another_training(trained: Path):
         assert "results/hardware/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
 
 
-def test_what_dvc_users_do(project: Path):
-    dvc(project, "repro")
+def test_what_dvc_users_do(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
     run(project, "git", "add", "-A")
     run(project, "git", "commit", "-qm", "trained")
     assert "train@tiny-cpu" in dvc(project, "dag").stdout
@@ -132,12 +124,10 @@ def test_what_dvc_users_do(project: Path):
     assert {"longer", "queued"} <= {entry.data.tags.get("dvc.experiment") for entry in entries}
 
 
-def test_a_killed_training_gives_the_uninterrupted_result(tmp_path: Path):
+def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_path: Path):
     params = TINY.replace("epochs: 3", "epochs: 60")
-    whole = make_project(tmp_path / "whole", params)
+    whole, killed = (copy_of(prepared, tmp_path / name, params) for name in ("whole", "killed"))
     dvc(whole, "repro", "train@tiny-cpu")
-    killed = make_project(tmp_path / "killed", params)
-    dvc(killed, "repro", "preload@tiny-cpu")
     repro = subprocess.Popen(
         ["dvc", "repro", "train@tiny-cpu"], cwd=killed, env=environment(), start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -156,9 +146,8 @@ def test_a_killed_training_gives_the_uninterrupted_result(tmp_path: Path):
         ).read_bytes(), name
 
 
-def test_a_change_while_it_trains_is_not_recorded_as_its_result(tmp_path: Path):
-    project = make_project(tmp_path / "project", TINY.replace("epochs: 3", "epochs: 300"))
-    dvc(project, "repro", "preload@tiny-cpu")
+def test_a_change_while_it_trains_is_not_recorded_as_its_result(prepared: Path, tmp_path: Path):
+    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 300"))
     repro = subprocess.Popen(
         ["dvc", "repro", "train@tiny-cpu"],
         cwd=project,
@@ -177,9 +166,8 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(tmp_path: Path):
     assert "train@tiny-cpu" not in (project / "dvc.lock").read_text()
 
 
-def test_ctrl_c_saves_and_exits_non_zero(tmp_path: Path):
-    project = make_project(tmp_path / "project", TINY.replace("epochs: 3", "epochs: 3000"))
-    dvc(project, "repro", "preload@tiny-cpu")
+def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path):
+    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 3000"))
     repro = subprocess.Popen(
         ["dvc", "repro", "train@tiny-cpu"], cwd=project, env=environment(), start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -249,9 +237,8 @@ def test_cuda_without_a_gpu_is_an_error(project: Path):
     assert not (project / "results/hardware/cuda.json").exists()
 
 
-def test_an_altered_file_is_found(project: Path):
-    for words in (("hardware",), ("preprocess", "tiny"), ("preload", "tiny", "cpu")):
-        stage(project, *words)
+def test_an_altered_file_is_found(prepared: Path, tmp_path: Path):
+    project = copy_of(prepared, tmp_path / "project")
     path = project / "data/packed/tiny/cpu/train.safetensors"
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1

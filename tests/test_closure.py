@@ -1,0 +1,147 @@
+"""What a result depends on is declared once, by the imports: an edit makes stale what runs through it, and nothing else."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.closure import closure, with_parents
+from tests.conftest import ROOT, commit, copy_of, dvc, make_project, run
+
+WORKLOADS = ("sign", "pen", "price", "rally")
+STAGES = ("preprocess", "preload", "train", "evaluate")
+TRAINED = {f"{stage}@{workload}" for stage in ("train", "evaluate") for workload in WORKLOADS}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """This project's code and params, without its data."""
+    return make_project(tmp_path_factory.mktemp("closure") / "project", (ROOT / "params.yaml").read_text())
+
+
+def codes(project: Path) -> dict[str, str]:
+    """Stage -> what `hardware` writes of its code, which dvc.yaml depends on."""
+    run(project, sys.executable, "-m", "flows.stage", "hardware")
+    folder = project / "results/code"
+    found = {f"{stage}@{name}": (folder / name / f"{stage}.json").read_text() for stage in STAGES for name in WORKLOADS}
+    return {**found, "compare": (folder / "compare.json").read_text()}
+
+
+def replace(old: str, new: str):
+    def edit(text: str) -> str:
+        assert text.count(old) == 1, f"{old!r} stands there {text.count(old)} times"
+        return text.replace(old, new)
+
+    return edit
+
+
+CLASSIFY = {f"{stage}@{workload}" for stage in ("train", "evaluate") for workload in ("sign", "pen")}
+DETECT = {"train@rally", "evaluate@rally"}
+
+
+@pytest.mark.parametrize(
+    ("file", "edit", "stale"),
+    [
+        pytest.param(
+            "stages/tasks/scores.py",
+            lambda text: text + "\nX = 1\n",
+            CLASSIFY | DETECT,
+            id="a score that two tasks share",
+        ),
+        pytest.param(
+            "stages/models/kernels/attention.py",
+            lambda text: text + "\nX = 1\n",
+            {"train@pen", "evaluate@pen"},
+            id="a kernel",
+        ),
+        pytest.param(
+            "stages/models/kernels/gru.py",
+            lambda text: text + "\nX = 1\n",
+            # seq2seq's decoder takes two of its functions.
+            {f"{stage}@{workload}" for stage in ("train", "evaluate") for workload in ("sign", "price", "rally")},
+            id="the GRU's kernel",
+        ),
+        pytest.param(
+            "stages/data/tennis.py",
+            replace("GRAVITY = 9.81", "GRAVITY = 9.80"),
+            {"preprocess@rally", "evaluate@rally"},
+            id="the simulator",
+        ),
+        pytest.param("stages/training/step.py", lambda text: text + "\nX = 1\n", TRAINED, id="the step"),
+        pytest.param(
+            "stages/figures/confusion.py",
+            replace("MAX_NUMBERED_CLASSES = 30", "MAX_NUMBERED_CLASSES = 31"),
+            {f"evaluate@{workload}" for workload in WORKLOADS},
+            id="a picture",
+        ),
+        pytest.param(
+            "stages/figures/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}, id="the report's template"
+        ),
+        pytest.param("stages/records/uploader.py", lambda text: text + "\nX = 1\n", set(), id="the uploader"),
+        pytest.param("stages/diagnosis/probe.py", lambda text: text + "\nX = 1\n", set(), id="the probe"),
+        pytest.param("flows/pipeline.py", lambda text: text + "\nX = 1\n", set(), id="a flow"),
+        pytest.param("stages/params/checks.py", lambda text: text + "\nX = 1\n", set(), id="a check of params.yaml"),
+        pytest.param(
+            "stages/training/device.py", replace("cannot use it ", "can not use it "), set(), id="a refusal's words"
+        ),
+        pytest.param("stages/training/loop.py", lambda text: text + "\n# A remark.\n", set(), id="a comment"),
+        pytest.param("stages/training/loop.py", replace('"""One epoch', '"""An epoch'), set(), id="a docstring"),
+    ],
+)
+def test_an_edit_makes_stale_what_runs_through_it(project: Path, file: str, edit, stale: set[str]):
+    before, path = codes(project), project / file
+    original = path.read_text()
+    path.write_text(edit(original))
+    try:
+        after = codes(project)
+    finally:
+        path.write_text(original)
+    assert {stage for stage in after if after[stage] != before[stage]} == stale
+
+
+def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    unused, used = project / "stages/models/transformer.py", project / "stages/models/gru.py"
+    unused.write_text(unused.read_text() + "\nX = 1\n")
+    used.write_text(used.read_text() + "\n# A remark.\n")
+    commit(project)
+    run(project, sys.executable, "-m", "flows.stage", "hardware")
+    assert not changed(project), "a model that no workload names, and a remark"
+    used.write_text(used.read_text() + "\nX = 1\n")
+    run(project, sys.executable, "-m", "flows.stage", "hardware")
+    assert changed(project) == {"train@tiny-cpu", "evaluate@tiny-cpu"}
+
+
+def changed(project: Path) -> set[str]:
+    """The stages whose own dependencies changed, as `dvc status` has it; hardware always runs."""
+    return set(json.loads(dvc(project, "status", "--json").stdout)) - {"hw/dvc.yaml:hardware"}
+
+
+def test_a_closure_holds_the_named_module_and_no_sibling():
+    named = {"model": "gru", "task": "classify", "source": "sequences"}
+    files = closure("train", named)
+    assert {
+        "stages/train.py",
+        "stages/models/gru.py",
+        "stages/models/kernels/gru.py",
+        "stages/tasks/classify.py",
+    } <= files.keys()
+    assert not files.keys() & {"stages/models/transformer.py", "stages/models/seq2seq.py", "stages/tasks/detect.py"}
+    assert not [
+        file
+        for file in files
+        if file.split("/")[1] in ("records", "params", "figures", "diagnosis", "tools", "files.py")
+    ]
+    assert files == closure("train", named), "a second reading comes from the cache"
+    sources = closure("preprocess", named)
+    assert "stages/data/sequences.py" in sources and "stages/data/tables.py" in sources
+    assert not sources.keys() & {"stages/data/series.py", "stages/data/rally.py", "stages/data/tennis.py"}
+
+
+def test_the_packages_above_a_module_run_too():
+    assert with_parents("stages.models.kernels.gru") == [
+        "stages.models",
+        "stages.models.kernels",
+        "stages.models.kernels.gru",
+    ]
