@@ -33,7 +33,7 @@ def planned(table: Path, *options: str, name: str = "mine") -> new_workload.Plan
 
 
 def chosen(plan: new_workload.Plan) -> dict[str, str]:
-    return {what: which for what, which, _ in plan.message}
+    return {key: value for key, value, _ in plan.choices}
 
 
 def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
@@ -91,10 +91,10 @@ def test_the_outputs_in_the_document_are_what_the_command_says(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     exec(script, {})
     plan = planned(tmp_path / "gesture.csv", "--epochs", "40", name="gesture")
-    for line in new_workload.described(plan):
+    for line in new_workload.summary_lines(plan):
         assert line in DOCUMENT
     plan = planned(ROOT / "data/raw/price/table.csv.gz", "--features", "High,Low", name="btc")
-    for line in new_workload.described(plan):
+    for line in new_workload.summary_lines(plan):
         assert line in DOCUMENT
 
 
@@ -136,7 +136,7 @@ def test_one_series_is_for_forecast(tmp_path: Path):
     assert (params.columns.time, params.columns.target, params.columns.features) == ("when", "value", ("wind",))
     assert (params.interval, params.transform, params.missing) == ("1h", "difference", "skip")
     assert plan.summary["num_missing"] == 2
-    assert ("missing", "skip", "2 of 600 points are missing or incomplete") in plan.message
+    assert ("missing", "skip", "2 of 600 points are missing or incomplete") in plan.choices
 
     plan = planned(
         saved(table, tmp_path / "t.csv"), "--target", "wind", "--interval", "2h", "--horizon", "3", "--input-steps", "9"
@@ -265,7 +265,7 @@ def test_a_file_that_is_no_table_gets_one_sentence(tmp_path: Path, name: str, co
 )
 def test_any_name_of_a_column_comes_back_from_params_yaml(name: str):
     value = {"target": name, "features": [f"{name} {number}" for number in range(100)]}
-    assert new_workload.from_yaml(f"columns: {new_workload.flow(value)}") == {"columns": value}
+    assert new_workload.from_yaml(new_workload.to_yaml({"columns": value})) == {"columns": value}
 
 
 @pytest.mark.parametrize("task", MODELS)
