@@ -7,6 +7,7 @@ Shapes: R rows of the table.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -36,21 +37,20 @@ Choices = dict[str, Choice]  # by key: the task and what the columns, gaps and s
 
 def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
     """The section of params.yaml for the file `table`."""
-
-    def chosen(*keys: str) -> dict[str, Any]:
-        return {key: choices[key][0] for key in keys}
-
-    if choices["task"][0] == "forecast":
-        columns = chosen("time", "target", "features")
-        rest = chosen("interval", "transform", "missing", "input_steps", "horizon")
-        rest |= {"stride": usual_values(schema.Series)["stride"], "split": SPLIT}
-        return {"source": "series", "table": table, "columns": columns, **rest}
-    columns = chosen("sequence", "step", "features", "label")
-    # Speeds add much to few features, and double the width of many. The table may have them already, as `dx`.
-    features = columns["features"]
-    velocity = len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features}
-    rest = {"split": SPLIT, **usual_values(schema.SequenceTable), "velocity": velocity, **chosen("missing")}
-    return {"source": "sequences", "table": table, "columns": columns, **rest}
+    values = {key: value for key, (value, _) in choices.items()}
+    kind: Any = schema.Series if values["task"] == "forecast" else schema.SequenceTable
+    features = values["features"]
+    section = {
+        **usual_values(kind),
+        **values,
+        "source": "series" if kind is schema.Series else "sequences",
+        "table": table,
+        "columns": {key: values[key] for key in (*OF_SEQUENCES, "time", "target", "features") if key in values},
+        "split": SPLIT,
+        # Speeds add much to few features, and double the width of many. The table may have them already, as `dx`.
+        "velocity": len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features},
+    }
+    return {field.name: section[field.name] for field in fields(kind)}
 
 
 def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
@@ -282,10 +282,9 @@ def infer_series(columns: Columns, choose: Choose) -> None:
     numeric = columns.of_kind("whole", "number", exclude=taken)
     features = choose("features", lambda: find_features(columns, numeric, taken))
     choose("interval", lambda: find_interval(columns, time))
-    if all((columns.numbers(column).dropna() > 0).all() for column in (target, *features)):
-        choose("transform", lambda: ("log-return", "the columns are all above 0"))
-    else:
-        choose("transform", lambda: ("difference", "the columns are not all above 0"))
+    is_positive = all((columns.numbers(column).dropna() > 0).all() for column in (target, *features))
+    transform = ("log-return", "all above 0") if is_positive else ("difference", "not all above 0")
+    choose("transform", lambda: (transform[0], f"the columns are {transform[1]}"))
     input_steps = choose("input_steps", lambda: (max(8, min(48, num_rows // 50)), "a fiftieth of the rows, 8 to 48"))
     choose("horizon", lambda: (max(1, input_steps // 12), "a twelfth of the input steps"))
     choose("missing", lambda: ("skip", ""))  # without a reason: only a dry run shows how much is missing
