@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from stages.files import sha256_file
 from stages.params.loading import parse_block, parse_params
 from stages.params.schema import MODELS
 from stages.tools import new_workload
-from tests.conftest import ROOT, TINY, run, settle
+from tests.conftest import ROOT, TINY, recorded_runs, run, settle
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
 COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
@@ -77,9 +76,7 @@ def test_the_commands_of_the_document_make_a_tracked_result(
     assert json.loads((results / "metrics.json").read_text())["accuracy"] > 0.8
     assert len(pd.read_csv(results / "predictions.csv")) == summary["num_per_split"]["test"]
     assert "gesture" in (project / "results/report.html").read_text(encoding="utf-8")
-    with sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True) as database:
-        query = "select runs.status from runs join experiments using (experiment_id) where experiments.name = 'gesture'"
-        assert database.execute(query).fetchall() == [("FINISHED",)]
+    assert [run["status"] for run in recorded_runs(project, "gesture")] == ["FINISHED"]
 
     table = project / "data/raw/gesture/gesture.csv"
     assert table.read_bytes() == (project / "gesture.csv").read_bytes()
