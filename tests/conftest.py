@@ -2,10 +2,13 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -193,3 +196,15 @@ def settle(project: Path) -> None:
     while any(path.is_dir() for path in (project / ".tandem/journals").iterdir()):
         assert time.monotonic() < end, "a journal was not sent within a minute"
         time.sleep(0.1)
+
+
+def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:
+    """id, status, params and last metrics of an MLflow experiment's runs, from the database: mlflow's import is slow."""
+    with closing(sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True)) as database:
+        query = "select run_uuid, status from runs join experiments using (experiment_id) where experiments.name = ?"
+        runs = [{"id": run_id, "status": status} for run_id, status in database.execute(query, [experiment])]
+        for run in runs:
+            for key, table in (("params", "params"), ("metrics", "latest_metrics")):
+                rows = database.execute(f"select key, value from {table} where run_uuid = ?", [run["id"]])
+                run[key] = dict(rows.fetchall())
+    return runs

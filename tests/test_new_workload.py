@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from stages.files import sha256_file
 from stages.params.loading import parse_block, parse_params
 from stages.params.schema import MODELS
 from stages.tools import new_workload
-from tests.conftest import ROOT, TINY, run, settle
+from tests.conftest import ROOT, TINY, recorded_runs, run, settle
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
 COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
@@ -33,7 +32,7 @@ def planned(table: Path, *options: str, name: str = "mine") -> new_workload.Plan
 
 
 def chosen(plan: new_workload.Plan) -> dict[str, str]:
-    return {what: which for what, which, _ in plan.message}
+    return {key: value for key, value, _ in plan.choices}
 
 
 def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
@@ -77,9 +76,7 @@ def test_the_commands_of_the_document_make_a_tracked_result(
     assert json.loads((results / "metrics.json").read_text())["accuracy"] > 0.8
     assert len(pd.read_csv(results / "predictions.csv")) == summary["num_per_split"]["test"]
     assert "gesture" in (project / "results/report.html").read_text(encoding="utf-8")
-    with sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True) as database:
-        query = "select runs.status from runs join experiments using (experiment_id) where experiments.name = 'gesture'"
-        assert database.execute(query).fetchall() == [("FINISHED",)]
+    assert [run["status"] for run in recorded_runs(project, "gesture")] == ["FINISHED"]
 
     table = project / "data/raw/gesture/gesture.csv"
     assert table.read_bytes() == (project / "gesture.csv").read_bytes()
@@ -91,10 +88,10 @@ def test_the_outputs_in_the_document_are_what_the_command_says(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     exec(script, {})
     plan = planned(tmp_path / "gesture.csv", "--epochs", "40", name="gesture")
-    for line in new_workload.described(plan):
+    for line in new_workload.summary_lines(plan):
         assert line in DOCUMENT
     plan = planned(ROOT / "data/raw/price/table.csv.gz", "--features", "High,Low", name="btc")
-    for line in new_workload.described(plan):
+    for line in new_workload.summary_lines(plan):
         assert line in DOCUMENT
 
 
@@ -136,7 +133,7 @@ def test_one_series_is_for_forecast(tmp_path: Path):
     assert (params.columns.time, params.columns.target, params.columns.features) == ("when", "value", ("wind",))
     assert (params.interval, params.transform, params.missing) == ("1h", "difference", "skip")
     assert plan.summary["num_missing"] == 2
-    assert ("missing", "skip", "2 of 600 points are missing or incomplete") in plan.message
+    assert ("missing", "skip", "2 of 600 points are missing or incomplete") in plan.choices
 
     plan = planned(
         saved(table, tmp_path / "t.csv"), "--target", "wind", "--interval", "2h", "--horizon", "3", "--input-steps", "9"
@@ -265,7 +262,7 @@ def test_a_file_that_is_no_table_gets_one_sentence(tmp_path: Path, name: str, co
 )
 def test_any_name_of_a_column_comes_back_from_params_yaml(name: str):
     value = {"target": name, "features": [f"{name} {number}" for number in range(100)]}
-    assert new_workload.from_yaml(f"columns: {new_workload.flow(value)}") == {"columns": value}
+    assert new_workload.from_yaml(new_workload.to_yaml({"columns": value})) == {"columns": value}
 
 
 @pytest.mark.parametrize("task", MODELS)

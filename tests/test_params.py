@@ -1,24 +1,32 @@
 """params.yaml: what is accepted, and the one sentence that each mistake gets."""
 
-import pytest
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
-from stages.files import ROOT
+import pytest
+from ruamel.yaml import YAML
+
+from stages.files import ROOT, raw_dir
 from stages.params.loading import load_params, parse_block, parse_params, read_yaml
 from stages.params.parsing import flatten
 from stages.params.presets import choose_preset, overrides_of
-from stages.params.schema import MODELS, Params
+from stages.params.schema import MODELS, SOURCES, Model, Params, Preprocess, Rally, Task
 from tests.conftest import TINY
 
 
 def parsed(text: str) -> Params:
-    from ruamel.yaml import YAML
-
     return parse_params(YAML(typ="safe").load(text))
 
 
-def test_the_committed_file_is_valid():
+def test_every_committed_workload_has_its_data():
     params = load_params()
-    assert params.workloads == ("sign", "pen", "price", "rally")
+    assert params.workloads
+    for name in params.workloads:
+        preprocess = params.blocks[name].preprocess
+        assert raw_dir(name).is_dir()
+        assert isinstance(preprocess, Rally) or (raw_dir(name) / preprocess.table).is_file()
 
 
 def test_scientific_notation_is_a_number():
@@ -34,9 +42,18 @@ def test_scientific_notation_is_a_number():
         ("epochs: 3", "epochs: 0", ["tiny.train.epochs", "at least 1"]),
         ("learning_rate: 1e-2", "learning_rate: 0", ["tiny.train.learning_rate", "above 0"]),
         ("batch_size: 16", "batch_size: -1", ["tiny.train.batch_size is -1", "at least 1"]),
-        ("    clip_norm: 1.0\n", "", ["tiny.train lacks clip_norm"]),
+        ("    clip_norm: 1.0\n", "", ["tiny.train lacks clip_norm; add `clip_norm: 1.0` to tiny.train"]),
+        ("    step: eager\n    probe: false\n", "", ["tiny.train lacks step, probe; add `step: eager`, `probe: true`"]),
+        ("  preload: {residency: auto}\n", "", ["tiny lacks preload; add `preload: {residency: auto}` to tiny"]),
+        ("    epochs: 3\n", "", ["tiny.train lacks epochs; data/raw/README.md shows a whole block"]),
+        ("learning_rate: 1e-2", "learning_rate: -1", ["tiny.train.learning_rate is -1", "above 0"]),
+        ("learning_rate: 1e-2", "learning_rate: .nan", ["tiny.train.learning_rate is nan", "must be a finite number"]),
+        ("weight_decay: 0.01", "weight_decay: .inf", ["tiny.train.weight_decay is inf", "must be a finite number"]),
+        ("dropout: 0.1", "dropout: 1.0", ["tiny.train.model.dropout is 1.0", "at least 0 and at most 0.999"]),
+        ("    seed: 0\n    epochs", f"    seed: {2**63}\n    epochs", ["tiny.train.seed", f"at most {2**63 - 1}"]),
         ("schedule: one-cycle", "schedule: cosin", ["'cosin'", "did you mean 'cosine'"]),
         ("name: gru", "name: gruu", ["'gruu'", "did you mean 'gru'"]),
+        ("name: gru", "name: [gru]", ["tiny.train.model.name is ['gru']", "accepted: conv_gru, gru"]),
         ("train: 0.6", "train: 0.7", ["adds up to 1.1", "0.7 + 0.2 + 0.2"]),
         ("warmup_epochs: 1", "warmup_epochs: 3", ["warmup_epochs is 3", "epochs is 3"]),
         ("devices: [cpu]", "devices: [gpu]", ["devices[0]", "'gpu'", "accepted: auto, cpu, cuda"]),
@@ -54,6 +71,11 @@ def test_scientific_notation_is_a_number():
         ("accumulation: 1", "accumulation: 17", ["accumulation is 17", "batch_size is 16"]),
         ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: auto, bf16, fp16, fp32, tf32"]),
         ("preset: none", "preset: gpu", ["preset is 'gpu'", "accepted: auto, none"]),
+        (
+            "preset: none\npresets: {}",
+            "preset: smal\npresets: {small: {}}",
+            ["preset is 'smal'", "did you mean 'small'", "accepted: auto, none, small"],
+        ),
         ("presets: {}", "presets: {auto: {}}", ["presets.auto", "taken"]),
         ("presets: {}", "presets: {big: {tini: {train.epochs: 9}}}", ["presets.big", "'tini'", "did you mean 'tiny'"]),
         ("presets: {}", "presets: {big: {all: {train.epohcs: 9}}}", ["presets.big", "no 'train.epohcs'"]),
@@ -93,8 +115,40 @@ def test_a_mistake_gets_one_sentence(old: str, new: str, words: list[str]):
         parsed(TINY.replace(old, new))
     message = str(caught.value)
     assert "\n" not in message
+    assert message.startswith("params.yaml: ") and message.count("params.yaml: ") == 1
     for word in words:
         assert word in message
+
+
+def test_as_many_threads_as_anyone_wants():
+    assert parsed(TINY.replace("threads: 1", "threads: 4096")).blocks["tiny"].train.threads == 4096
+
+
+def keys_of(block: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, value in block.items():
+        yield (key,)
+        if isinstance(value, dict):
+            yield from ((key, *rest) for rest in keys_of(value))
+
+
+@pytest.mark.parametrize("workload", load_params().workloads)
+def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: str):
+    block, suggested = read_yaml(ROOT / "params.yaml")[workload], set()
+    for *parents, key in keys_of(block):
+        changed = copy.deepcopy(block)
+        section = changed
+        for parent in parents:
+            section = section[parent]
+        del section[key]
+        with pytest.raises(ValueError) as caught:
+            parse_block(workload, changed, {})
+        if line := re.fullmatch(rf".* lacks {key}; add `(.*)` to {'.'.join([workload, *parents])}", str(caught.value)):
+            section |= YAML(typ="safe").load(line[1])
+            parse_block(workload, changed, {})
+            suggested.add(key)
+        else:  # the first key of a model or a source says which it is
+            assert "data/raw/README.md" in str(caught.value) or key in ("name", "source")
+    assert {"preload", "residency", "step", "probe", "on_out_of_memory", "accumulation"} <= suggested
 
 
 def test_flatten_uses_dotted_names():
@@ -141,6 +195,11 @@ def test_auto_picks_the_preset_by_memory(identity, expected):
     assert choose_preset("gpu", presets, identity) == "gpu"
 
 
-def test_every_model_fits_a_task_and_every_task_has_one():
-    assert {model for models in MODELS.values() for model in models} == {"gru", "transformer", "conv_gru", "seq2seq"}
-    assert all(MODELS.values())
+def test_every_name_that_params_accept_has_its_module_and_goes_with_something():
+    models = {get_args(get_type_hints(kind)["name"])[0] for kind in get_args(Model)}
+    sources = {get_args(get_type_hints(kind)["source"])[0] for kind in get_args(Preprocess)}
+    assert {name for names in MODELS.values() for name in names} == models
+    assert {name for names in SOURCES.values() for name in names} == sources
+    assert set(MODELS) == set(SOURCES) == set(get_args(Task))
+    for room, names in (("models", models), ("tasks", MODELS)):
+        assert all((ROOT / "stages" / room / f"{name}.py").is_file() for name in names)

@@ -1,6 +1,6 @@
-"""params.yaml -> Params, and the block of a workload as it takes effect.
+"""params.yaml -> Params, and a workload's block as it takes effect, with the preset.
 
-Imports nothing heavy: stages that always run, and flows, read params too.
+Imports nothing heavy, because flows and a stage that always runs read params too. Every ValueError is one sentence.
 """
 
 from functools import cache
@@ -9,37 +9,37 @@ from typing import Any
 
 from stages.files import ROOT, preset_file, read_json
 from stages.params.checks import check_workload
-from stages.params.parsing import check_name, nearest, parse, replaced
+from stages.params.parsing import check_name, nearest, parse, prefixed, replaced
 from stages.params.presets import overrides_of, parse_presets
 from stages.params.schema import Device, Params, Workload
 
-TOP_LEVEL = ("workloads", "devices", "preset", "presets")
+# The keys that are no workload, each with an example of what to write.
+TOP_LEVEL = {"workloads": "[sign]", "devices": "[auto]", "preset": "none", "presets": "{}"}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """DVC's own dialect (YAML 1.2, where 1e-3 is a number; PyYAML would read it as text)."""
+    """Reads DVC's dialect (YAML 1.2, where 1e-3 is a number; PyYAML would read it as text)."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
         loaded = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{path.name} is missing in {path.parent}; restore it (git checkout {path.name})"
-        ) from None
+        advice = f"restore it (git checkout {path.name})"
+        raise FileNotFoundError(f"{path.name} is missing in {path.parent}; {advice}") from None
     except YAMLError as error:
         raise ValueError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(loaded, dict):
-        raise ValueError(
-            f"{path.name} holds {type(loaded).__name__}; it must be a mapping of workloads, devices and one block per workload"
-        )
+        advice = "it must be a mapping of workloads, devices and one block per workload"
+        raise ValueError(f"{path.name} holds {type(loaded).__name__}; {advice}")
     return loaded
 
 
+@prefixed("params.yaml")
 def parse_params(raw: dict[str, Any]) -> Params:
-    for key, example in {"workloads": "[sign]", "devices": "[auto]", "preset": "none", "presets": "{}"}.items():
+    for key, example in TOP_LEVEL.items():
         if key not in raw:
-            raise ValueError(f"params.yaml: {key} is missing; add e.g. `{key}: {example}`")
+            raise ValueError(f"{key} is missing; add e.g. `{key}: {example}`")
     workloads = parse(tuple[str, ...], raw["workloads"], "workloads")
     devices = parse(tuple[Device, ...], raw["devices"], "devices")
     blocks = {key: value for key, value in raw.items() if key not in TOP_LEVEL}
@@ -47,31 +47,28 @@ def parse_params(raw: dict[str, Any]) -> Params:
         check_name(name, "workload")
     for name in workloads:
         if name not in blocks:
-            raise ValueError(f"params.yaml: workloads names {name!r}, which has no block{nearest(name, blocks)}")
+            raise ValueError(f"workloads names {name!r}, which has no block{nearest(name, blocks)}")
     presets = parse_presets(raw["presets"], blocks)
     if raw["preset"] not in (accepted := ("none", "auto", *presets)):
-        raise ValueError(f"params.yaml: preset is {raw['preset']!r}{nearest(str(raw['preset']), accepted)}")
-    parsed = {name: parse_block(name, block, {}) for name, block in blocks.items()}
-    for preset in presets:  # a preset that is not in use must not wait with its mistakes until it is
-        for name in workloads:
-            parse_block(name, blocks[name], overrides_of(presets, preset, name), f"presets.{preset}: ")
+        raise ValueError(f"preset is {raw['preset']!r}{nearest(str(raw['preset']), accepted)}")
+    parsed = {name: parse_workload(name, block, {}) for name, block in blocks.items()}
+    for preset in presets:  # a mistake in a preset shows now, not when the preset is first used
+        with prefixed(f"presets.{preset}"):
+            for name in workloads:
+                parse_workload(name, blocks[name], overrides_of(presets, preset, name))
     return Params(workloads, devices, raw["preset"], presets, parsed)
 
 
-def parse_block(name: str, block: Any, overrides: dict[str, Any], what: str = "") -> Workload:
-    """The block of one workload with dotted `overrides` put in. Raises ValueError, with `what` in front, for what is wrong in it."""
-
-    def complain(unknown: str) -> str:
-        advice = "write a name of its block, such as train.batch_size, or override it for other workloads only"
-        return f"{name} has no {unknown!r}; {advice}"
-
-    try:
-        changed = replaced(block, overrides, complain)
-        parsed: Workload = parse(Workload, changed, name)
-        check_workload(name, parsed)
-    except ValueError as error:
-        raise ValueError(f"params.yaml: {what}{str(error).removeprefix('params.yaml: ')}") from None
+def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload:
+    """The block of one workload with the dotted `overrides` put in."""
+    advice = "write a name of its block, such as train.batch_size, or override it for other workloads only"
+    changed = replaced(block, overrides, lambda unknown: f"{name} has no {unknown!r}; {advice}")
+    parsed: Workload = parse(Workload, changed, name)
+    check_workload(name, parsed)
     return parsed
+
+
+parse_block = prefixed("params.yaml")(parse_workload)
 
 
 @cache
@@ -80,11 +77,12 @@ def load_params(path: Path = ROOT / "params.yaml") -> Params:
 
 
 def load_workload(name: str) -> Workload:
-    """The block of one workload as it takes effect: with the preset that `hardware` chose (results/presets/<name>.json)."""
+    """The block of one workload with the preset that `hardware` chose (results/presets/<name>.json)."""
     params = load_params()
     if name not in params.blocks:
         raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, params.blocks)}")
     if params.preset == "none":
         return params.blocks[name]
     chosen = read_json(preset_file(name))
-    return parse_block(name, read_yaml(ROOT / "params.yaml")[name], chosen["overrides"], f"preset {chosen['preset']}: ")
+    with prefixed(f"params.yaml: preset {chosen['preset']}"):
+        return parse_workload(name, read_yaml(ROOT / "params.yaml")[name], chosen["overrides"])

@@ -1,12 +1,36 @@
-"""params.yaml as frozen dataclasses: every key there is, and what goes together.
+"""params.yaml as frozen dataclasses: every key with its type, limits and usual value, and what goes together.
 
-Imports nothing. The values are what DVC depends on, not this file.
+Imports nothing of the project. DVC depends on the values in params.yaml, not on this file.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a number. Without them, it must be at least 0."""
+
+    low: float = 0
+    high: float | None = None
+    above: bool = False  # `low` itself is not allowed
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The value that a refusal suggests for a missing key (in a params.yaml of an older version), and that
+    stages/tools/new_workload.py writes. Parsing never fills it in.
+    """
+
+    value: Any
+
 
 Device = Literal["auto", "cpu", "cuda"]
+Positive = Annotated[int, Limits(1)]
+Share = Annotated[float, Limits(high=1)]
+Fraction = Annotated[float, Limits(high=0.999)]
+Seed = Annotated[int, Limits(high=2**63 - 1), Usual(0)]
+Strength = Annotated[float, Usual(0.0)]
 
 
 @dataclass(frozen=True)
@@ -41,9 +65,9 @@ class SequenceTable:
     table: str
     columns: Columns
     split: Split
-    seed: int
-    velocity: bool
-    missing: Literal["refuse", "interpolate"]
+    seed: Seed
+    velocity: Annotated[bool, Usual(False)]
+    missing: Annotated[Literal["refuse", "interpolate"], Usual("refuse")]
 
 
 @dataclass(frozen=True)
@@ -53,26 +77,26 @@ class Series:
     source: Literal["series"]
     table: str
     columns: SeriesColumns
-    interval: str  # between two steps: 15min, 1h, 1d
+    interval: str  # between two steps, e.g. 15min, 1h, 1d
     transform: Literal["log-return", "difference"]
-    missing: Literal["skip", "interpolate", "refuse"]
-    input_steps: int
-    horizon: int
-    stride: int
+    missing: Annotated[Literal["skip", "interpolate", "refuse"], Usual("skip")]
+    input_steps: Annotated[int, Limits(2)]
+    horizon: Positive
+    stride: Annotated[Positive, Usual(1)]
     split: Split
 
 
 @dataclass(frozen=True)
 class Rally:
-    """Simulated tennis rallies (stages/data/rally.py); there is no table."""
+    """Simulated tennis rallies (stages/data/tennis.py); there is no table."""
 
     source: Literal["rally"]
-    num_steps: int
+    num_steps: Annotated[int, Limits(16)]
     noise: float  # standard deviation of a detected position, pixels
-    missed: float  # share of the frames in which the ball is not found
-    occlusion: float  # share of the sequences in which it is hidden for a while
+    missed: Annotated[float, Limits(high=0.9)]  # share of the frames in which the ball is not found
+    occlusion: Share  # of the sequences in which it is hidden for a while
     split: Split
-    seed: int
+    seed: Seed
 
 
 Preprocess = SequenceTable | Series | Rally
@@ -80,55 +104,55 @@ Preprocess = SequenceTable | Series | Rally
 
 @dataclass(frozen=True)
 class Preload:
-    residency: Literal["auto", "device", "host"]
+    residency: Annotated[Literal["auto", "device", "host"], Usual("auto")]
 
 
 @dataclass(frozen=True)
 class GRU:
     name: Literal["gru"]
-    hidden_size: int  # per direction
-    num_layers: int
+    hidden_size: Positive  # per direction
+    num_layers: Positive
     bidirectional: bool
-    dropout: float  # between layers and before the last one
+    dropout: Fraction  # between layers and before the last one
 
 
 @dataclass(frozen=True)
 class Transformer:
     name: Literal["transformer"]
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    feedforward_size: int  # width of the hidden layer inside each block
-    dropout: float  # on the output of each sublayer
-    checkpoint_activations: bool = False  # computed again in the backward pass instead of kept
+    hidden_size: Positive
+    num_layers: Positive
+    num_heads: Positive
+    feedforward_size: Positive  # width of the hidden layer inside each block
+    dropout: Fraction  # on the output of each sublayer
+    checkpoint_activations: Annotated[bool, Usual(False)] = False  # computed again in the backward pass, not kept
 
 
 @dataclass(frozen=True)
 class ConvGRU:
     name: Literal["conv_gru"]
-    hidden_size: int  # per direction, and channels of the convolutions
-    num_layers: int  # of the GRU
+    hidden_size: Positive  # per direction, and channels of the convolutions
+    num_layers: Positive  # of the GRU
     num_convolutions: int
-    kernel_size: int  # odd
-    dropout: float
+    kernel_size: Positive  # odd
+    dropout: Fraction
 
 
 @dataclass(frozen=True)
 class TeacherForcing:
     """Share of the decoder's inputs that are the true values, from the first epoch to the last."""
 
-    start: float
-    end: float
-    decay: Literal["linear", "exponential"]
+    start: Annotated[Share, Usual(1.0)]
+    end: Annotated[Share, Usual(0.0)]
+    decay: Annotated[Literal["linear", "exponential"], Usual("linear")]
 
 
 @dataclass(frozen=True)
 class Seq2Seq:
     name: Literal["seq2seq"]
-    hidden_size: int
-    num_layers: int
-    dropout: float
-    cell: Literal["native", "manual"]  # nn.LSTM, or the same written by hand
+    hidden_size: Positive
+    num_layers: Positive
+    dropout: Fraction
+    cell: Annotated[Literal["native", "manual"], Usual("native")]  # nn.LSTM, or the same written by hand
     teacher_forcing: TeacherForcing
 
 
@@ -136,53 +160,46 @@ class Seq2Seq:
 Model = GRU | Transformer | ConvGRU | Seq2Seq
 Task = Literal["classify", "forecast", "detect"]
 # What goes together: the models that a task can be trained with, and where its data can come from.
-MODELS: dict[str, tuple[str, ...]] = {
-    "classify": ("gru", "transformer", "conv_gru"),
-    "forecast": ("gru", "transformer", "conv_gru", "seq2seq"),
-    "detect": ("gru", "transformer", "conv_gru"),
-}
-SOURCES: dict[str, tuple[str, ...]] = {
-    "classify": ("sequences",),
-    "forecast": ("series",),
-    "detect": ("sequences", "rally"),
-}
+ANY_TASK = ("gru", "transformer", "conv_gru")
+MODELS = {"classify": ANY_TASK, "forecast": (*ANY_TASK, "seq2seq"), "detect": ANY_TASK}
+SOURCES = {"classify": ("sequences",), "forecast": ("series",), "detect": ("sequences", "rally")}
 
 
 @dataclass(frozen=True)
 class Augment:
-    """Random changes to training sequences (stages/training/augment.py). Strengths are standard deviations; 0 turns one off."""
+    """Random changes to training sequences (stages/training/augment.py): standard deviations, 0 turns one off."""
 
-    group: int  # number of coordinates mixed together; the number of features must be a multiple
-    mix: float  # of each entry added to the identity matrix that maps the coordinates of a group
-    shift: float  # of a constant added to each coordinate, in training standard deviations
-    warp: float  # of the relative change of speed within a sequence
+    group: Annotated[Positive, Usual(1)]  # number of coordinates mixed together; divides the number of features
+    mix: Strength  # of each entry added to the identity matrix that maps the coordinates of a group
+    shift: Strength  # of a constant added to each coordinate, in training standard deviations
+    warp: Strength  # of the relative change of speed within a sequence
 
 
 @dataclass(frozen=True)
 class Train:
     model: Model
     augment: Augment
-    seed: int
-    epochs: int
-    warmup_epochs: int
-    batch_size: int
-    accumulation: int  # the batch is worked through in this many parts, to save memory; the step is the same
-    precision: Literal["fp32", "tf32", "bf16", "fp16", "auto"]
-    on_out_of_memory: Literal["stop", "cpu"]  # when nothing else helps; cpu: device auto finishes there
-    step: Literal["eager", "graph", "compile"]
-    probe: bool  # spend a second or two before the first epoch on finding out what bounds it
-    learning_rate: float
-    weight_decay: float
-    schedule: Literal["cosine", "one-cycle"]
-    clip_norm: float
-    label_smoothing: float
-    threads: int
-    deterministic: bool
+    seed: Seed
+    epochs: Positive
+    warmup_epochs: Annotated[int, Usual(1)]
+    batch_size: Positive
+    accumulation: Annotated[Positive, Usual(1)]  # number of parts of a batch, to save memory; the step is the same
+    precision: Annotated[Literal["fp32", "tf32", "bf16", "fp16", "auto"], Usual("fp32")]
+    on_out_of_memory: Annotated[Literal["stop", "cpu"], Usual("stop")]  # when nothing else helps; cpu: for device auto
+    step: Annotated[Literal["eager", "graph", "compile"], Usual("eager")]
+    probe: Annotated[bool, Usual(True)]  # spend a second or two before the first epoch to find out what bounds it
+    learning_rate: Annotated[float, Limits(above=True)]
+    weight_decay: Annotated[float, Usual(0.01)]
+    schedule: Annotated[Literal["cosine", "one-cycle"], Usual("one-cycle")]
+    clip_norm: Annotated[float, Usual(1.0)]
+    label_smoothing: Annotated[Fraction, Usual(0.0)]
+    threads: Annotated[Positive, Usual(1)]
+    deterministic: Annotated[bool, Usual(True)]
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    weights: Literal["best", "last"]
+    weights: Annotated[Literal["best", "last"], Usual("last")]
 
 
 @dataclass(frozen=True)
@@ -199,5 +216,5 @@ class Params:
     workloads: tuple[str, ...]
     devices: tuple[Device, ...]
     preset: str  # a name of `presets`, or none, or auto
-    presets: dict[str, dict[str, dict[str, Any]]]  # preset -> workload or `all` -> dotted name in the block -> value
+    presets: dict[str, dict[str, dict[str, Any]]]  # preset -> workload or `all` -> dotted name -> value
     blocks: dict[str, Workload]  # as written; `load_workload` applies the preset

@@ -1,8 +1,9 @@
 """Make a workload of a table: `python -m stages.tools.new_workload NAME TABLE [options]`.
 
-In: a table (CSV, CSV.gz or Parquet) and params.yaml. Out: data/raw/NAME/ (a copy of the table, and a README to complete), and in
-params.yaml the block NAME and its name in `workloads`; `dvc repro` does the rest. What the columns are is inferred
-(stages/tools/infer_schema.py), said with the reasons, and overridden by options; docs/own-data.md walks through it.
+In: a table (CSV, CSV.gz or Parquet) and params.yaml. Out: data/raw/NAME/ (a copy of the table, and a README to
+complete), and in params.yaml the block NAME and its name in `workloads`; `dvc repro` does the rest. The command infers
+what the columns are (stages/tools/infer_schema.py) and prints it with the reasons; options override it.
+docs/own-data.md walks through it.
 
   many sequences, with one label each (classify) or one per row (detect):
     python -m stages.tools.new_workload gesture gesture.csv
@@ -11,12 +12,12 @@ params.yaml the block NAME and its name in `workloads`; `dvc repro` does the res
   one long series (forecast):
     python -m stages.tools.new_workload power power.parquet --time hour --target megawatt --horizon 24 --input-steps 168
 
-Everything is tried before anything is written: the block is parsed, and the table goes through the preparation that preprocess does.
-Nothing that is there is ever overwritten, and a failure leaves everything as it was.
+Before anything is written, the block is parsed and the table goes through the preparation of preprocess. The command
+never overwrites anything, and a failure leaves everything as it was.
 """
 
 import csv
-import json
+import io
 import os
 import re
 import shutil
@@ -24,7 +25,7 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,38 +42,20 @@ from stages.data import sequences, series
 from stages.data.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
 from stages.params import loading, parsing, schema
-from stages.tools.infer_schema import Columns, Guess, guess, shortened
+from stages.params.parsing import usual_values
+from stages.tools.infer_schema import Choices, Columns, choice_rows, infer_schema, preprocess_section, shortened
 
-BLOCK = """\
-# {headline}
-{name}:
-  task: {task}
-  preprocess: # data/raw/README.md has its keys, and what else they may say
-{preprocess}
-  preload:
-    residency: auto
-  train:
-    model: {model}
-    augment: {{group: 1, mix: 0.0, shift: 0.0, warp: 0.0}} # 0 turns one off (stages/training/augment.py)
-    seed: 0
-    epochs: {epochs}
-    warmup_epochs: {warmup_epochs} # kept out of the timing statistics
-    batch_size: {batch_size}
-    accumulation: 1
-    precision: fp32
-    on_out_of_memory: stop # when nothing helps any more; cpu: a training of device auto finishes there
-    step: eager # graph: as one CUDA graph; compile: torch.compile
-    probe: true # spend a second or two before the first epoch on what bounds it, and what would help
-    learning_rate: {learning_rate}
-    weight_decay: 0.01
-    schedule: one-cycle
-    clip_norm: 1.0
-    label_smoothing: {label_smoothing}
-    threads: 1
-    deterministic: true
-  evaluate:
-    weights: {weights} # best, by validation loss, or last
-"""
+USUAL_MODEL = {"classify": "gru", "detect": "conv_gru", "forecast": "seq2seq"}
+# What the block says about a key, in a comment on its line.
+COMMENTS = {
+    "preprocess": "data/raw/README.md has its keys, and what else they may say",
+    "augment": "0 turns one off (stages/training/augment.py)",
+    "warmup_epochs": "kept out of the timing statistics",
+    "on_out_of_memory": "when nothing else helps; cpu: a training of device auto finishes there",
+    "step": "graph: as one CUDA graph; compile: torch.compile",
+    "probe": "spend a second or two before the first epoch on what bounds it, and what would help",
+    "evaluate": "best, by validation loss, or last",
+}
 README = """\
 # {name}: what it is, in a few words
 
@@ -85,11 +68,11 @@ README = """\
 | citation | to fill in |
 | {table} | sha256 `{sha256}` |
 
-What was done: to fill in. `python -m stages.tools.new_workload` copied the table as it was and took it for this:
+What was done: to fill in. `python -m stages.tools.new_workload` copied the table as it was and inferred this:
 
 | what | which | why |
 |---|---|---|
-{guesses}
+{choices}
 """
 
 
@@ -101,8 +84,8 @@ class Plan:
     table: Path
     block: str  # for params.yaml
     workload: schema.Workload
-    summary: dict[str, Any]  # of the preparation that was tried
-    message: list[tuple[str, str, str]]  # what was chosen, which, and why
+    summary: dict[str, Any]  # of the dry run
+    choices: list[tuple[str, str, str]]  # key, value and reason
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -110,9 +93,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_free(options.name)
         plan = make_plan(options)
-        print("\n".join([f"{plan.table.name} as the workload {plan.name}:", *described(plan)]), flush=True)
+        print("\n".join([f"{plan.table.name} as the workload {plan.name}:", *summary_lines(plan)]), flush=True)
         write(plan)
-        print("\n".join(["", *what_next(plan)]))
+        print("\n".join(["", *next_steps(plan)]))
         return 0
     except KeyboardInterrupt:
         print("error: interrupted; nothing is changed", file=sys.stderr)
@@ -134,10 +117,11 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("name", metavar="NAME", help="of the workload: letters, digits, _ and -")
     parser.add_argument("table", metavar="TABLE", type=Path, help="the file to copy into the project")
-    parser.add_argument("--task", choices=("classify", "forecast", "detect"), help="what is to be learned")
+    parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
     parser.add_argument("--features", metavar="A,B,C", type=lambda text: text.split(","), help="else all other numbers")
     parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
-    parser.add_argument("--model", choices=("gru", "transformer", "conv_gru", "seq2seq"), help="else the usual one")
+    models = tuple(dict.fromkeys(name for names in schema.MODELS.values() for name in names))
+    parser.add_argument("--model", choices=models, help="else the usual one")
     parser.add_argument("--epochs", type=int, help="else by the size of the data")
     many = parser.add_argument_group("many sequences")
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
@@ -153,34 +137,25 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-# Trying it out.
-
-
 def make_plan(options: Namespace) -> Plan:
-    """Guess, prepare the table as preprocess will, choose settings, parse the block. Writes nothing.
+    """Infer the schema, prepare the table as preprocess does, choose settings, parse the block. Writes nothing.
 
     Raises ValueError, in one sentence, for whatever is wrong.
     """
     name, path = options.name, options.table
-    asked = {what: value for what, value in vars(options).items() if value is not None}
-    found = guess(Columns(read_frame(path), path.name), asked)
-    found, summary = tried(name, path, found)
-    usual = {"classify": "gru", "detect": "conv_gru", "forecast": "seq2seq"}[found.task]
-    model, why = (options.model, "asked for") if options.model else (usual, f"the one for {found.task}")
-    settings = train_settings(found.task, model, summary, options.epochs)
-    block = BLOCK.format(
-        headline=f"{' '.join(path.name.split())}: {size_of(summary)}; settings by the rules of thumb in docs/own-data.md",
-        name=name,
-        task=found.task,
-        preprocess="\n".join(f"    {key}: {flow(value)}" for key, value in found.preprocess.items()),
-        **{key: flow(value) for key, value in settings.items()},
-    )
+    given = {key: value for key, value in vars(options).items() if value is not None}
+    choices, summary = dry_run(name, path, infer_schema(Columns(read_frame(path), path.name), given))
+    task = choices["task"][0]
+    model, why = (options.model, "asked for") if options.model else (USUAL_MODEL[task], f"the one for {task}")
+    headline = f"{' '.join(path.name.split())}: {size_of(summary)}; settings by the rules of thumb in docs/own-data.md"
+    settings = train_settings(task, model, summary, options.epochs)
+    block = make_block(name, headline, task, preprocess_section(path.name, choices), settings)
     workload = loading.parse_block(name, from_yaml(block)[name], {})
-    return Plan(name, path, block, workload, summary, found.but("model", model, why).message)
+    return Plan(name, path, block, workload, summary, choice_rows({**choices, "model": (model, why)}))
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """The whole table, as the preparation reads it; without what pandas saves of its index, columns that have no name of their own."""
+    """The whole table as preprocess reads it, without the columns in which pandas saves an index that has no name."""
     find_table(path.parent, path.name)
     try:
         if path.suffix == ".parquet":
@@ -201,31 +176,31 @@ def read_frame(path: Path) -> pd.DataFrame:
     return pa.table(table.columns).to_pandas()
 
 
-def tried(name: str, path: Path, found: Guess) -> tuple[Guess, dict[str, Any]]:
-    """The guess, and the summary of what it comes to. Gaps in a series are skipped, or filled where that would lose most windows."""
-    missing, why = found.choices["missing"]
+def dry_run(name: str, path: Path, choices: Choices) -> tuple[Choices, dict[str, Any]]:
+    """The choices and the summary of preparation. Gaps in a series are skipped, or filled if most windows have one."""
+    missing, why = choices["missing"]
     if why:
-        return found, try_out(name, path, found)
+        return choices, summarize(name, path, choices)
     summary, more = None, ""
-    with suppress(ValueError):  # if it is not the gaps, the next attempt fails too, and says so
-        summary = try_out(name, path, found)
+    with suppress(ValueError):  # an error that is not about gaps comes again in the next attempt
+        summary = summarize(name, path, choices)
     if summary is None or summary["num_windows_skipped"] > summary["num_sequences"]:
         missing, more = "interpolate", ", too many to skip; the last value stays until the next one"
-        summary = try_out(name, path, found.but("missing", missing, more))
+        summary = summarize(name, path, {**choices, "missing": (missing, more)})
     gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{more}"
-    return found.but("missing", missing, gaps), summary
+    return {**choices, "missing": (missing, gaps)}, summary
 
 
-def try_out(name: str, path: Path, found: Guess) -> dict[str, Any]:
+def summarize(name: str, path: Path, choices: Choices) -> dict[str, Any]:
     """What preprocess would put into summary.json."""
-    section = parsing.parse(schema.Preprocess, found.preprocess, f"{name}.preprocess")
+    section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
     if isinstance(section, schema.Series):
         return series.summarize(series.prepare(path, section))
-    return sequences.summarize(sequences.prepare(path, section, per_step=found.task == "detect"))
+    return sequences.summarize(sequences.prepare(path, section, per_step=choices["task"][0] == "detect"))
 
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
-    """What BLOCK leaves open, by rules of thumb from the size of the data alone; docs/own-data.md has them as a table."""
+    """What depends on the data, by rules of thumb from its size alone; docs/own-data.md has them as a table."""
     num, is_forecast = summary["num_per_split"]["train"], task == "forecast"
     batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
@@ -233,18 +208,12 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     is_large = num >= 1000 or len(summary.get("classes", ())) > 50
     width = 32 if is_forecast else 128 if num >= 10_000 else 96 if is_large else 64
     dropout = 0.2 if is_forecast else 0.1 if num >= 1000 else 0.3
-    linear = {"start": 1.0, "end": 0.0, "decay": "linear"}
+    transformer = {"num_layers": 2, "num_heads": 4, "feedforward_size": 2 * width, "dropout": 0.1}
     of_model: dict[str, dict[str, Any]] = {
         "gru": {"bidirectional": True, "dropout": dropout},
-        "transformer": {
-            "num_layers": 2,
-            "num_heads": 4,
-            "feedforward_size": 2 * width,
-            "dropout": 0.1,
-            "checkpoint_activations": False,
-        },
+        "transformer": {**transformer, **usual_values(schema.Transformer)},
         "conv_gru": {"num_convolutions": 2, "kernel_size": 5, "dropout": dropout},
-        "seq2seq": {"dropout": dropout, "cell": "native", "teacher_forcing": linear},
+        "seq2seq": {"dropout": dropout, **usual_values(schema.Seq2Seq)},
     }
     return {
         "model": {"name": model, "hidden_size": width, "num_layers": 1, **of_model[model]},
@@ -252,24 +221,32 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
         "warmup_epochs": int(epochs > 1),
         "batch_size": batch_size,
         "learning_rate": 4e-3 if model in ("gru", "conv_gru") else 1e-3,
-        "label_smoothing": 0.1 if task == "classify" else 0.0,
-        "weights": "best" if is_forecast else "last",
+        **({"label_smoothing": 0.1} if task == "classify" else {}),
     }
 
 
-# params.yaml as text.
+def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], settings: dict[str, Any]) -> str:
+    """The workload's block of params.yaml, in which a key without a setting has its usual value."""
+    usual = {**usual_values(schema.Train), **settings}
+    block = {
+        "task": task,
+        "preprocess": preprocess,
+        "preload": usual_values(schema.Preload),
+        "train": {field.name: usual[field.name] for field in fields(schema.Train)},
+        "evaluate": {"weights": "best"} if task == "forecast" else usual_values(schema.Evaluate),
+    }
+    text = to_yaml({name: block})
+    for key, comment in COMMENTS.items():
+        text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}", text, flags=re.MULTILINE)
+    return f"# {headline}\n{text}"
 
 
-def flow(value: Any) -> str:
-    """A value as YAML in flow style: JSON without the quotes that are not needed, in further lines where it is long."""
-    text = json.dumps(value, ensure_ascii=False)
-    text = re.sub(
-        r'(?<!\\)"(?!(?:null|true|false)")([a-z_][a-z0-9_.-]*|[1-9][0-9]*[a-z]+)"',
-        r"\1",
-        text,
-        flags=re.IGNORECASE | re.ASCII,
-    )
-    return re.sub(r"(.{115,}?,) (?! )", r"\1\n      ", text)
+def to_yaml(value: Any) -> str:
+    """In YAML 1.2; mappings and lists without further ones in them are in flow style."""
+    yaml, text = YAML(), io.StringIO()
+    yaml.default_flow_style, yaml.width = None, 140
+    yaml.dump(value, text)
+    return text.getvalue()
 
 
 def from_yaml(text: str) -> Any:
@@ -279,7 +256,7 @@ def from_yaml(text: str) -> Any:
 def with_workload(text: str, name: str, block: str) -> str:
     """params.yaml with `name` in `workloads` and its `block` after the others; every other character stays.
 
-    Raises ValueError where the result would not be the old params and the new block.
+    Raises ValueError if the result does not hold the old params and the new block.
     """
     before = from_yaml(text)
     after = {**before, "workloads": [*before["workloads"], name], **from_yaml(block)}
@@ -304,15 +281,13 @@ def with_workload(text: str, name: str, block: str) -> str:
             loading.parse_params(after)
             return text
     raise ValueError(
-        "params.yaml is laid out in a way that cannot be added to; write `workloads` as a list in brackets on one line and run again"
+        "params.yaml is laid out in a way that cannot be added to; write `workloads` as a list in brackets on one line "
+        "and run again"
     )
 
 
-# What is written.
-
-
 def check_free(name: str) -> None:
-    """Raises ValueError where `name` cannot be used or is used already, and where params.yaml is wrong as it is."""
+    """Raises ValueError if `name` cannot be used or is taken, and if params.yaml is invalid as it is."""
     parsing.check_name(name, "workload")
     if name in (*loading.TOP_LEVEL, "all") or from_yaml(name) != name:
         raise ValueError(f"{name!r} means something else in params.yaml; choose another name for the workload")
@@ -325,7 +300,7 @@ def check_free(name: str) -> None:
 
 
 def write(plan: Plan) -> None:
-    """The folder first and params.yaml last, each in one step, so that params.yaml never names what is not there."""
+    """The folder first and params.yaml last, each in one step: params.yaml never names a folder that is missing."""
     path, folder = files.ROOT / "params.yaml", files.raw_dir(plan.name)
     with TemporaryDirectory(prefix=f".{plan.name}.", dir=folder.parent) as temporary:
         made = Path(temporary) / plan.name
@@ -343,12 +318,9 @@ def write(plan: Plan) -> None:
 
 
 def readme(plan: Plan, sha256: str) -> str:
-    guesses = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in plan.message)
+    choices = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in plan.choices)
     size, table = size_of(plan.summary), plan.table.name
-    return README.format(name=plan.name, size=size, table=table, sha256=sha256, guesses=guesses)
-
-
-# What is said.
+    return README.format(name=plan.name, size=size, table=table, sha256=sha256, choices=choices)
 
 
 def size_of(summary: dict[str, Any]) -> str:
@@ -359,10 +331,10 @@ def size_of(summary: dict[str, Any]) -> str:
     return f"{num} sequences of {lengths}, {len(summary['classes']):,} classes"
 
 
-def described(plan: Plan) -> list[str]:
-    """What was guessed and what came of it, a line each."""
+def summary_lines(plan: Plan) -> list[str]:
+    """The choices and what follows from them, a line each."""
     summary, train = plan.summary, plan.workload.train
-    rows = [(what, f"{which}: {why}") for what, which, why in plan.message]
+    rows = [(key, f"{value}: {why}") for key, value, why in plan.choices]
     rows.append(("size", size_of(summary)))
     if "classes" in summary:
         unit = " steps" if plan.workload.task == "detect" else ""
@@ -375,7 +347,7 @@ def described(plan: Plan) -> list[str]:
     return aligned(rows)
 
 
-def what_next(plan: Plan) -> list[str]:
+def next_steps(plan: Plan) -> list[str]:
     device = loading.load_params(files.ROOT / "params.yaml").devices[0]
     results = f"results/runs/{plan.name}/{device}/"
     commands = [
@@ -384,8 +356,8 @@ def what_next(plan: Plan) -> list[str]:
         (f"git add data/raw/{plan.name} params.yaml", "keeps it"),
         ("make ui", "MLflow and Prefect in the browser"),
     ]
-    done = f"Written: data/raw/{plan.name}/, whose README.md wants a source and a licence, and the block {plan.name} in params.yaml."
-    return [done, *aligned(commands)]
+    folder = f"data/raw/{plan.name}/, whose README.md wants a source and a licence"
+    return [f"Written: {folder}, and the block {plan.name} in params.yaml.", *aligned(commands)]
 
 
 def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
