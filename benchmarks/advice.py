@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.preprocess import describe_machine
-from stages.diagnosis import probe
+from stages.diagnosis import alternatives, probe
 from stages.tools.sweep import make_trainer
 from stages.training.trainer import Trainer
 
@@ -85,7 +85,7 @@ def changed(trainer: Any, changes: probe.Changes) -> Any:
     """Another training, with other settings: it shares nothing with the one that was probed but the data."""
     settings = {name: value for name, value in changes.items() if name != "residency"}
     other = Trainer(
-        probe.copied(trainer.model),
+        alternatives.copied(trainer.model),
         trainer.train_split,
         trainer.val_split,
         replace(trainer.params, **settings),

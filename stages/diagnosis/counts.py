@@ -1,7 +1,7 @@
-"""What a training step asks for, counted rather than timed: arithmetic, bytes moved, memory by what it is for."""
+"""What a training step needs, counted rather than timed: arithmetic, bytes moved, memory by its purpose."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,26 +17,17 @@ from stages.training.trainer import Trainer
 
 
 def count_flop(trainer: Trainer, batch: Batch) -> float:
-    """FLOP of forward and backward for `batch`, from two sequences of it."""
-    model = copy.deepcopy(trainer.model).cpu()
-    part = batch.first(2)
-    inputs = [tensor.cpu() for tensor in part.inputs()]
-    # oneDNN's LSTM is one operator, which the counter does not see into.
-    with without_onednn(), FlopCounterMode(display=False) as counter:
+    """FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU.
+
+    In float64, for which torch computes an LSTM by matrix products: oneDNN's float32 one is a single operator, opaque
+    to the counter.
+    """
+    model, part = copy.deepcopy(trainer.model).cpu().double(), batch.first(2)
+    inputs = [tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu() for tensor in part.inputs()]
+    with FlopCounterMode(display=False) as counter:
         outputs = model(*inputs)
         trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
     return counter.get_total_flops() * len(batch) / len(part)
-
-
-@contextmanager
-def without_onednn() -> Iterator[None]:
-    """`torch.backends.mkldnn.flags` would also set its TF32 switch, which warns where there is no Intel GPU."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
 
 
 ONLY_WRITE = ("copy_", "fill_", "zero_", "random_", "bernoulli_")
@@ -44,7 +35,10 @@ OUTPUTS = ("out", "grad_input")
 
 
 class Traffic(TorchDispatchMode):
-    """Adds up the bytes that operators read and write. Views move nothing, and new memory is not touched before it is written."""
+    """Adds up the bytes that operators read and write. Views move none, nor does allocating memory.
+
+    What a cache keeps counts too, so that a rate can exceed the memory's.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,10 +49,8 @@ class Traffic(TorchDispatchMode):
         if not func.is_view and "empty" not in func.__name__:
             # What is only written, in place or as `out`, is the result, and counts as that alone.
             read = args[1:] if func.__name__.split(".")[0] in ONLY_WRITE else args
-            tensors = tree_leaves(
-                (read, {name: value for name, value in (kwargs or {}).items() if name not in OUTPUTS}, result)
-            )
-            self.num_bytes += sum(tensor.nbytes for tensor in tensors if isinstance(tensor, torch.Tensor))
+            named = [value for name, value in (kwargs or {}).items() if name not in OUTPUTS]
+            self.num_bytes += num_bytes(tree_leaves((read, named, result)))
         return result
 
 
@@ -72,45 +64,49 @@ def count_bytes(trainer: Trainer, batch: Batch) -> int:
 
 
 def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
-    """MiB that training takes for itself, by what for: counted from the tensors, on any device.
-
-    Activations are what autograd keeps of one forward pass for the backward one, every storage once, weights and inputs left out.
-    """
-    kept: dict[int, int] = {}
-    own = {
-        tensor.untyped_storage().data_ptr() for tensor in (*trainer.model.parameters(), *batch.inputs(), batch.targets)
-    }
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with (
-        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        autocast(trainer.step.precision, trainer.device),
-    ):
-        outputs = trainer.model(*batch.inputs())
-        trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
-    weights = sum(parameter.nbytes for parameter in trainer.model.parameters())
+    """MiB that training needs by purpose, counted from the tensors, on any device."""
+    weights = list(trainer.model.parameters())
+    with saved_for_backward([*weights, *batch.inputs(), batch.targets]) as saved:
+        with autocast(trainer.step.precision, trainer.device):
+            outputs = trainer.model(*batch.inputs())
+            trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
     states = [value for state in trainer.optimizer.state.values() for value in state.values()]
     splits = {
         id(split): split for split in (trainer.train_split, trainer.val_split)
     }.values()  # the sweep has one for both
-    resident = [split for split in splits if split.tensors["values"].device == trainer.device]
     in_bytes = {
-        "weights": weights,
-        "gradients": weights,
-        "optimizer": sum(value.nbytes for value in states if isinstance(value, torch.Tensor)),
-        "activations": sum(kept.values()) / trainer.step.accumulation,
-        "data": sum(bytes_of(split) for split in resident),
+        "weights": num_bytes(weights),
+        "gradients": num_bytes(weights),
+        "optimizer": num_bytes(states),
+        "activations": sum(saved.values()) / trainer.step.accumulation,
+        "data": sum(bytes_of(split) for split in splits if split.tensors["values"].device == trainer.device),
     }
     return {name: count / 2**20 for name, count in in_bytes.items()}
 
 
+@contextmanager
+def saved_for_backward(excluded: Iterable[torch.Tensor]) -> Iterator[dict[int, int]]:
+    """Address -> bytes of every storage that autograd saves in the body for the backward pass: the activations."""
+    saved: dict[int, int] = {}
+    counted_apart = {tensor.untyped_storage().data_ptr() for tensor in excluded}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in counted_apart:
+            saved[storage.data_ptr()] = storage.nbytes()  # alive until the backward pass, so no address comes twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield saved
+
+
+def num_bytes(values: Iterable[Any]) -> int:
+    """Of the tensors among `values`."""
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
 def bytes_of(split: Split) -> int:
-    return sum(tensor.nbytes for tensor in split.tensors.values())
+    return num_bytes(split.tensors.values())
 
 
 def device_memory_mib(device: torch.device) -> float:

@@ -1,10 +1,12 @@
-"""`python -m stages.diagnosis.livecheck gpu|live`: what the GPU's driver and torch really do here, for `make doctor`.
+"""`python -m stages.diagnosis.livecheck gpu|live`: what the GPU's driver and torch really do on this machine, for `make
+doctor`.
 
-Goes in: nothing but the machine. Comes out on stdout: one JSON object a line, as soon as it is known, so that a crash leaves what came
-before it. `{"doing": ...}` says what is under way, every other line is a Finding. A process of its own, because all it asks may crash or
-hang. `gpu` needs the standard library alone; `live` imports torch and takes a few seconds.
+In: nothing but the machine. Out on stdout: one JSON object a line as soon as it is known, so that a crash leaves what
+came before it: `{"doing": ...}` names the check under way, every other line is a Finding. It runs as a process of its
+own, because a driver may crash or hang it. `gpu` needs the standard library alone; `live` imports torch and takes a few
+seconds.
 
-Every expectation is generous: missing one means that something is wrong, not merely slow.
+Every expectation is generous: where one is missed, something is wrong, not merely slow.
 """
 
 from __future__ import annotations
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
     from torch import device as Device
 
 NO_GPU_IS_FINE = "trainings run on the CPU, which is healthy; only `devices: [cuda]` in params.yaml would be refused"
-INSTALL = "sudo ubuntu-drivers install && sudo reboot (other systems: nvidia.com/drivers); in a container: docker run --gpus all"
+INSTALL = (
+    "sudo ubuntu-drivers install && sudo reboot (other systems: nvidia.com/drivers);"
+    " in a container: docker run --gpus all"
+)
 RESTART = "nvidia-smi; sudo reboot"
-REINSTALL = "make -B setup"  # without -B, make takes an environment that was altered for done
+REINSTALL = "make -B setup"  # without -B, make takes an altered environment for finished
 
 
 @dataclass(frozen=True)
@@ -55,18 +60,11 @@ def doing(what: str) -> None:
 
 
 def driver_facts() -> dict[str, Any]:
-    """What libcuda, NVML and the PCI bus say. `cards` is None where NVML cannot be asked."""
+    """The answers of libcuda, NVML and the PCI bus. `cards` is None where NVML does not answer."""
     from stages.machine import identity
 
     doing("asking the NVIDIA driver")
-    facts: dict[str, Any] = {
-        "torch": None,
-        "torch_cuda": None,
-        "no_torch": "",
-        "cards": None,
-        "no_nvml": "",
-        "on_bus": 0,
-    }
+    facts: dict[str, Any] = dict(torch=None, torch_cuda=None, no_torch="", cards=None, no_nvml="", on_bus=0)
     try:
         facts["torch"], facts["torch_cuda"] = identity.torch_build()
     except ValueError as error:
@@ -98,16 +96,10 @@ def nvml_cards() -> list[dict[str, Any]]:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory, mig = ask(pynvml.nvmlDeviceGetMemoryInfo, handle), ask(pynvml.nvmlDeviceGetMigMode, handle)
         holders = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
-        cards.append(
-            {
-                "name": pynvml.nvmlDeviceGetName(handle),
-                "uuid": pynvml.nvmlDeviceGetUUID(handle),
-                "total_mib": memory and memory.total // 2**20,
-                "free_mib": memory and memory.free // 2**20,
-                "mig": bool(mig and mig[0]),
-                "holders": [f"process {holder.pid} ({process_name(holder.pid)})" for holder in holders],
-            }
-        )
+        card = dict(name=pynvml.nvmlDeviceGetName(handle), uuid=pynvml.nvmlDeviceGetUUID(handle))
+        card |= dict(total_mib=memory and memory.total // 2**20, free_mib=memory and memory.free // 2**20)
+        card |= dict(mig=bool(mig and mig[0]), holders=[f"process {h.pid} ({process_name(h.pid)})" for h in holders])
+        cards.append(card)
     pynvml.nvmlShutdown()
     return cards
 
@@ -152,7 +144,7 @@ def driver_findings(facts: Mapping[str, Any], environ: Mapping[str, str]) -> Ite
     elif torch and "update the driver" in obstacle:
         yield Finding("gpu", "problem", obstacle.rpartition(";")[0], "torch cannot start CUDA", INSTALL)
     elif torch and (cards or facts["on_bus"]):
-        why = "CUDA does not start: a driver update without a reboot does that, or libraries of another driver in a container"
+        why = "CUDA does not start, as after a driver update without a reboot, or with libraries of another driver"
         yield Finding("gpu", "problem", f"there is a GPU, but {obstacle}", why, RESTART)
     elif torch:
         yield Finding("gpu", "absent", obstacle, NO_GPU_IS_FINE, "none needed")
@@ -215,10 +207,9 @@ def compute() -> Iterator[Finding]:
     import torch
 
     seconds = time.perf_counter() - start
+    status, what = "ok" if seconds < 20 else "warning", f"torch {torch.__version__} imported in {seconds:.1f} s"
     why, fix = "every stage pays it; a network drive or a virus scanner may be in the way", "put .venv on a local disk"
-    yield Finding(
-        "live", "ok" if seconds < 20 else "warning", f"torch {torch.__version__} imported in {seconds:.1f} s", why, fix
-    )
+    yield Finding("live", status, what, why, fix)
 
     doing("computing on the CPU")
     from stages.machine import identity
@@ -233,13 +224,8 @@ def compute() -> Iterator[Finding]:
             yield from judge(f"cuda:{index}, {facts['name']}", facts)
         except (RuntimeError, AssertionError) as error:  # torch's CUDA errors; those of a GPU-less build are assertions
             what = f"cuda:{index}: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
-            yield Finding(
-                "live",
-                "problem",
-                what,
-                "trainings on it fail",
-                "nvidia-smi; devices: [cpu] in params.yaml goes on without",
-            )
+            fix = "nvidia-smi; devices: [cpu] in params.yaml goes on without"
+            yield Finding("live", "problem", what, "trainings on it fail", fix)
 
 
 def measure_cpu(threads: int) -> dict[str, Any]:
@@ -290,7 +276,8 @@ def measure_gpu(index: int) -> dict[str, Any]:
 
 def judge(name: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
     if "matmul_error" not in facts:
-        what = f"{name} has compute capability {facts['capability']}; this torch is built for {', '.join(facts['arch_list'])}"
+        built = ", ".join(facts["arch_list"])
+        what = f"{name} has compute capability {facts['capability']}; this torch is built for {built}"
         fix = "install a torch built for this card (pytorch.org/get-started), or devices: [cpu] in params.yaml"
         yield Finding("live", "problem", what, "no kernel of torch runs on it", fix)
         return
@@ -303,16 +290,13 @@ def judge(name: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
     else:
         cudnn = f" (cuDNN {facts['cudnn']})" if "cudnn" in facts else ""
         yield Finding("live", "ok", f"{name}: right numbers; a GRU run twice gives the same bits{cudnn}")
-    rates, low = gpu_rates(facts) if "capability" in facts else cpu_rates(facts)
+    if "capability" in facts:
+        (rates, low), fix = gpu_rates(facts), "nvidia-smi -q -d PERFORMANCE,POWER,PIDS"
+    else:
+        (rates, low), fix = cpu_rates(facts), "unset OMP_NUM_THREADS MKL_NUM_THREADS; top"
     why = "something is in the way: another process, a power or thread limit, a narrow slot, a virtual machine"
-    fix = (
-        "nvidia-smi -q -d PERFORMANCE,POWER,PIDS"
-        if "capability" in facts
-        else "unset OMP_NUM_THREADS MKL_NUM_THREADS; top"
-    )
-    yield Finding(
-        "live", "warning" if low else "ok", f"{name}: {rates}{'; too low: ' if low else ''}{', '.join(low)}", why, fix
-    )
+    what = f"{name}: {rates}{'; too low: ' if low else ''}{', '.join(low)}"
+    yield Finding("live", "warning" if low else "ok", what, why, fix)
 
 
 def cpu_rates(facts: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -340,9 +324,9 @@ def gpu_rates(facts: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def runs_on(capability: tuple[int, int], arch_list: list[str]) -> bool:
-    """Whether code built for `arch_list` runs: binaries of the same major and no newer minor version, or PTX of no newer one.
+    """Whether code built for `arch_list` runs: binaries of one major and no newer minor version, PTX of no newer one.
 
-    Source: NVIDIA, CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility". `sm_90a` runs on 9.0 alone.
+    Source: NVIDIA, CUDA C++ Programming Guide, "Binary Compatibility", "PTX Compatibility". `sm_90a` runs on 9.0 alone.
     """
     for match in filter(None, (re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", arch) for arch in arch_list)):
         built = int(match[2]), int(match[3])
@@ -353,7 +337,7 @@ def runs_on(capability: tuple[int, int], arch_list: list[str]) -> bool:
 
 
 def matmul_error(device: Device) -> float:
-    """Largest difference between a float32 product on `device` and float64 on the CPU, relative to the largest entry."""
+    """Largest difference of a float32 product on `device` from float64 on the CPU, relative to the largest entry."""
     import torch
 
     left, right = torch.randn(2, 256, 256, generator=torch.Generator().manual_seed(0))
@@ -378,7 +362,7 @@ def gru_repeats(device: Device) -> bool:
 
 
 def launch_us(device: Device, launches: int = 2000) -> float:
-    """Microseconds for one kernel that does next to nothing, torch's own share included."""
+    """Microseconds for one kernel that does next to nothing, torch's own overhead included."""
     import torch
 
     from stages.machine.rates import best_seconds

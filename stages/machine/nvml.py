@@ -1,29 +1,27 @@
-"""One GPU as NVML sees it, read by a thread beside the work.
+"""One GPU as NVML sees it: memory by process and by device, utilization, power, energy. A thread samples it.
 
-NVML is asked for the GPU by UUID, because its order is not CUDA's.
+NVML finds the GPU by UUID, because its order is not CUDA's.
 """
 
 import os
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 SAMPLE_SECONDS = 0.05
-DRIVER_SECONDS = (
-    1.0  # NVML's busy share and power are means over up to so long: of a shorter region they tell what came before it
-)
+# The driver averages utilization and power over up to this long: in a shorter region they describe what came before it.
+DRIVER_SECONDS = 1.0
 
 
 class Gpu:
-    """One GPU as NVML sees it. `start` and `stop` enclose a region; in between a thread reads it every SAMPLE_SECONDS."""
+    """One GPU. `start` and `stop` enclose a region, in which a thread reads it every SAMPLE_SECONDS."""
 
     known: dict[int, "Gpu"] = {}
 
     @classmethod
     def of(cls, device: torch.device) -> "Gpu":
-        """Opened once per process: NVML's start costs milliseconds."""
+        """Opened once per process, because starting NVML takes milliseconds."""
         index = device.index or 0
         if index not in cls.known:
             cls.known[index] = cls(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
@@ -42,40 +40,40 @@ class Gpu:
             self.unavailable = f"NVML: {error}"
 
     def process_mib(self) -> tuple[float | None, str]:
-        """What the driver counts for this process right now, or why it cannot be had."""
-        self.reasons.clear()
-        found = self.read("process_mib", self.process)
-        return found, self.reasons.get("process_mib", "")
+        """The memory that the driver counts for this process right now, or why it is unknown."""
+        self.reasons = {}
+        return self.read("process_mib"), self.reasons.get("process_mib", "")
 
     def start(self) -> None:
-        self.samples: dict[str, list[float]] = {}
+        self.samples: dict[str, list[float]] = {
+            "process_mib": [],
+            "device_mib": [],
+            "gpu_busy_share": [],
+            "power_watts": [],
+        }
         self.reasons = {}
         self.done = threading.Event()
-        self.energy_before = self.read("energy_joules", self.energy)
+        self.energy_before = self.read("energy_joules")
         self.thread = threading.Thread(target=self.watch, daemon=True)
         self.thread.start()
 
     def stop(self, seconds: float) -> tuple[dict[str, float], dict[str, str]]:
-        """What was found in a region of so many seconds, and the reasons for what was not."""
+        """What was measured in a region of `seconds` (memory: largest sample, others: mean); why the rest was not."""
         self.done.set()
         self.thread.join()
         self.sample()  # at least one, however short the region
-        found: dict[str, float] = {}
-        for name, reduce in (
-            ("process_mib", max),
-            ("device_mib", max),
-            ("gpu_busy_share", mean),
-            ("power_watts", mean),
-        ):
-            if samples := self.samples.get(name):
-                found[name] = reduce(samples)
-        energy_after = self.read("energy_joules", self.energy)
+        found = {
+            name: max(values) if name.endswith("mib") else sum(values) / len(values)
+            for name, values in self.samples.items()
+            if values
+        }
+        energy_after = self.read("energy_joules")
         if self.energy_before is not None and energy_after is not None:
             found["energy_joules"] = energy_after - self.energy_before
         if seconds < DRIVER_SECONDS:
             for name in ("gpu_busy_share", "power_watts", "energy_joules"):
                 found.pop(name, None)
-                self.reasons[name] = f"the region took {seconds:.2f} s, less than what the driver averages over"
+                self.reasons[name] = f"the region took {seconds:.2f} s, less than the driver averages over"
         return found, {name: reason for name, reason in self.reasons.items() if name not in found}
 
     def watch(self) -> None:
@@ -83,47 +81,37 @@ class Gpu:
             self.sample()
 
     def sample(self) -> None:
-        for name, reader in (
-            ("process_mib", self.process),
-            ("device_mib", self.device),
-            ("gpu_busy_share", self.busy),
-            ("power_watts", self.power),
-        ):
-            if name not in self.reasons and (value := self.read(name, reader)) is not None:
-                self.samples.setdefault(name, []).append(value)
+        for name, values in self.samples.items():
+            if name not in self.reasons and (value := self.read(name)) is not None:
+                values.append(value)
 
-    def read(self, name: str, reader: Callable[[Any], float]) -> float | None:
+    def read(self, name: str) -> float | None:
+        """One quantity now; None with its reason in `reasons` where it is not available."""
         if self.unavailable:
             self.reasons[name] = self.unavailable
             return None
         import pynvml
 
         try:
-            return reader(pynvml)
+            match name:
+                case "process_mib":
+                    return self.memory_of_process(pynvml) / 2**20
+                case "device_mib":
+                    return float(pynvml.nvmlDeviceGetMemoryInfo(self.handle).used) / 2**20
+                case "gpu_busy_share":
+                    return float(pynvml.nvmlDeviceGetUtilizationRates(self.handle).gpu) / 100
+                case "power_watts":
+                    return float(pynvml.nvmlDeviceGetPowerUsage(self.handle)) / 1000
+                case _:
+                    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)) / 1000
         except (pynvml.NVMLError, LookupError) as error:  # under MIG, on WSL and in some containers
             self.reasons[name] = f"NVML: {error}" if isinstance(error, pynvml.NVMLError) else str(error.args[0])
             return None
 
-    def process(self, nvml: Any) -> float:
+    def memory_of_process(self, nvml: Any) -> float:
         own = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(self.handle) if p.pid == os.getpid()]
         if not own:
             raise LookupError("NVML does not list this process (a container with its own process numbers)")
         if own[0].usedGpuMemory is None:
             raise LookupError("the driver does not tell memory per process here (WSL and some containers)")
-        return float(own[0].usedGpuMemory) / 2**20
-
-    def device(self, nvml: Any) -> float:
-        return float(nvml.nvmlDeviceGetMemoryInfo(self.handle).used) / 2**20
-
-    def busy(self, nvml: Any) -> float:
-        return float(nvml.nvmlDeviceGetUtilizationRates(self.handle).gpu) / 100
-
-    def power(self, nvml: Any) -> float:
-        return float(nvml.nvmlDeviceGetPowerUsage(self.handle)) / 1000
-
-    def energy(self, nvml: Any) -> float:
-        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)) / 1000
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+        return float(own[0].usedGpuMemory)

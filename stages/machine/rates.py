@@ -1,4 +1,4 @@
-"""What a device can do at most: the rates of a large product of matrices and of large copies."""
+"""What a device can do at most, measured: the rates of a large matrix product and of large copies."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ RATE_SECONDS = 0.05  # of runs, after a warm-up
 
 
 def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
-    """The fastest of at least three runs of `work`: what the device can do, not what else went on meanwhile."""
+    """The fastest of at least three runs of `work` after a warm-up: what the device can do, not what disturbed it."""
     work()
     seconds: list[float] = []
     begin = time.perf_counter()

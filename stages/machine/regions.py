@@ -1,8 +1,7 @@
-"""Measuring a region of work: seconds synchronized at both ends, memory, how busy the device was, and the energy it took; and what a device
-can do at most: the rates of a large product of matrices and of large copies.
+"""Measuring a region of work: seconds with the device idle at both ends, memory, how busy the device was, and energy.
 
-What cannot be had is None, with the reason in `absent`. torch's own peaks leave the CUDA context and other processes out; NVML counts them,
-by process and for the device. NVML is asked for the GPU by UUID, because its order is not CUDA's, and is read by a thread beside the work.
+What cannot be measured is None, and `missing_reasons` says why. torch's own peaks leave out the CUDA context and other
+processes; NVML counts them, by process and for the device (nvml.py).
 """
 
 import resource
@@ -10,28 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 
 from stages.machine.nvml import Gpu
 
-# What only a GPU has.
-OF_GPU = (
-    "peak_allocated_mib",
-    "peak_reserved_mib",
-    "process_mib",
-    "device_mib",
-    "gpu_busy_share",
-    "power_watts",
-    "energy_joules",
-)
-
 
 @dataclass
 class Measurement:
-    """One measured region. None means not measured; `absent` says why."""
+    """One measured region. None means not measured; `missing_reasons` says why."""
 
     seconds: float = 0.0
     peak_allocated_mib: float | None = None  # by torch, for tensors
@@ -48,10 +36,7 @@ class Measurement:
 
 @contextmanager
 def measure(device: torch.device) -> Iterator[Measurement]:
-    """Time the body and record what it used.
-
-    The device is idle when the clock starts and when it stops; everything else that is read here is read outside the two clock readings.
-    """
+    """Times the body, with the device idle at both readings of the clock, and records what it used."""
     result = Measurement()
     gpu = Gpu.of(device) if device.type == "cuda" else None
     if gpu:
@@ -72,30 +57,43 @@ def measure(device: torch.device) -> Iterator[Measurement]:
         result.peak_allocated_mib = torch.cuda.max_memory_allocated(device) / 2**20
         result.peak_reserved_mib = torch.cuda.max_memory_reserved(device) / 2**20
     else:
-        result.missing_reasons = dict.fromkeys(OF_GPU, "the device is the CPU: there is no GPU to measure")
+        only_gpu = [field.name for field in fields(Measurement) if getattr(result, field.name) is None]
+        result.missing_reasons = dict.fromkeys(only_gpu, "the device is the CPU: there is no GPU to measure")
 
 
 def peak_rss_mib() -> float:
-    """This process's largest resident memory since it started (the kernel keeps no peak per region)."""
+    """The largest resident memory of this process since it started (the kernel keeps no peak per region)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def seconds_of(work: Callable[[], Any], device: torch.device, budget: float) -> float:
-    """Mean seconds of `work`, synchronized at both ends; the first call, which may still choose kernels, is left out."""
+    """Mean seconds of a call of `work`, repeated until `budget` seconds have passed."""
+
+    def counted() -> int:
+        work()
+        return 1
+
+    return seconds_per_item(counted, device, budget)
+
+
+def seconds_per_item(work: Callable[[], int], device: torch.device, budget: float) -> float:
+    """Mean seconds per item, where a call of `work` returns how many it went through. The device is idle at both ends.
+
+    The first call is not counted: it may still choose kernels, and what ran before has left its own data in the caches.
+    """
     work()
     synchronize(device)
     count, start = 0, time.perf_counter()
     while True:
-        work()
-        count += 1
+        count += work()
         if time.perf_counter() - start > budget:
             synchronize(device)
             return (time.perf_counter() - start) / count
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that was asked of it; nothing to wait for on the CPU."""
+    """Waits until the device has done all its work; the CPU has done it when a call returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -8,10 +8,12 @@ has to be MIN_GAIN times as fast, so that it does not hang on a measurement's no
 import copy
 import hashlib
 import json
+from functools import partial
 from typing import Any
 
 from stages.files import ROOT, STATE, read_json, sha256_file, write_json
 from stages.machine.regions import seconds_of
+from stages.machine.turns import in_turns
 from stages.params.parsing import flatten
 from stages.params.schema import Train
 from stages.training.trainer import Trainer
@@ -55,14 +57,13 @@ def measure_gains(trainer: Trainer) -> dict[str, float]:
     """Precision -> times as fast as fp32, by the fastest of NUM_ROUNDS rounds each."""
     before, now = copy.deepcopy(trainer.state()), trainer.step.precision
     names, batch = CANDIDATES[trainer.device.type], trainer.one_batch(trainer.params.batch_size)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+
+    def step_seconds(name: str) -> float:
+        trainer.set_precision(name)
+        return seconds_of(partial(trainer.step.eager, batch), trainer.device, BUDGET_SECONDS / NUM_ROUNDS)
+
     trainer.model.train()
-    for _ in range(NUM_ROUNDS):
-        for name in names:
-            trainer.set_precision(name)
-            seconds[name].append(
-                seconds_of(lambda: trainer.step.eager(batch), trainer.device, BUDGET_SECONDS / NUM_ROUNDS)
-            )
+    seconds = in_turns({name: partial(step_seconds, name) for name in names}, NUM_ROUNDS)
     trainer.restore(before)
     trainer.optimizer.zero_grad(set_to_none=True)
     trainer.set_precision(now)

@@ -1,0 +1,120 @@
+"""What could make a training faster: the settings of params.yaml to try, and a variant of a trainer with them.
+
+In: a `Trainer`. Out: name -> changed settings (`alternatives`), and a `Trainer` that shares what it can with the given
+one (`variant`).
+"""
+
+import copy
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from stages.diagnosis.counts import bytes_of
+from stages.machine.regions import free_bytes
+from stages.machine.turns import in_turns
+from stages.training.batches import Split
+from stages.training.memory import OomPolicy
+from stages.training.step import Graph, Step, why_no_graph
+from stages.training.trainer import Trainer
+
+THREADS_GAIN = 1.2  # of a matrix product with more threads; with less, the threads have no cores
+ROOM = 0.5  # of the free memory, that streamed data may take on the device
+PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}
+
+Result = TypeVar("Result")
+Changes = dict[str, Any]  # settings of params.yaml: those of `train`, and `residency`
+
+
+def alternatives(trainer: Trainer) -> dict[str, Changes]:
+    """Settings that could make this training faster, by a name for the change."""
+    params, device, precision = trainer.params, trainer.device, trainer.step.precision
+    if params.step == "compile":  # another batch or precision would need another compilation
+        return {"step eager": {"step": "eager"}}
+    sizes = (2 * params.batch_size, 8 * params.batch_size)
+    found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
+    if params.precision != "auto":  # auto has just been chosen by measuring
+        current = "fp32" if device.type == "cpu" and precision == "tf32" else precision
+        found += [{"precision": name} for name in PRECISIONS[device.type] if name != current]
+    if trainer.step.accumulation > 1:
+        found.append({"accumulation": 1})
+    if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):
+        found.append({"step": "graph"})
+    if is_streamed(trainer) and bytes_of(trainer.train_split) + bytes_of(trainer.val_split) < ROOM * free_bytes(device):
+        found.append({"residency": "device"})
+    if device.type == "cpu" and (os.cpu_count() or 1) > 1:
+        found.append({"threads": 1 if params.threads > 1 else 2})
+    return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
+
+
+def has_cores(threads: int) -> bool:
+    """Whether so many threads beat one right now. Where another process has the core, each part of a step waits."""
+    square = torch.ones(512, 512)
+
+    def product(threads: int) -> float:
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        square @ square
+        return time.perf_counter() - start
+
+    seconds = in_turns({number: partial(product, number) for number in (1, threads)}, rounds=5)
+    return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])
+
+
+def variant(trainer: Trainer, changes: Changes) -> Trainer:
+    """`trainer` with other settings. It shares data, weights, optimizer and generator where it can, to save memory.
+
+    It raises where memory runs out instead of adapting, so that a trial changes nothing about the training.
+    """
+    params = replace(trainer.params, **{name: value for name, value in changes.items() if name != "residency"})
+    if changes.get("step") == "graph":  # needs an optimizer of another kind, and so weights of its own
+        other = Trainer(copied(trainer.model), trainer.train_split, trainer.val_split, params, trainer.task)
+    else:
+        other = copy.copy(trainer)
+        other.params, other.step = params, copy.copy(trainer.step)
+    other.step.precision, other.step.accumulation = trainer.step.precision, trainer.step.accumulation
+    change_step(other.step, changes)
+    other.step.may_adapt = False
+    other.step.oom = other.oom = NoFallbacks()
+    if "residency" in changes:
+        other.train_split = resident(trainer.train_split, 8 * params.batch_size)
+    return other
+
+
+def change_step(step: Step, changes: Changes) -> None:
+    step.accumulation = changes.get("accumulation", step.accumulation)
+    if "precision" in changes:
+        step.precision = changes["precision"]
+        step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16
+    step.graph = Graph() if step.graph else None  # a graph is captured for one step alone
+    if changes.get("step") == "eager":
+        step.forward = step.model
+
+
+class NoFallbacks(OomPolicy):
+    """Lets the error through where memory runs out."""
+
+    def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
+        return work()
+
+
+def copied(model: torch.nn.Module) -> torch.nn.Module:
+    model = copy.deepcopy(model)
+    for part in model.modules():
+        if isinstance(part, torch.nn.RNNBase):
+            part.flatten_parameters()  # the copied weights lie apart, and cuDNN would gather them in every step
+    return model
+
+
+def is_streamed(trainer: Trainer) -> bool:
+    return trainer.train_split.tensors["values"].device.type != trainer.device.type
+
+
+def resident(split: Split, count: int) -> Split:
+    """The split's first `count` sequences on the device: enough to measure training from there."""
+    return replace(split, tensors={name: tensor[:count].to(split.device) for name, tensor in split.tensors.items()})

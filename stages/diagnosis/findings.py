@@ -1,0 +1,132 @@
+"""The result of a probe, as numbers and as sentences: the shares of a step, what bounds it, what would help. No torch.
+
+- data, copy: waiting for a batch. Gathering (data) and copying to the GPU (copy) overlap: the slower one gets the wait.
+- compute: on the CPU what a step takes longer than on a single sequence; on a GPU the time in which a kernel runs
+- launch: the rest. A GPU's step is launch-bound where the host takes longer to enqueue it than the GPU to compute it.
+"""
+
+from dataclasses import asdict, dataclass
+
+MIN_GAIN = 1.1  # an alternative is mentioned from this gain on
+SHARE_THAT_BOUNDS = 0.5
+SMALL_SHARE = 0.1  # of the device's memory: a need below it is explained
+NO_GPU = "the device is the CPU: it computes what it launches"
+OF_GPU = ("host_seconds", "device_seconds", "num_kernels", "memory_context_mib")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Seconds are per step of `batch_size` sequences. None: not measured; `missing_reasons` says why."""
+
+    batch_size: int
+    data_seconds: float  # the batches alone
+    copy_seconds: float  # the copy of a batch to the device alone; 0: none is made
+    wait_seconds: float  # for a batch, in the loop
+    step_seconds: float
+    overhead_seconds: float  # a step on a single sequence
+    gather_seconds: float | None  # of streamed data, on the host
+    host_seconds: float | None  # until the host has enqueued the step
+    device_seconds: float | None  # in which a kernel ran
+    num_kernels: int | None
+    flop_per_second: float  # of the step
+    peak_flop_per_second: float  # in the precision of the step
+    bytes_per_second: float  # of the step
+    data_bytes_per_second: float  # of the batches alone, read and written
+    peak_bytes_per_second: float
+    peak_data_bytes_per_second: float  # where the data lies
+    copy_bytes_per_second: float | None
+    pinned_bytes_per_second: float | None  # at most, from the host to the device
+    memory_mib: dict[str, float]  # purpose -> amount
+    device_mib: float  # the device's whole memory
+    gains: dict[str, float]  # alternative -> times as many sequences per second
+    missing_reasons: dict[str, str]
+
+    @property
+    def total_seconds(self) -> float:
+        return self.wait_seconds + self.step_seconds
+
+    @property
+    def bound(self) -> str:
+        """data, copy, launch or compute."""
+        shares = self.shares()
+        waiting = max(("data", "copy"), key=lambda name: shares[name])
+        if shares[waiting] >= SHARE_THAT_BOUNDS:
+            return waiting
+        if self.host_seconds is not None and self.device_seconds is not None:
+            return "launch" if self.host_seconds > self.device_seconds else "compute"
+        return max(("launch", "compute"), key=lambda name: shares[name])
+
+    def shares(self) -> dict[str, float]:
+        """Of a step's time, adding up to 1."""
+        is_copy = self.gather_seconds is not None and self.copy_seconds > self.gather_seconds
+        if self.device_seconds is None:
+            compute = max(self.step_seconds - self.overhead_seconds, 0.0)
+        else:
+            compute = min(self.device_seconds, self.step_seconds)
+        parts = {
+            "data": 0.0 if is_copy else self.wait_seconds,
+            "copy": self.wait_seconds if is_copy else 0.0,
+            "launch": self.step_seconds - compute,
+            "compute": compute,
+        }
+        return {name: seconds / self.total_seconds for name, seconds in parts.items()}
+
+    def rates_of_peak(self) -> dict[str, float]:
+        """Every rate as a share of the largest one measured on this machine."""
+        found = {
+            "flop": self.flop_per_second / self.peak_flop_per_second,
+            "bytes": self.bytes_per_second / self.peak_bytes_per_second,
+            "data_bytes": self.data_bytes_per_second / self.peak_data_bytes_per_second,
+        }
+        if self.copy_bytes_per_second is not None and self.pinned_bytes_per_second is not None:
+            found["copy_bytes"] = self.copy_bytes_per_second / self.pinned_bytes_per_second
+        return found
+
+    def sentence(self) -> str:
+        """What bounds the training and what would help most."""
+        best = sorted(((gain, what) for what, gain in self.gains.items() if gain >= MIN_GAIN), reverse=True)[:2]
+        help = " or ".join(f"{what}: about {gain:.1f} times" for gain, what in best)
+        help = help or f"nothing that was tried would make it {MIN_GAIN} times as fast"
+        return f"{self.bound}-bound: {self.bound_sentence()}; {help}"
+
+    def bound_sentence(self) -> str:
+        share, rates = f"{self.shares()[self.bound]:.0%} of a step", self.rates_of_peak()
+        host, device = self.host_seconds, self.device_seconds
+        if self.bound == "data":
+            made = f"{rates['data_bytes']:.0%} of the memory rate measured here"
+            return f"{share} is waiting for its batch, which is made at {made}"
+        if self.bound == "copy":
+            rate = f"{rates['copy_bytes']:.0%} of the rate from pinned memory"
+            return f"{share} is waiting for the copy to the GPU, at {rate}"
+        if self.bound == "launch":
+            if host is None or device is None:
+                return f"{share} is what even a single sequence costs"
+            computing = f"the GPU computes {device / self.total_seconds:.0%} of the step"
+            return f"{computing}, to enqueue its {self.num_kernels} kernels takes the host {1000 * host:.2g} ms"
+        rate = f"{rates['flop']:.0%} of the matrix rate"
+        if rates["bytes"] > max(rates["flop"], SHARE_THAT_BOUNDS):
+            rate = f"{rates['bytes']:.0%} of the memory rate (what a cache keeps counts too) and {rate}"
+        return f"{share} is computing, at {rate} measured here"
+
+    def memory_sentence(self) -> str:
+        parts = ", ".join(f"{name} {mib:.1f}" for name, mib in self.memory_mib.items())
+        total = sum(self.memory_mib.values())
+        message = f"{total:.1f} MiB is what this training needs: {parts}"
+        if total > SMALL_SHARE * self.device_mib:
+            return message
+        why = "because model and data are small, not because the device is unused"
+        return f"{message}; little of the {self.device_mib:,.0f} MiB there are, {why}"
+
+    def missing_sentence(self) -> str:
+        """What should have been measured on this device and was not, with the reason."""
+        reasons = self.missing_reasons.items()
+        missing = ", ".join(f"{name} ({why})" for name, why in reasons if name in OF_GPU and why != NO_GPU)
+        return f"not measured: {missing}" if missing else ""
+
+    def numbers(self) -> dict[str, float]:
+        """Everything measured, flat."""
+        flat = {name: value for name, value in asdict(self).items() if isinstance(value, int | float)}
+        shares = {f"{name}_share": share for name, share in self.shares().items()}
+        rates = {f"{name}_of_peak": rate for name, rate in self.rates_of_peak().items()}
+        memory = {f"memory_{name}_mib": mib for name, mib in self.memory_mib.items()}
+        return {**flat, **shares, **rates, **memory, **{f"gain {what}": gain for what, gain in self.gains.items()}}
