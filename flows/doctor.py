@@ -407,6 +407,7 @@ def history() -> Iterator[Finding]:
     import sqlite3
 
     from stages.files import MLRUNS
+    from stages.records import store
 
     library = f"SQLite {sqlite3.sqlite_version}"
     if sqlite3.sqlite_version_info < (3, 31):
@@ -416,46 +417,19 @@ def history() -> Iterator[Finding]:
         why = "an older MLflow's file store: `mlflow ui` typed by hand shows it instead of this project's runs"
         fix = f"mkdir -p ../old-mlruns && mv {' '.join(f'mlruns/{name}' for name in numeric)} ../old-mlruns"
         yield Finding("mlflow", "warning", f"mlruns holds the folders {', '.join(numeric)}", why, fix)
-    path, aside = MLRUNS / "mlflow.db", "mv mlruns/mlflow.db mlruns/mlflow.db.old"
-    if not path.exists():
-        yield Finding("mlflow", "ok", f"no mlruns/mlflow.db yet, the first training makes it; {library}")
-        return
-    version, (wanted, known) = "", mlflow_schema()
-    try:
-        store = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2)
-        whole = store.execute("PRAGMA quick_check(1)").fetchone()[0]
-        tables = {name for (name,) in store.execute("SELECT name FROM sqlite_master")}
-        if tables:
-            version = store.execute("SELECT version_num FROM alembic_version").fetchone()[0]
-        store.close()
-    except (sqlite3.Error, TypeError) as error:
-        whole = str(error)
-    if "locked" in whole:
-        fix = "wait, or see who holds it: fuser mlruns/mlflow.db"
-        yield Finding("mlflow", "warning", "mlruns/mlflow.db is locked", "records of trainings wait for it", fix)
-    elif whole != "ok":
-        fix = f"{aside} (a new history starts; sqlite3 mlruns/mlflow.db.old .recover prints what is readable)"
-        yield Finding("mlflow", "problem", f"mlruns/mlflow.db is damaged: {whole}", "no run can be recorded", fix)
-    elif version and wanted and version != wanted:
-        fix = "cp mlruns/mlflow.db mlruns/mlflow.db.old && mlflow db upgrade sqlite:///mlruns/mlflow.db"
-        if version not in known:
-            fix = f"git pull && {REINSTALL} (a newer MLflow wrote it), or start a new history: {aside}"
-        what = f"mlruns/mlflow.db has schema {version}, the installed MLflow wants {wanted}"
-        yield Finding("mlflow", "problem", what, "MLflow refuses to open it", fix)
+    path = store.database_file(store.tracking_uri()) or MLRUNS / "mlflow.db"
+    found = store.inspect(path, thorough=True)
+    if found.kind in ("absent", "whole"):
+        makes = ", the first training makes it" if found.kind == "absent" else ""
+        yield Finding("mlflow", "ok", f"{found.message}{makes}; {library}")
+    elif found.kind == "locked":
+        yield Finding("mlflow", "warning", found.message, "records of trainings wait for it", f"wait, or: {found.fix}")
+    elif found.kind == "unfinished" and found.is_empty:
+        yield Finding(
+            "mlflow", "warning", found.message, "the next training moves it aside and makes it anew", found.fix
+        )
     else:
-        yield Finding("mlflow", "ok", f"mlruns/mlflow.db is whole, schema {version or 'not made yet'}; {library}")
-
-
-def mlflow_schema() -> tuple[str, set[str]]:
-    """The schema the installed MLflow wants, and all it knows, from its migrations: importing it takes 1.6 s."""
-    from importlib.util import find_spec
-
-    spec = find_spec("mlflow")
-    folder = Path(spec.origin).parent / "store/db_migrations/versions" if spec and spec.origin else None
-    text = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py")) if folder else ""
-    known = set(re.findall(r"^revision = [\"'](\w+)", text, re.MULTILINE))
-    latest = known - set(re.findall(r"^down_revision = [\"'](\w+)", text, re.MULTILINE))
-    return latest.pop() if len(latest) == 1 else "", known
+        yield Finding("mlflow", "problem", found.message, "MLflow records no run in it", found.fix)
 
 
 def servers() -> Iterator[Finding]:

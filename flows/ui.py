@@ -97,16 +97,16 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     print("starting Prefect, MLflow and the deployments ...", flush=True)
     command = ["prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)]
     servers.append(start("Prefect's server", command, environment, f"{prefect}/api/health"))
-    # the schema is made under tracking's lock: a training that starts now would collide with the server's own attempt
+    # The server would make the schema in place, without the lock that trainings take.
     making = subprocess.run(
-        [sys.executable, "-c", "from stages.records.uploader import open_client; open_client()"],
+        [sys.executable, "-m", "stages.records.uploader", "open"],
         cwd=files.ROOT,
         env={name: value for name, value in environment.items() if name != "MLFLOW_TRACKING_URI"},
         capture_output=True,
         text=True,
     )
     if making.returncode != 0:
-        raise RuntimeError(f"MLflow's store cannot be opened: {making.stderr.strip().splitlines()[-1]}")
+        raise RuntimeError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
     database = ["--backend-store-uri", f"sqlite:///{files.MLRUNS}/mlflow.db"]
     artifacts = ["--default-artifact-root", f"{files.MLRUNS.as_uri()}/artifacts"]
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]

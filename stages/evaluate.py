@@ -75,7 +75,7 @@ def main(workload: str, device: str) -> None:
         journal.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
     finally:
         known = journal.end(None)
-    found = known.get("run_id", "kept in .tandem/journals until the server is back")
+    found = known.get("run_id", "not known yet")
     score = open_task(job.params.task, job.summary).score_name
     print(
         f"{workload} on {job.identity['name']}: {score} {result.metrics[score]:.4f}; {result.sentence}; MLflow run {found}"

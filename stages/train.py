@@ -24,6 +24,7 @@ from stages.params.loading import load_params, load_workload
 from stages.params.parsing import flatten
 from stages.params.schema import Rally
 from stages.records import journal as tracking
+from stages.records import provenance
 from stages.records.history import (
     RUN_METRICS,
     Record,
@@ -355,7 +356,7 @@ def open_run(job: Job, trainer: Trainer, record: Record, journal: tracking.Journ
     """Tell MLflow what is about to be trained, where, on what, from which code."""
     from stages.training.device import describe
 
-    about, git = describe(trainer.device, job.identity), tracking.git_tags()
+    about, git = describe(trainer.device, job.identity), provenance.git_tags()
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     journal.run(
         record.token,
@@ -382,7 +383,7 @@ def open_run(job: Job, trainer: Trainer, record: Record, journal: tracking.Journ
             "data.sha256": job.data_sha256,
             **git,
             **memory_tags(trainer),
-            **tracking.caller_tags(),
+            **provenance.caller_tags(),
         },
         dataset=dataset_of(job),
     )

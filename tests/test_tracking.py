@@ -1,30 +1,37 @@
 """MLflow on the real thing: a real sqlite store, a real server that dies, a real kill."""
 
+import base64
 import csv
 import json
 import os
+import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import mlflow
 import pytest
 
+from stages.records import store
 from stages.records.history import RUN_METRICS
-from stages.records.journal import locked
-from tests.conftest import environment, make_project, run, stage
+from stages.records.uploader import make_schema
+from tests.conftest import environment, make_project, run, settle, stage
 
 LONG = ("epochs: 3", "epochs: 4000")
 
 
 def client_of(project: Path) -> mlflow.MlflowClient:
-    with locked(project / ".tandem/mlflow.lock"):  # the trainer's uploader may be making the tables right now
-        uri = f"sqlite:///{project}/mlruns/mlflow.db"
-        mlflow.set_tracking_uri(uri)  # the client's downloads go by the global one, which would make a database here
-        return mlflow.MlflowClient(uri)
+    make_schema(project / "mlruns/mlflow.db")  # the trainer's uploader may be making it right now
+    uri = f"sqlite:///{project}/mlruns/mlflow.db"
+    mlflow.set_tracking_uri(uri)  # the client's downloads go by the global one, which would make a database here
+    return mlflow.MlflowClient(uri)
 
 
 def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
@@ -39,8 +46,8 @@ def prepare(project: Path) -> None:
 
 def start_training(project: Path, **extra: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu"], cwd=project, env=environment(**extra), start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu"], cwd=project, env=environment(**extra),
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
 
@@ -193,6 +200,10 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(proje
     done = stage(project, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 1
     assert "secret" not in done.stdout and "python -m stages.records.uploader sync" in done.stdout
+    assert "(connection refused)" in done.stdout
+    kept = [path for path in (project / ".tandem/journals").rglob("*") if path.is_file()]
+    assert [path.name for path in kept].count("uploader.log") == 1
+    assert not [path for path in kept if b"secret" in path.read_bytes()]
     assert (project / "results/runs/tiny/cpu/last.safetensors").exists()
     assert "run_id" not in json.loads((project / "results/runs/tiny/cpu/tracking.json").read_text())
     assert not runs_of(client_of(project))
@@ -218,32 +229,227 @@ def test_a_black_hole_costs_bounded_seconds(project: Path):
     assert seconds < 60
 
 
-def test_many_processes_open_a_fresh_store_at_once(tmp_path: Path):
+# Writes the journal of a small run and prints what `Journal.end` returns. Arguments: the run's name, seconds to wait.
+RECORD = """
+import json, sys
+from stages.records import journal
+journal.WAIT_SECONDS = float(sys.argv[2])
+written = journal.start()
+written.run(sys.argv[1], "tiny", sys.argv[1], {"a": 1}, {}, {})
+written.metrics({"train/loss": 0.5}, step=0)
+print(json.dumps(written.end("FINISHED")))
+"""
+
+
+def record(project: Path, name: str, wait_seconds: float = 120, **extra: str) -> str:
+    return run(project, sys.executable, "-c", RECORD, name, str(wait_seconds), **extra).stdout
+
+
+def statuses(project: Path) -> dict[str, str]:
+    """The runs that arrived in the project's own store."""
+    return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(project))}
+
+
+def uploader(project: Path, command: str, **extra: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "stages.records.uploader", command], cwd=project, env=environment(**extra),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path):
+    path = project / "mlruns/mlflow.db"
+    new = path.with_name("mlflow.db.new")
+    num_interrupted = 0
+    for seconds in (0.0, 0.4, 1.2):
+        new.unlink(missing_ok=True)
+        making = uploader(project, "open")
+        try:
+            wait_for(lambda: new.exists() or making.poll() is not None)  # noqa: B023
+            time.sleep(seconds)
+        finally:
+            making.kill()
+        output = making.communicate()[0]
+        assert making.returncode in (-signal.SIGKILL, 0), output  # 0: the last delay is too long on a quick machine
+        num_interrupted += new.exists()
+    assert num_interrupted
+    assert '"run_id"' in record(project, "after")
+    settle(project)
+    assert statuses(project) == {"after": "FINISHED"}
+    left = {entry.name for entry in (project / "mlruns").iterdir()} - {"README.md", "artifacts"}
+    assert left == {"mlflow.db", "mlflow.db.lock"}
+
+
+def test_two_projects_open_one_fresh_store_at_once(tmp_path: Path):
     from tests.conftest import TINY
 
-    project = make_project(tmp_path / "many", TINY)
+    projects = [make_project(tmp_path / name, TINY) for name in ("one", "other")]
+    shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
     code = "from stages.records.uploader import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
     together = [
         subprocess.Popen(
             [sys.executable, "-c", code],
             cwd=project,
-            env=environment(),
+            env=environment(MLFLOW_TRACKING_URI=shared),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for _ in range(3)
+        for project in projects * 2
     ]
     outputs = [process.communicate()[0] for process in together]
-    assert [process.returncode for process in together] == [0, 0, 0], outputs
-    assert len([e for e in client_of(project).search_experiments() if e.name == "same"]) == 1
+    assert [process.returncode for process in together] == [0, 0, 0, 0], outputs
+    client = mlflow.MlflowClient(shared)
+    assert sorted(experiment.name for experiment in client.search_experiments()) == ["Default", "same"]
 
 
-def test_passwords_are_not_shown():
-    from stages.records.journal import without_password
+def migrate_part_way(path: Path, revisions: int) -> None:
+    """Make the schema as MLflow does, but stop before its last `revisions` migrations."""
+    from alembic import command
+    from alembic.script import ScriptDirectory
+    from mlflow.store.db.utils import _get_alembic_config
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+    from sqlalchemy import create_engine
 
-    assert without_password("https://me:secret@host:5000/path") == "https://me:***@host:5000/path"
-    assert without_password("sqlite:////x/y.db") == "sqlite:////x/y.db"
+    engine = create_engine(f"sqlite:///{path}")
+    Base.metadata.create_all(engine)
+    config = _get_alembic_config(str(engine.url))
+    config.attributes["connection"] = engine
+    newest_first = list(ScriptDirectory.from_config(config).walk_revisions())
+    command.upgrade(config, newest_first[revisions].revision)
+    engine.dispose()
+    os.utime(path, (0, 0))  # nobody works on it any more
+
+
+def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project: Path):
+    path = project / "mlruns/mlflow.db"
+    migrate_part_way(path, 20)
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")  # what the kill leaves
+    database.close()
+    os.utime(path, (0, 0))
+    assert store.inspect(path).kind == "unfinished" and store.inspect(path).is_empty
+    assert '"run_id"' in record(project, "after")
+    settle(project)
+    assert statuses(project) == {"after": "FINISHED"}
+    assert len(list(path.parent.glob("mlflow.db.unfinished-*"))) == 1
+
+
+def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path):
+    path = project / "mlruns/mlflow.db"
+    migrate_part_way(path, 3)
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "INSERT INTO experiments (experiment_id, name, lifecycle_stage) VALUES (0, 'Default', 'active')"
+        )
+        database.execute("INSERT INTO runs (run_uuid, experiment_id, lifecycle_stage) VALUES ('old', 0, 'active')")
+    database.close()
+    before = path.read_bytes()
+    output = record(project, "new")
+    assert "mlruns/mlflow.db has schema" in output and "could not be reached" not in output
+    assert path.read_bytes() == before
+    fix, then = re.search(r"run: (.*); then: (.*)", output).groups()
+    run(project, "bash", "-ec", fix)
+    assert "up to date" in run(project, "bash", "-ec", then.replace("python", sys.executable)).stdout
+    assert statuses(project) == {"new": "FINISHED"}
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT count(*) FROM runs WHERE run_uuid = 'old'").fetchone() == (1,)
+        # What a kill in the middle of an upgrade leaves: there are records, so it stays where it is.
+        database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")
+        [(wanted,)] = database.execute("SELECT version_num FROM alembic_version")
+        before_it = sorted(store.schema_versions()[1] - {wanted})[0]
+        database.execute("UPDATE alembic_version SET version_num = ?", (before_it,))
+    database.close()
+    found = store.inspect(path)
+    assert (found.kind, found.is_empty) == ("unfinished", False) and found.fix.startswith("mv ")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE alembic_version SET version_num = 'of the future'")
+    database.close()
+    assert store.inspect(path).kind == "newer"
+
+
+def test_a_slow_store_is_not_called_unreachable(project: Path, tmp_path: Path):
+    go_on = tmp_path / "go_on"
+    (tmp_path / "sitecustomize.py").write_text(f"""
+import pathlib, sys, time
+
+class SlowImport:
+    def find_spec(self, name, path=None, target=None):
+        while name == "mlflow" and not pathlib.Path({str(go_on)!r}).exists():
+            time.sleep(0.05)
+
+if "stages.records.uploader" in sys.orig_argv:
+    sys.meta_path.insert(0, SlowImport())
+""")
+    output = record(project, "slow", 2, PYTHONPATH=str(tmp_path))
+    assert "still starting" in output and "in the background" in output and "could not be reached" not in output
+    assert len([path for path in (project / ".tandem/journals").iterdir() if path.is_dir()]) == 1
+    go_on.touch()
+    settle(project)
+    assert statuses(project) == {"slow": "FINISHED"}
+
+
+def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path):
+    path = project / "mlruns/mlflow.db"
+    path.write_text("no database at all " * 99)
+    output = record(project, "kept")
+    assert "mlruns/mlflow.db is damaged: file is not a database" in output and "could not be reached" not in output
+    assert path.read_text().startswith("no database")
+    fix, then = re.search(r"run: (mv \S+ \S+) .*; then: (.*)", output).groups()
+    again = run(project, "bash", "-c", then.replace("python", sys.executable), check=False)
+    assert again.returncode == 1 and fix in again.stdout
+    run(project, "bash", "-ec", f"{fix}; {then.replace('python', sys.executable)}")
+    assert statuses(project) == {"kept": "FINISHED"}
+
+
+def test_a_server_gets_the_password_and_nobody_sees_it(project: Path):
+    port = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
+         "--backend-store-uri", f"sqlite:///{project}/mlruns/mlflow.db",
+         "--default-artifact-root", f"{project}/mlruns/artifacts"],
+        cwd=project, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    headers: list[str | None] = []
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers.append(self.headers["Authorization"])
+            self.send_error(403)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as refusing:
+        threading.Thread(target=refusing.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{refusing.server_port}"
+        output = record(project, "kept", MLFLOW_TRACKING_URI=f"http://me:top%20secret@{address}")
+        refusing.shutdown()
+    assert f"MLflow at http://{address} did not take the record" in output and "403" in output
+    assert headers[0] == "Basic " + base64.b64encode(b"me:top secret").decode()
+    kept = [path for path in (project / ".tandem/journals").rglob("*") if path.is_file()]
+    shown = output + "".join(path.read_text() for path in kept)
+    try:
+        wait_for(lambda: answers(port))
+        sync = uploader(project, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{port}")
+        said = sync.communicate()[0]
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+    assert said == f"MLflow at http://127.0.0.1:{port}: up to date\n"
+    assert "secret" not in shown + said
+    assert statuses(project) == {"kept": "FINISHED"}
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize("variable", [None, "http://127.0.0.1:1"])
@@ -251,10 +457,9 @@ def test_the_store_is_the_projects_wherever_one_stands(
     variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     from stages import files
-    from stages.records import journal
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     if variable:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
-    assert journal.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")
+    assert store.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")

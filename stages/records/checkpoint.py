@@ -1,16 +1,14 @@
-"""Checkpoints: where a killed training goes on, bit for bit.
+"""Checkpoints: the state of a training after an epoch, from which a killed one goes on, bit for bit.
 
-They lie outside every DVC out (DVC deletes outs before a stage runs), in `.tandem/checkpoints/<workload>/`, named by what they belong to:
-parameters, data, code and hardware. A checkpoint of anything else is never loaded. Taken at epoch boundaries. One file, replaced
-atomically: the sha256 of what follows (a flipped bit is found), then tensors and plain values only, loaded with `weights_only`, so that a
-file from elsewhere can run no code.
+A checkpoint lies in `.tandem/checkpoints/<workload>/`, outside every DVC out (DVC deletes outs before a stage runs).
+Its name is a digest of what it belongs to: parameters, data, code and hardware; a training never loads a checkpoint
+of another. The file is replaced atomically. It holds the sha256 of the rest, which finds a flipped bit, then tensors
+and plain values. `weights_only` loads these, so a file from elsewhere cannot run code.
 """
 
-import fcntl
 import hashlib
 import io
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import Any
 
 import torch
 
+from stages import files
 from stages.files import STATE, relative, replacing
 
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -26,7 +25,7 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The checkpoint of one training. `belongs_to` maps params, data, code and hardware to what they are."""
+    """The checkpoint of one training. `belongs_to`: the values or digests of parameters, data, code and hardware."""
 
     path: Path
     belongs_to: dict[str, Any]
@@ -37,7 +36,7 @@ class Checkpoint:
         return cls(STATE / "checkpoints" / workload / f"{device}-{digest}.pt", belongs_to)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replace the old checkpoint by `state`. Raises OSError that says how much room is needed where it cannot be written."""
+        """Replace the old checkpoint by `state`. Raises OSError that names the bytes needed where this fails."""
         buffer = io.BytesIO()
         torch.save({"belongs_to": json.dumps(self.belongs_to, sort_keys=True), "state": state}, buffer)
         payload = buffer.getbuffer()
@@ -47,12 +46,12 @@ class Checkpoint:
                 file.write(payload)
         except OSError as error:
             raise OSError(
-                f"the checkpoint {relative(self.path)} could not be written ({error.strerror}); it needs {len(payload) / 2**20:.1f} MiB; "
-                "the one before it is untouched: make room and run again"
+                f"the checkpoint {relative(self.path)} could not be written ({error.strerror}); "
+                f"it needs {len(payload) / 2**20:.1f} MiB; the one before it is untouched: make room and run again"
             ) from error
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
-        """The saved state on `device`, or None; and a sentence on what was found (empty where there was nothing)."""
+        """The saved state on `device` or None, and a sentence on what was found (empty for nothing)."""
         if not self.path.exists():
             return None, self.others()
         content = read(self.path, device)
@@ -61,7 +60,7 @@ class Checkpoint:
         return content["state"], f"going on from {relative(self.path)}"
 
     def others(self) -> str:
-        """What differs between this training and the newest other checkpoint of the same workload and device, if there is one."""
+        """Why the newest checkpoint of this workload and device does not fit; empty where there is none."""
         device = self.path.name.partition("-")[0]
         found = sorted(self.path.parent.glob(f"{device}-*.pt"), key=lambda path: path.stat().st_mtime)
         content = read(found[-1], torch.device("cpu")) if found else None
@@ -73,29 +72,16 @@ class Checkpoint:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold this training for this process; raises ValueError that names the holder where another one has it.
-
-        The lock is the kernel's (flock): it ends with its process, however that ends. The file stays: removing it would let a third
-        process lock a new file of the same name.
-        """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(".lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                raise ValueError(
-                    f"this very training is already running (process {holder}); wait for it, or end it first"
-                ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+        """Keep other processes from running this training. Raises ValueError that names the one which does."""
+        with files.locked(self.path.with_suffix(".lock"), wait=False) as holder:
+            if holder is not None:
+                running = f"this very training is already running (process {holder or 'unknown'})"
+                raise ValueError(f"{running}; wait for it, or end it first")
             yield
 
 
 def read(path: Path, device: torch.device) -> dict[str, Any] | None:
-    """What `save` wrote to `path`, or None where the bytes are not those any more."""
+    """What `save` wrote to `path`, or None where the file is damaged."""
     content = path.read_bytes()
     if hashlib.sha256(content[DIGEST_BYTES:]).digest() != content[:DIGEST_BYTES]:
         return None

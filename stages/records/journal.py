@@ -1,16 +1,18 @@
-"""MLflow's side: a journal written while training, and an uploader that reads it.
+"""The journal: what a training or an evaluation tells MLflow, as lines in `.tandem/journals/<name>/journal.jsonl`.
 
-The trainer only appends lines to `.tandem/journals/<name>/journal.jsonl`: it never imports mlflow (1.6 s), never talks to a server inside
-a training, and loses nothing when the server is gone. The uploader is a process of its own (`python -m stages.records.uploader follow`)
-that starts before torch is imported, follows the journal live, and removes it when all has arrived. It outlives a killed trainer and then
-says so in MLflow (status KILLED). Sending is idempotent: what a run already has is not sent twice, so a journal can always be sent again.
+Writing it needs neither mlflow (its import takes 1.6 s) nor a server, so a store that is slow or gone costs a
+training nothing. `start` also starts the process that sends the journal meanwhile (stages/records/uploader.py). It is
+never ended from here: where it is slow, it goes on after the training and removes the journal when everything has
+arrived.
 
-    python -m stages.records.uploader sync        send the journals that could not be sent
-
-Store: `MLFLOW_TRACKING_URI`, else sqlite in `mlruns/mlflow.db` with artifacts in `mlruns/artifacts`.
+What lies in `.tandem/journals`:
+    <name>/journal.jsonl    one JSON object a line: run, metrics, tags, end
+    <name>/artifacts/       copies of the files to send, in MLflow's folders
+    <name>/writer           the process that writes the journal
+    <name>/uploader.log     what the uploader and MLflow print
+    <name>.json             the uploader's answer: `run_id`, `experiment_id`; where it failed `error`, `fix`
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,46 +20,25 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-from stages.files import HOME, MLRUNS, ROOT, STATE, read_json, relative
+from stages.files import HOME, ROOT, STATE, relative
+from stages.records.store import shown, tracking_uri
 
 JOURNALS = STATE / "journals"
-# A refused server answers at once; a black hole costs this many seconds at the end of a training.
-WAIT_SECONDS = 20
-TOKEN_TAG = "tandem.token"
-
-
-def tracking_uri() -> str:
-    """MLflow's own variable wins; else one absolute URI, because a relative one would follow the working directory."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{MLRUNS}/mlflow.db"
-
-
-def without_password(uri: str) -> str:
-    parts = urlsplit(uri)
-    return (
-        uri
-        if parts.password is None
-        else urlunsplit(parts._replace(netloc=f"{parts.username}:***@{parts.netloc.rpartition('@')[2]}"))
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The trainer's side
+WAIT_SECONDS = 30.0  # for MLflow's ids, at the end of a training
+SYNC = "python -m stages.records.uploader sync"
 
 
 @dataclass
 class Journal:
-    """What one training or evaluation has to tell MLflow. `start` makes one and starts its uploader."""
+    """One journal in `folder`, and the process that sends it. `start` makes both."""
 
     folder: Path
     uploader: subprocess.Popen
-    is_open: bool = False  # whether there is a run to tell of
+    is_open: bool = False  # whether there is a run to record
 
     def write(self, kind: str, **content: Any) -> None:
         line = json.dumps({"kind": kind, "ms": int(time.time() * 1000), **content})
@@ -73,20 +54,20 @@ class Journal:
         tags: dict[str, str],
         dataset: dict[str, Any],
     ) -> None:
-        """Open the MLflow run that `token` names: a new one, or the one an interrupted training had opened."""
+        """Open the MLflow run that `token` names: a new one, or the one that an interrupted training opened."""
         self.is_open = True
         self.write("run", token=token, experiment=experiment, name=name, params=params, tags=tags, dataset=dataset)
 
     def metrics(self, metrics: dict[str, float | None], step: int | None = None) -> None:
-        """Absent values are left out: MLflow would store NaN as 0."""
+        """Absent values (None) are left out: MLflow would store NaN as 0."""
         self.write("metrics", step=step, metrics={name: value for name, value in metrics.items() if value is not None})
 
     def tags(self, tags: dict[str, str]) -> None:
-        """What is known only once the run is open."""
+        """Add tags that are known only after `run`."""
         self.write("tags", tags=tags)
 
     def artifact(self, path: Path, folder: str = "", name: str = "") -> None:
-        """Keep a copy of `path` for MLflow: the original belongs to DVC and may change before it is sent."""
+        """Copy `path` for MLflow: the original belongs to DVC and may change before it is sent."""
         target = self.folder / "artifacts" / folder
         target.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / (name or path.name))
@@ -97,36 +78,46 @@ class Journal:
         target.write_text(text, encoding="utf-8")
 
     def end(self, status: str | None) -> dict[str, Any]:
-        """Say how it ended and return MLflow's ids of the run, as soon as they are known; the uploader sends the rest by itself.
+        """Write how the run ended, and return MLflow's ids of it: an empty dictionary where they are not known yet.
 
-        Status None leaves the run's status as it is: who only adds to a finished training does not end it again. Waits a bounded time for
-        a store that does not answer, and then says where the record is kept.
+        `status` None leaves the status as it is: an evaluation adds to a training that has ended. Waits at most
+        WAIT_SECONDS for the uploader's answer. Prints one sentence where the record has not arrived: why, where it is
+        kept, and what to do.
         """
         self.write("end", status=status)
-        if not self.is_open:  # it failed before it began
+        if not self.is_open:  # the training failed before it began
             return {}
-        opened, deadline = opened_file(self.folder), time.monotonic() + WAIT_SECONDS
-        while not opened.exists() and self.uploader.poll() is None and time.monotonic() < deadline:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            has_ended, is_late = self.uploader.poll() is not None, time.monotonic() > deadline
+            answer = read_answer(self.folder)  # read last: the uploader answers, then ends
+            if ("run_id" in answer and "error" not in answer) or has_ended or is_late:
+                break
             time.sleep(0.02)
-        if opened.exists():
-            known = read_json(opened)
-            opened.unlink()
-            return known
-        self.uploader.terminate()
-        print(
-            f"tracking: MLflow at {without_password(tracking_uri())} could not be reached; the record is kept in "
-            f"{relative(self.folder)}, send it with `python -m stages.records.uploader sync`",
-            file=sys.stderr,
+        if problem := self.problem(answer, has_ended):
+            print(f"tracking: {problem}", file=sys.stderr)
+        answer_file(self.folder).unlink(missing_ok=True)
+        return {name: answer[name] for name in ("run_id", "experiment_id") if name in answer}
+
+    def problem(self, answer: dict[str, str], has_ended: bool) -> str:
+        """Why the record is not in MLflow yet, and what to do; empty where it is, or is being sent to an open run."""
+        if "error" in answer:
+            mend = f"; run: {answer['fix']}; then: {SYNC}" if answer["fix"] else f", send it with `{SYNC}`"
+            return f"{answer['error']}; the record is kept in {relative(self.folder)}{mend}"
+        if "run_id" in answer or not self.folder.exists():
+            return ""
+        if has_ended:
+            log = relative(self.folder / "uploader.log")
+            status = self.uploader.returncode
+            return f"the uploader ended with exit status {status}, see {log}; send the record with `{SYNC}`"
+        return (
+            f"MLflow at {shown(tracking_uri())} is still starting; the record is being sent in the background. "
+            f"If {relative(self.folder)} stays, send it with `{SYNC}`"
         )
-        return {}
-
-
-def opened_file(folder: Path) -> Path:
-    """Where the uploader says which MLflow run it has opened for the journal in `folder`."""
-    return folder.with_suffix(".json")
 
 
 def start() -> Journal:
+    """A new journal, written by this process, and its uploader."""
     folder = JOURNALS / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     folder.mkdir(parents=True)
     (folder / "journal.jsonl").touch()
@@ -139,7 +130,7 @@ def start() -> Journal:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl+C is the trainer's; the uploader still has to say how the run ended
+            start_new_session=True,  # Ctrl+C is for the trainer; the uploader still has to send how the run ended
         )
     return Journal(folder, uploader)
 
@@ -148,42 +139,27 @@ def new_token() -> str:
     return uuid.uuid4().hex
 
 
-def git_tags(root: Path = ROOT) -> dict[str, str]:
-    """Commit and whether the sources differ from it. What DVC writes (dvc.lock) does not count as an edit."""
-
-    def git(*arguments: str) -> str | None:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    commit = git("rev-parse", "HEAD")
-    if commit is None:
-        return {"git.absent": "not a git repository, or no commit yet"}
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
-    return {"mlflow.source.git.commit": commit, "git.dirty": str(bool(changed)).lower()}
+def answer_file(folder: Path) -> Path:
+    """Where the uploader answers. Beside the journal's folder, because it removes that when everything has arrived."""
+    return folder.with_suffix(".json")
 
 
-def caller_tags() -> dict[str, str]:
-    """What started this run: DVC's stage and experiment, Prefect's flow run."""
-    known = {
-        "dvc.stage": "DVC_STAGE",
-        "dvc.experiment": "DVC_EXP_NAME",
-        "prefect.flow_run_id": "TANDEM_FLOW_RUN_ID",
-        "prefect.parent_flow_run_id": "TANDEM_PARENT_FLOW_RUN_ID",
-    }
-    return {tag: os.environ[name] for tag, name in known.items() if os.environ.get(name)}
+def read_answer(folder: Path) -> dict[str, str]:
+    try:
+        return json.loads(answer_file(folder).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
 
 
-@contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold `path` as a lock of the kernel's; yields whether it could be had (always, where `wait`)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+def has_ended(folder: Path) -> bool:
+    """Whether the journal in `folder` is complete."""
+    return b'{"kind": "end"' in (folder / "journal.jsonl").read_bytes()
+
+
+def is_written(folder: Path) -> bool:
+    """Whether a living process still writes the journal in `folder`."""
+    writer = folder / "writer"
+    return writer.exists() and is_alive(int(writer.read_text() or 0)) and not has_ended(folder)
 
 
 def is_alive(process: int) -> bool:

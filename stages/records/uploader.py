@@ -1,34 +1,59 @@
-"""Sends journals to MLflow: the only module that imports mlflow."""
+"""The uploader: sends journals to MLflow and removes what has arrived. The only module that imports mlflow.
+
+    python -m stages.records.uploader sync             send the journals that could not be sent
+    python -m stages.records.uploader open             make the store's tables, where it is a SQLite file without any
+    python -m stages.records.uploader follow FOLDER    send a journal while it is written (`journal.start` runs this)
+
+`follow` outlives a killed trainer, and then sets the run's status to KILLED. Sending is idempotent: what a run
+already has is not sent twice, so a journal can always be sent again.
+"""
 
 import json
+import logging
 import os
 import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from stages.files import MLRUNS, STATE, write_json
-from stages.records.journal import JOURNALS, TOKEN_TAG, is_alive, locked, opened_file, tracking_uri, without_password
+from stages.files import HOME, MLRUNS, locked, relative, write_json
+from stages.records import journal, store
+from stages.records.store import shown, tracking_uri
+from stages.urls import without_password
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The uploader's side: the only place that imports mlflow
+TOKEN_TAG = "tandem.token"
+# Shorter than that, the process that makes an unfinished schema may still be alive.
+QUIET_SECONDS = 10.0
+
+
+class StoreError(Exception):
+    """The store cannot take records until the command `fix` has been run."""
+
+    def __init__(self, message: str, fix: str):
+        super().__init__(message)
+        self.fix = fix
 
 
 class Uploader:
-    """Sends one journal. Every method can be called again after a failure."""
+    """Sends one journal through `client`. Every method can be called again after a failure."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, client: Any):
         self.folder = folder
-        self.client = open_client()
+        self.client = client
         self.run_id = self.experiment_id = ""
-        self.sent_steps = -1  # the last epoch that MLflow already had when we opened the run
+        self.sent_steps = -1  # the last epoch that MLflow has already where the run is not new
         self.sent_once: dict[str, float] = {}
         self.position = 0
         self.ended = False
         self.is_training = False
 
+    def ids(self) -> dict[str, str]:
+        return {"run_id": self.run_id, "experiment_id": self.experiment_id} if self.run_id else {}
+
     def send_new(self) -> None:
+        """Send the lines written since the last call."""
         with (self.folder / "journal.jsonl").open("rb") as file:
             file.seek(self.position)
             lines = file.read().split(b"\n")
@@ -79,7 +104,7 @@ class Uploader:
                 self.experiment_id, start_time=entry["ms"], tags={TOKEN_TAG: entry["token"]}, run_name=entry["name"]
             )
             self.run_id = run.info.run_id
-        write_json(opened_file(self.folder), {"run_id": self.run_id, "experiment_id": self.experiment_id})
+        write_json(journal.answer_file(self.folder), self.ids())
         if self.is_training:
             # MLflow refuses to change a parameter: a run that goes on keeps those it has.
             params = {} if found and found[0].data.params else entry["params"]
@@ -121,28 +146,100 @@ class Uploader:
         self.client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step=0)])
 
     def end_for_the_dead(self) -> None:
-        """The writer is gone without a word: the run is not left RUNNING for ever."""
+        """Set the status of a training that was killed: MLflow would show it RUNNING for ever."""
         if self.is_training and not self.ended:
             self.client.set_terminated(self.run_id, "KILLED")
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# The store
+
+
 def open_client() -> Any:
-    """MLflow's client on the store. The schema of a fresh sqlite file is made once, under a lock: four at a time would collide."""
+    """MLflow's client on a store that answers. Raises StoreError or what MLflow raises."""
+    set_environment()
+    uri = tracking_uri()
+    if path := store.database_file(uri):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make_schema(path)
+    return connect(uri)
+
+
+def connect(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs, with tracebacks, what it raises
+    client = MlflowClient(uri)
+    client.search_experiments(max_results=1)
+    return client
+
+
+def set_environment() -> None:
+    """Set MLflow's variables in this process.
+
+    User name and password go from the address into variables of their own: MLflow prints the address in exceptions
+    and links.
+    """
     # MLflow's defaults keep trying a dead server for four minutes, and one that never answers for twenty.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("DO_NOT_TRACK", "true")
-    from mlflow import MlflowClient
-
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     uri = tracking_uri()
-    if not uri.startswith("sqlite:"):
-        return MlflowClient(uri)
-    MLRUNS.mkdir(exist_ok=True)
-    with locked(STATE / "mlflow.lock"):
-        client = MlflowClient(uri)
-        client.search_experiments(max_results=1)
-        return client
+    parts = urlsplit(uri)
+    if parts.scheme in ("http", "https") and parts.username is not None:
+        os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
+        os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
+        os.environ["MLFLOW_TRACKING_URI"] = without_password(uri)
+
+
+def make_schema(path: Path) -> None:
+    """Make MLflow's schema in the SQLite file at `path` where it is missing. Raises StoreError where that is unsafe.
+
+    A kill in the middle of MLflow's migrations leaves a file that no MLflow opens, so the schema is made in a file
+    aside and renamed into place, under a lock beside it: projects may share one file. An unfinished schema without
+    records is moved aside first.
+    """
+    if store.inspect(path, timeout_seconds=20.0).kind == "whole":
+        return
+    with locked(path.with_name(f"{path.name}.lock")):
+        condition = quiet_condition(path)
+        if condition.kind == "whole":
+            return
+        if condition.kind == "unfinished" and condition.is_empty:
+            move(path, path.with_name(f"{path.name}.unfinished-{time.strftime('%Y%m%dT%H%M%S')}"))
+        elif condition.kind != "absent":
+            raise StoreError(condition.message, condition.fix)
+        new = path.with_name(f"{path.name}.new")
+        for leftover in (*with_journals(new), *with_journals(path)[1:]):  # of a process that was killed here
+            leftover.unlink(missing_ok=True)
+        connect(f"sqlite:///{new}")
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(new, path)
+
+
+def quiet_condition(path: Path) -> store.Condition:
+    """The condition of `path`, once no process that ignores our lock (`mlflow server`) changes its schema."""
+    while True:
+        condition = store.inspect(path, timeout_seconds=20.0)
+        if condition.kind not in ("absent", "unfinished") or not path.exists():
+            return condition
+        if not 0 <= time.time() - path.stat().st_mtime < QUIET_SECONDS:
+            return condition
+        time.sleep(0.5)
+
+
+def with_journals(path: Path) -> list[Path]:
+    """`path` and SQLite's files of unfinished transactions: SQLite would apply one that is left to a new `path`."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm"))]
+
+
+def move(path: Path, target: Path) -> None:
+    for old, new in zip(with_journals(path), with_journals(target), strict=True):
+        if old.exists():
+            os.replace(old, new)
 
 
 def find_or_create_experiment(client: Any, name: str) -> str:
@@ -162,69 +259,115 @@ def find_or_create_experiment(client: Any, name: str) -> str:
     return found.experiment_id
 
 
-def follow(folder: Path, writer: int | None) -> bool:
-    """Send the journal in `folder` until its end, or until `writer` (a process; None: nobody writes any more) is gone.
+def explain(error: Exception) -> dict[str, str]:
+    """What went wrong (`error`, a clause without a password) and the command that mends it (`fix`, may be empty)."""
+    if isinstance(error, StoreError):
+        return {"error": str(error), "fix": error.fix}
+    uri = tracking_uri()
+    if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
+        return {"error": condition.message, "fix": condition.fix}
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    if names & {"ConnectionRefusedError"}:
+        reason = "could not be reached (connection refused)"
+    elif names & {"Timeout", "TimeoutError", "ReadTimeoutError"}:
+        reason = "could not be reached (no answer in time)"
+    elif "gaierror" in names:
+        reason = "could not be reached (its name is not known)"
+    elif names & {"ConnectionError"}:
+        reason = "could not be reached"
+    else:
+        first_line = (str(error).strip().splitlines() or [""])[0].replace(uri, shown(uri))
+        reason = f"did not take the record ({type(error).__name__}: {first_line[:300]})"
+    return {"error": f"MLflow at {shown(uri)} {reason}", "fix": ""}
 
-    Returns whether all arrived. While the writer lives, a store that does not answer is tried again every few seconds.
+
+def sentence(problem: dict[str, str]) -> str:
+    return problem["error"] + (f"; run: {problem['fix']}" if problem["fix"] else "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The commands
+
+
+def follow(folder: Path, writer: int | None, client: Any = None) -> str:
+    """Send the journal in `folder` until its end, or until the process `writer` is gone (None: nobody writes any more).
+
+    Returns why not all has arrived, an empty text where it has. While the writer lives, a store that does not answer
+    is tried again every few seconds.
     """
-    with locked(folder / "lock", wait=False) as free:
-        if not free:
-            return False
+    with locked(folder / "lock", wait=writer is not None) as holder:
+        if holder is not None:
+            return f"process {holder or 'unknown'} is sending {relative(folder)}"
+        if not (folder / "journal.jsonl").exists():  # another process has just sent it
+            shutil.rmtree(folder)
+            return ""
         uploader: Uploader | None = None
         while True:
-            alive = writer is not None and is_alive(writer)
+            alive = writer is not None and journal.is_alive(writer)
             try:
-                uploader = uploader or Uploader(folder)
+                if uploader is None:
+                    uploader = Uploader(folder, client or open_client())
+                    if writer is not None:  # a nice process would hold the lock of a new store for long
+                        os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
                 uploader.send_new()
                 if uploader.ended or not alive:
                     uploader.send_new()  # what was written between our reading and its death
                     uploader.end_for_the_dead()
                     break
             except Exception as error:  # whatever the store's trouble is, the journal stays and the training goes on
-                print(f"{type(error).__name__}: {error}", flush=True)
+                problem = explain(error)
+                print(sentence(problem), flush=True)
+                write_json(journal.answer_file(folder), {**(uploader.ids() if uploader else {}), **problem})
                 uploader = None
-                if not alive or said_end(folder):
-                    return False
+                if not alive or journal.has_ended(folder):
+                    return sentence(problem)
                 time.sleep(3)
             time.sleep(0.1)
         shutil.rmtree(folder)
-        return True
+        return ""
 
 
-def said_end(folder: Path) -> bool:
-    return b'{"kind": "end"' in (folder / "journal.jsonl").read_bytes()
-
-
-def sync() -> list[Path]:
-    """Send every journal whose writer is gone, oldest first; returns those that could not be sent."""
-    left = []
-    for folder in sorted(path for path in JOURNALS.glob("*") if path.is_dir()):
-        writer = folder / "writer"
-        if writer.exists() and is_alive(int(writer.read_text() or 0)) and not said_end(folder):
-            continue
-        if not follow(folder, None):
-            left.append(folder)
-    for path in JOURNALS.glob("*.json"):  # nobody was left to read it
+def sync() -> list[str]:
+    """Send every journal that nobody writes any more, oldest first; returns why each of the others could not be
+    sent."""
+    waiting = [path for path in sorted(journal.JOURNALS.glob("*")) if path.is_dir() and not journal.is_written(path)]
+    for path in journal.JOURNALS.glob("*.json"):  # answers that nobody is left to read
         if not path.with_suffix("").exists() and time.time() - path.stat().st_mtime > 60:
             path.unlink(missing_ok=True)
-    return left
+    if not waiting:
+        return []
+    try:
+        client = open_client()
+    except Exception as error:
+        return [sentence(explain(error))] * len(waiting)
+    return [problem for folder in waiting if (problem := follow(folder, None, client))]
 
 
 def main(arguments: list[str]) -> int:
     if len(arguments) == 2 and arguments[0] == "follow":
-        os.nice(10)
         folder = Path(arguments[1])
-        if not follow(folder, int((folder / "writer").read_text())):
+        os.chdir(HOME)  # the copy in which `dvc exp run` trains may be removed before all is sent
+        if follow(folder, int((folder / "writer").read_text())):
             return 1
         sync()  # the store answers: what could not be sent earlier goes now
         return 0
     if arguments == ["sync"]:
-        left = sync()
-        print(
-            f"MLflow at {without_password(tracking_uri())}: "
-            + (f"{len(left)} journals could not be sent, see their uploader.log" if left else "up to date")
-        )
-        return 1 if left else 0
+        problems = sync()
+        for problem in dict.fromkeys(problems):
+            print(problem)
+        kept = f"{len(problems)} journals are kept in {relative(journal.JOURNALS)}" if problems else "up to date"
+        print(f"MLflow at {shown(tracking_uri())}: {kept}")
+        return 1 if problems else 0
+    if arguments == ["open"]:
+        try:
+            open_client()
+            return 0
+        except Exception as error:
+            print(sentence(explain(error)), file=sys.stderr)
+            return 1
     print("usage: python -m stages.records.uploader sync", file=sys.stderr)
     return 2
 
