@@ -37,7 +37,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages import files
-from stages.data import sequences, series
+from stages.data import Prepared, open_source
 from stages.data.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
 from stages.params import loading, parsing, schema
@@ -219,9 +219,9 @@ def tried(name: str, path: Path, found: Guess) -> tuple[Guess, dict[str, Any]]:
 def try_out(name: str, path: Path, found: Guess) -> dict[str, Any]:
     """What preprocess would put into summary.json."""
     section = parsing.parse(schema.Preprocess, found.preprocess, f"{name}.preprocess")
-    if isinstance(section, schema.Series):
-        return series.summarize(series.prepare(path, section))
-    return sequences.summarize(sequences.prepare(path, section, per_step=found.task == "detect"))
+    source = open_source(section.source)
+    prepared: Prepared = source.prepare(section, path.parent, per_step=found.task == "detect")
+    return prepared.summary
 
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
