@@ -38,7 +38,7 @@ class Prepared(Protocol):
         """What preprocess prints after the workload's name."""
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
-        """The arrays of one split by name, a row per sequence: `values`, `lengths`, `targets`, `ids`, perhaps others."""
+        """One split's arrays by name, a row per sequence: `values`, `lengths`, `targets`, `ids`, perhaps others."""
 
 
 def open_source(name: str) -> ModuleType:

@@ -37,7 +37,8 @@ def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> 
 def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
     """Write `tensors` to `path` as safetensors whose data start on a cache line; return the bytes of data.
 
-    The format allows spaces after its JSON header (https://github.com/huggingface/safetensors, "Format"); they align it.
+    The format allows spaces after its JSON header (https://github.com/huggingface/safetensors, "Format"); these align
+    the data.
     """
     packed = save(tensors)
     header_bytes = int.from_bytes(packed[:8], "little")

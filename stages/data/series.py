@@ -273,8 +273,8 @@ def to_grid(table: Table, params: Series, interval: int) -> Grid:
         apart, often = np.unique(np.diff(stamps), return_counts=True)
         raise ValueError(
             f"preprocess.interval is {params.interval!r}, which makes {num_points:,} grid points of "
-            f"{len(stamps):,} rows; give the table's own interval (its rows are most often {apart[often.argmax()] / SECOND:g} s apart) or "
-            "correct a stray time"
+            f"{len(stamps):,} rows; give the table's own interval (its rows are most often "
+            f"{apart[often.argmax()] / SECOND:g} s apart) or correct a stray time"
         )
     levels = np.full((num_points, len(columns)), np.nan)
     levels[point[kept] - first] = values[kept]

@@ -94,7 +94,7 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
 
 
 def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> Table:
-    """A DataFrame as a Table of that name. Raises ValueError where a column is missing or holds mixed kinds of values."""
+    """A DataFrame as a Table. Raises ValueError where a column is missing or holds several kinds of values."""
     try:
         cells = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
@@ -113,7 +113,7 @@ def read_parquet(path: Path, wanted: list[str]) -> pa.Table:
 
 
 def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: list[str]) -> pa.Table:
-    """Reads ids and labels as text, so that `007` and a label `NA` stay what they are, and the rest as what it looks like."""
+    """Reads ids and labels as text, so that `007` and a label `NA` stay what they are; the rest as it looks."""
     with open_csv(path) as file:
         header = next(csv.reader(file), None)
     if not header:
@@ -158,7 +158,7 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_line(path: Path) -> Callable[[int], str]:
-    """Rows -> lines of the file. Blank lines make the two differ, so this reads the file again once something is wrong."""
+    """Row -> line of the file. Blank lines make them differ, so this reads the file again once something is wrong."""
 
     def place(row: int) -> str:
         return next(f"line {line}" for index, (line, _) in enumerate(csv_rows(path)) if index == row + 1)

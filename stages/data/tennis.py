@@ -167,7 +167,7 @@ def rallies(num_sequences: int, num_steps: int, generator: np.random.Generator) 
 
 
 def first_points(draws: np.ndarray) -> Play:
-    """Every ball in a server's hand. The toss comes at a random time from the start of the lead to 0.7 s into the window."""
+    """Every ball in a server's hand, tossed at a random time from the start of the lead to 0.7 s into the window."""
     num_sequences = len(draws)
     start = -LEAD_FRAMES / FRAMES_PER_SECOND
     play = Play(
@@ -224,7 +224,7 @@ def toss(play: Play, where: np.ndarray, now: float) -> None:
 
 
 def strike(play: Play, where: np.ndarray, now: float) -> None:
-    """Serve or return: over the net to a place on the other side, or into the net. Sets the time of a volley that answers."""
+    """Serve or return, over the net to a place on the other side or into the net; and set the volley that answers."""
     if len(where) == 0:
         return
     draw, serve = drawn(play, where), play.is_serve[where]
