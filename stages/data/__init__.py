@@ -25,17 +25,9 @@ from stages.files import replacing, sha256_file
 class Prepared(Protocol):
     """Everything that preprocess writes for one workload, before it writes it."""
 
-    @property
-    def table(self) -> Path | None:
-        """The file that the data come from; None where they are simulated."""
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """What later stages must know of the data: plain numbers and texts for summary.json."""
-
-    @property
-    def message(self) -> str:
-        """What preprocess prints after the workload's name."""
+    table: Path | None  # the file that the data come from; None where they are simulated
+    summary: dict[str, Any]  # what later stages must know of the data: plain numbers and texts for summary.json
+    message: str  # what preprocess prints after the workload's name
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
         """One split's arrays by name, a row per sequence: `values`, `lengths`, `targets`, `ids`, perhaps others."""

@@ -124,9 +124,8 @@ class Windows:
 def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
     """The table in `folder` as windows, split and standardized. `per_step` has no meaning for a series."""
     path, interval = find_table(folder, params.table), interval_ns(params.interval)
-    check_columns(params.columns)
-    check_shares(params.split)
     columns = params.columns
+    check(params.split, columns)
     table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
     grid = to_grid(table, params, interval)
     points, counts = choose_windows(grid.known, params)
@@ -169,15 +168,12 @@ def interval_ns(text: str) -> int:
     return nanoseconds
 
 
-def check_shares(split: Split) -> None:
+def check(split: Split, columns: SeriesColumns) -> None:
     if all(isinstance(share, int) for share in (split.train, split.val, split.test)):
         raise ValueError(
             f"preprocess.split is {split.train}, {split.val}, {split.test}; a series is split by shares of its time, "
             "so give shares that add up to 1, e.g. 0.7, 0.15, 0.15"
         )
-
-
-def check_columns(columns: SeriesColumns) -> None:
     if columns.target in columns.features:
         raise ValueError(
             f"preprocess.columns.features names the target {columns.target!r}; the target is always the first feature, "
