@@ -20,12 +20,12 @@ import numpy as np
 import torch
 
 from stages import models
+from stages.data import open_source, write_arrays
+from stages.data.arrays import PreparedSequences
 from stages.data.packed import as_tensors, read_arrays
-from stages.data.sequences import Prepared, prepare, simulate, summarize, write_arrays
-from stages.data.tables import find_table
 from stages.files import prepared_dir, raw_dir, read_json
 from stages.params.loading import load_workload
-from stages.params.schema import Rally, SequenceTable, Series, Workload
+from stages.params.schema import SequenceTable, Series, Workload
 from stages.tasks import open_task
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
@@ -70,7 +70,7 @@ def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[floa
         arrays = {name: read_arrays(prepared_dir(workload), name, summary) for name in ("train", "val", "test")}
     else:
         prepared = prepare_seed(workload, params, seed, folder)
-        summary, sequences = summarize(prepared), prepared.sequences
+        summary, sequences = prepared.summary, prepared.sequences
         arrays = {
             name: as_tensors(sequences.values[rows], sequences.lengths[rows], sequences.labels[rows])
             for name, rows in prepared.parts.items()
@@ -95,14 +95,15 @@ def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[floa
     return task.score(task.predict(outputs), test.tensors["targets"], test.tensors["mask"]), seconds
 
 
-def prepare_seed(workload: str, params: Workload, seed: int, folder: Path) -> Prepared:
-    """The workload's data split (or simulated) anew with `seed`."""
-    if isinstance(params.preprocess, Rally):
-        return simulate(replace(params.preprocess, seed=seed))
-    assert isinstance(params.preprocess, SequenceTable), "the one split by time of a series has no seed"
-    path, per_step = find_table(raw_dir(workload), params.preprocess.table), params.task == "detect"
-    write_arrays(folder, prepare(path, replace(params.preprocess, seed=seed, velocity=False), per_step))
-    return prepare(path, replace(params.preprocess, seed=seed), per_step)
+def prepare_seed(workload: str, params: Workload, seed: int, folder: Path) -> PreparedSequences:
+    """The workload's data split (or simulated) anew with `seed`; a table's arrays without velocity go to `folder`."""
+    assert not isinstance(params.preprocess, Series), "the one split by time of a series has no seed"
+    source, seeded = open_source(params.preprocess.source), replace(params.preprocess, seed=seed)
+    if isinstance(seeded, SequenceTable):
+        without_velocity = replace(seeded, velocity=False)
+        write_arrays(folder, source.prepare(without_velocity, raw_dir(workload), params.task == "detect"))
+    prepared: PreparedSequences = source.prepare(seeded, raw_dir(workload), params.task == "detect")
+    return prepared
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python -m benchmarks.preprocess [--sequences 1000 10000 100000 1000000] [--csv-up-to 100000] [--folder DIR]
 
-Every size runs in a fresh process, from the file on disk to the written arrays, as `dvc repro` would. "Table" is what the table takes
-in memory as plain columns (int64 ids, steps and labels, float64 features: 88 bytes a row). Peak is the process's largest resident size
-less what it held after its imports, so that the fixed cost of the libraries does not hide what grows with the data. The 1,000,000
-sequences need up to 8 GiB of memory and 3 GiB of disk.
+Every size runs in a fresh process, from the file on disk to the written arrays, as `dvc repro` would. "Table" is what
+the table takes in memory as plain columns (int64 ids, steps and labels, float64 features: 88 bytes a row). Peak is the
+process's largest resident size less what it held after its imports, so that the fixed cost of the libraries does not
+hide what grows with the data. The 1,000,000 sequences need up to 8 GiB of memory and 3 GiB of disk.
 """
 
 import argparse
@@ -66,7 +66,8 @@ def main() -> None:
         for small, large in zip(sizes, sizes[1:], strict=False):
             ratio = found[large] / found[small]
             print(
-                f"{ending[1:]}: {large / small:g} times the sequences took {ratio:.1f} times the time ({small:,} to {large:,})"
+                f"{ending[1:]}: {large / small:g} times the sequences took {ratio:.1f} times the time "
+                f"({small:,} to {large:,})"
             )
 
 
@@ -106,7 +107,7 @@ def make(table: Path, number: Path) -> dict[str, float]:
 
 
 def prepare(table: Path, target: Path) -> dict[str, float]:
-    from stages.data import sequences
+    from stages.data import sequences, write_arrays
     from stages.params.schema import Columns, SequenceTable, Split
 
     params = SequenceTable(
@@ -120,7 +121,7 @@ def prepare(table: Path, target: Path) -> dict[str, float]:
     )
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    sequences.write_arrays(target, sequences.prepare(table, params, per_step=False))
+    write_arrays(target, sequences.prepare(params, table.parent, per_step=False))
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kilobyte = 1 if sys.platform == "darwin" else 1024

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import platform
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ MLMODEL = """flavors:
     python_version: {python}
 """
 BATCH_SIZE = 1024  # no gradients are kept: what fits in training fits here
-NOISE_FACTORS = (0.0, 0.5, 2.0, 4.0, 8.0)  # of the noise that a simulation was trained with
 NUM_NOISE_SEQUENCES = 500
 
 
@@ -141,16 +139,15 @@ def scores_by_noise(
     """The score on newly simulated sequences with less and more noise than in training: how much camera the model can do without."""
     import torch
 
-    from stages.data import sequences
+    from stages.data import open_source
     from stages.training import loop
     from stages.training.batches import Split, sequential_indices
 
     task = open_task(job.params.task, job.summary)
     found = {}
-    for factor in NOISE_FACTORS:
-        noisy = replace(params, noise=factor * params.noise, seed=params.seed + 1)
-        simulated = sequences.from_rallies(noisy, NUM_NOISE_SEQUENCES)
-        sequences.standardize(simulated, job.summary["mean"], job.summary["std"])
+    source = open_source(params.source)
+    for factor in source.NOISE_FACTORS:
+        simulated = source.with_noise(params, factor, NUM_NOISE_SEQUENCES, job.summary)
         values, targets = torch.from_numpy(simulated.values), torch.from_numpy(simulated.labels)
         split = Split(
             {"values": values, "mask": torch.ones(targets.shape, dtype=torch.bool), "targets": targets}, where
@@ -158,7 +155,7 @@ def scores_by_noise(
         batches = oom.batches(split, sequential_indices(split), BATCH_SIZE)
         outputs = loop.predict_outputs(model, batches, oom).cpu()
         score = task.score(task.predict(outputs), targets, split.tensors["mask"])
-        found[f"{task.score_name}_at_noise_{noisy.noise:g}px"] = score
+        found[f"{task.score_name}_at_noise_{factor * params.noise:g}px"] = score
     return found
 
 

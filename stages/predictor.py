@@ -1,7 +1,7 @@
 """The trained model, loaded again without pickle: its weights, and model.json, which says how to rebuild the network.
 
-predictor = Predictor(Path("results/runs/sign/auto"), "last")       or  mlflow.pyfunc.load_model("runs:/<run id>/model")
-predictor.predict(table)                                    a raw table as data/raw/README.md describes it, labels not needed
+predictor = Predictor(Path("results/runs/sign/auto"), "last")  # or mlflow.pyfunc.load_model("runs:/<run id>/model")
+predictor.predict(table)  # a raw table as data/raw/README.md describes it; it needs no labels
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BATCH_SIZE = 1024
 
 
 def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
-    """The network with the weights `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json."""
+    """The network with `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json."""
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     config = parsing.parse(schema.Model, json.loads(json.dumps(about["model"])), "model")
     network = models.build(config, models.Shape(**about["shape"]))
@@ -42,9 +42,10 @@ class Predictor:
         self.learned = self.about["preprocessing"]
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """classify: a row per sequence (sequence, predicted, confidence, the softmax of the predicted class).
-        detect: a row per event (sequence, step, predicted, confidence). forecast: a row per step ahead of the table's last time
-        (time, step_ahead, predicted).
+        """classify: a row per sequence (sequence, predicted, confidence: the softmax of the predicted class).
+
+        detect: a row per event (sequence, step, predicted, confidence).
+        forecast: a row per step ahead of the table's last time (time, step_ahead, predicted).
 
         Raises ValueError, naming the row or the sequence, where the table is not as it should be.
         """
@@ -71,7 +72,7 @@ class Predictor:
         rows, steps = np.nonzero(predictions)
         numbers = predictions[rows, steps]
         columns = schema.Columns(**self.columns())
-        # `steps` counts the sequence's rows; the reader knows them by the table's own column.
+        # `steps` counts the rows of a sequence; the table has its own column for them, and users know that one.
         ordered = table.assign(**{columns.sequence: table[columns.sequence].astype(str)})
         by_sequence = {
             name: part.sort_values().to_numpy() for name, part in ordered.groupby(columns.sequence)[columns.step]
@@ -115,8 +116,9 @@ class Predictor:
 
     def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Any, torch.Tensor]:
         """The table's sequences, and the network's outputs for them."""
+        from stages.data.arrays import standardize
         from stages.data.packed import as_tensors
-        from stages.data.sequences import NO_EVENT, standardize, to_sequences
+        from stages.data.sequences import NO_EVENT, to_sequences
         from stages.data.tables import from_frame
 
         columns = schema.Columns(**self.columns())

@@ -1,12 +1,14 @@
-"""Properties of the simulated rallies: the physics on literal numbers, the labels on the flights they belong to, and what seeds hold."""
+"""Properties of the simulated rallies: the physics on literal numbers, labels on the flights they belong to, seeds, noise."""
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stages.data import rally
-from stages.data.rally import (
+from stages.data import rally, tennis
+from stages.data.tennis import (
     BOUNCE,
     EVENTS,
     GRAVITY,
@@ -20,6 +22,7 @@ from stages.data.rally import (
     rallies,
     simulate,
 )
+from stages.params.schema import Rally, Split
 
 PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
 USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}
@@ -57,7 +60,7 @@ def test_shapes_and_types() -> None:
     values, labels = simulate(3, 20, 0, **USUAL)
     assert values.shape == (3, 20, 3) and values.dtype == np.float32
     assert labels.shape == (3, 20) and labels.dtype == np.int64
-    assert len(rally.FEATURES) == 3 and EVENTS[0] == "none"
+    assert len(tennis.FEATURES) == 3 and EVENTS[0] == "none"
 
 
 def test_same_seed_same_arrays_other_seed_others() -> None:
@@ -67,7 +70,7 @@ def test_same_seed_same_arrays_other_seed_others() -> None:
 
 
 def test_more_sequences_begin_with_the_same_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rally, "BLOCK", 16)
+    monkeypatch.setattr(tennis, "BLOCK", 16)
     values, labels = simulate(53, 32, 0, **USUAL)
     for count in (1, 21, 32):
         fewer_values, fewer_labels = simulate(count, 32, 0, **USUAL)
@@ -116,9 +119,9 @@ def test_drag_slows_as_its_closed_form_says() -> None:
     position, velocity, gravity = np.zeros((3, 1)), np.array([[40.0], [0.0], [0.0]]), np.zeros(1)
     for _ in range(60):
         position, velocity = fly(position, velocity, gravity, 1 / 120)
-    growth = 1 + rally.DRAG * 40.0 * 0.5
+    growth = 1 + tennis.DRAG * 40.0 * 0.5
     assert velocity[0, 0] == pytest.approx(40.0 / growth)
-    assert position[0, 0] == pytest.approx(math.log(growth) / rally.DRAG, abs=1e-3)
+    assert position[0, 0] == pytest.approx(math.log(growth) / tennis.DRAG, abs=1e-3)
 
 
 def test_at_a_bounce_the_ball_turns_upwards_near_the_ground(flights: tuple[np.ndarray, np.ndarray]) -> None:
@@ -164,10 +167,10 @@ def test_no_ball_goes_through_ground_or_net(flights: tuple[np.ndarray, np.ndarra
 def test_without_an_event_the_ball_flies_on(flights: tuple[np.ndarray, np.ndarray]) -> None:
     """Gravity and drag alone bend the path, except where a ball is held or tossed (no speed) or the next one takes over (too much)."""
     path, labels = flights
-    velocity = np.diff(path, axis=1) * rally.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
+    velocity = np.diff(path, axis=1) * tennis.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
     speed = np.linalg.norm(velocity, axis=-1)
-    upwards = np.diff(velocity[:, :, 2], axis=1) * rally.FRAMES_PER_SECOND  # (N, T - 2) m/s2, at frames 1 to T - 2
-    upwards += rally.DRAG * (speed * velocity[:, :, 2])[:, :-1]
+    upwards = np.diff(velocity[:, :, 2], axis=1) * tennis.FRAMES_PER_SECOND  # (N, T - 2) m/s2, at frames 1 to T - 2
+    upwards += tennis.DRAG * (speed * velocity[:, :, 2])[:, :-1]
     event = np.lib.stride_tricks.sliding_window_view(labels > 0, 3, axis=1).any(axis=-1)  # around frames 1 to T - 2
     no_flight = np.lib.stride_tricks.sliding_window_view((speed < 0.01) | (speed > 60), 4, axis=1).any(
         axis=-1
@@ -224,3 +227,40 @@ def test_refusals(change: dict[str, float], words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         simulate(**{**arguments, **change})
     assert "\n" not in str(caught.value)
+
+
+# The source ------------------------------------------------------------------------------------------------------------
+
+PARAMS = Rally("rally", num_steps=32, noise=2.0, missed=0.05, occlusion=0.3, split=Split(40, 10, 10), seed=3)
+
+
+def test_the_source_splits_in_order_and_interpolates_what_is_not_seen() -> None:
+    prepared = rally.prepare(PARAMS, Path("there is no table"), per_step=True)
+    assert {name: (rows[0], len(rows)) for name, rows in prepared.parts.items()} == {
+        "train": (0, 40),
+        "val": (40, 10),
+        "test": (50, 10),
+    }
+    values, labels = simulate(60, 32, 3, noise=2.0, missed=0.05, occlusion=0.3)
+    assert np.array_equal(prepared.sequences.labels, labels)
+    seen = values[:, :, 2] == 1
+    restored = prepared.sequences.values * prepared.std + prepared.mean
+    np.testing.assert_allclose(restored[seen], values[seen], atol=1e-3)
+    assert (restored[~seen][:, 0] > 1).all()  # no longer the corner of the image
+    assert prepared.summary["num_filled"] == 2 * (~seen).sum() and prepared.table is None
+
+
+def test_new_rallies_with_other_noise_are_standardized_as_in_training() -> None:
+    summary = rally.prepare(PARAMS, Path(), per_step=True).summary
+    calm, noisy = (rally.with_noise(PARAMS, factor, 20, summary) for factor in (0.0, 4.0))
+    assert np.array_equal(calm.labels, noisy.labels)
+    seen = (calm.values[:, :, 2] == calm.values[:, :, 2].max()) & (noisy.values[:, :, 2] == noisy.values[:, :, 2].max())
+    error = (noisy.values - calm.values)[seen][:, :2] * summary["std"][:2]
+    assert error.std(axis=0) == pytest.approx([8.0, 8.0], rel=0.1)  # 4 times 2 px
+    trained_on = rally.prepare(PARAMS, Path(), per_step=True).sequences.labels[:20]
+    assert not np.array_equal(calm.labels, trained_on)
+
+
+def test_a_rally_that_is_never_seen_is_refused() -> None:
+    with pytest.raises(ValueError, match="rally 0 is never seen; lower preprocess.missed"):
+        rally.prepare(replace(PARAMS, missed=1.0), Path(), per_step=True)

@@ -5,15 +5,16 @@ import hashlib
 import json
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from stages.data import sequences
-from stages.data.sequences import summarize, write_arrays
+from stages.data import sequences, write_arrays
+from stages.data.arrays import PreparedSequences
 from stages.data.splits import SPLITS
 from stages.data.tables import find_table
 from stages.files import raw_dir
@@ -30,7 +31,6 @@ PARAMS = SequenceTable(
     velocity=True,
     missing="refuse",
 )
-prepare = partial(sequences.prepare, per_step=False)
 HEADER = "sequence,step,x,y,label"
 
 
@@ -57,7 +57,11 @@ def repeated(table: pd.DataFrame, copies: dict[int, int]) -> pd.DataFrame:
     return table
 
 
-def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS) -> sequences.Prepared:
+def prepare(path: Path, params: SequenceTable) -> PreparedSequences:
+    return sequences.prepare(replace(params, table=path.name), path.parent, per_step=False)
+
+
+def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS) -> PreparedSequences:
     path = tmp_path / "table.csv"
     table.to_csv(path, index=False)
     return prepare(path, params)
@@ -72,10 +76,6 @@ def refused(tmp_path: Path, text: str, *words: str, params: SequenceTable = PARA
     assert type(caught.value) is ValueError and "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
-
-
-def files(folder: Path, *arguments) -> dict[str, str]:
-    return write_arrays(folder, *arguments)
 
 
 # What comes out -------------------------------------------------------------------------------------------------------
@@ -136,8 +136,8 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path):
     table = make_table(lengths=(3, 5))
     table["step"] = table["step"] * 1.5 - 2  # any growing number will do
     shuffled = table.sample(frac=1, random_state=1)
-    first = files(tmp_path / "a", prepared(tmp_path, table))
-    assert files(tmp_path / "b", prepared(tmp_path, shuffled)) == first
+    first = write_arrays(tmp_path / "a", prepared(tmp_path, table))
+    assert write_arrays(tmp_path / "b", prepared(tmp_path, shuffled)) == first
 
 
 def test_csv_gz_and_parquet_come_to_the_same(tmp_path: Path):
@@ -147,7 +147,7 @@ def test_csv_gz_and_parquet_come_to_the_same(tmp_path: Path):
         file.write((tmp_path / "table.csv").read_bytes())
     table.to_parquet(tmp_path / "table.parquet")
     found = [
-        files(tmp_path / ending, prepare(tmp_path / f"table{ending}", PARAMS))
+        write_arrays(tmp_path / ending, prepare(tmp_path / f"table{ending}", PARAMS))
         for ending in (".csv", ".csv.gz", ".parquet")
     ]
     assert found[0] == found[1] == found[2]
@@ -155,9 +155,9 @@ def test_csv_gz_and_parquet_come_to_the_same(tmp_path: Path):
 
 def test_other_columns_are_left_alone(tmp_path: Path):
     table = make_table()
-    expected = files(tmp_path / "a", prepared(tmp_path, table))
+    expected = write_arrays(tmp_path / "a", prepared(tmp_path, table))
     table.insert(0, "note", None)
-    assert files(tmp_path / "b", prepared(tmp_path, table)) == expected
+    assert write_arrays(tmp_path / "b", prepared(tmp_path, table)) == expected
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int):
     assert len(copies) == 16
     for to, source in copies.items():
         assert side[to] == side[source]
-    summary = summarize(found)
+    summary = found.summary
     assert summary["num_duplicates"] == 16
     assert summary["num_duplicates_with_other_label"] == summary["num_duplicates_across_splits"] == 0
 
@@ -253,7 +253,7 @@ def test_duplicates_with_another_label_are_counted(tmp_path: Path):
     table = repeated(make_table(), {4: 0})
     table.loc[table["sequence"] == 4, "label"] = "class 3"
     found = prepared(tmp_path, table)
-    assert summarize(found)["num_duplicates_with_other_label"] == 1
+    assert found.summary["num_duplicates_with_other_label"] == 1
     assert any({0, 4} <= set(rows.tolist()) for rows in found.parts.values())
 
 
@@ -270,7 +270,7 @@ def test_a_split_column_is_obeyed(tmp_path: Path):
 def test_duplicates_across_the_tables_own_splits_are_counted(tmp_path: Path):
     table = repeated(make_table(), {39: 3})
     table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]
-    assert summarize(prepared(tmp_path, table))["num_duplicates_across_splits"] == 1
+    assert prepared(tmp_path, table).summary["num_duplicates_across_splits"] == 1
 
 
 def test_val_is_taken_from_train_where_the_split_column_has_none(tmp_path: Path):
@@ -415,7 +415,7 @@ def test_committed_tables_are_what_their_readme_says(tmp_path: Path, workload: s
     split = Split(*([0.45, 0.05, 0.5] if workload == "sign" else sizes))
     found = prepare(path, replace(params, split=split))
     assert tuple(len(found.parts[name]) for name in SPLITS) == sizes
-    summary = summarize(found)
+    summary = found.summary
     assert summary["num_duplicates_across_splits"] == 0
     assert summary["num_duplicates"] == (30 if workload == "sign" else 0)
     json.dumps(summary)  # plain numbers only
@@ -469,10 +469,22 @@ def test_padding_with_zeros_is_no_duplicate(tmp_path: Path):
         [table[table["sequence"] == 0], pd.DataFrame({"sequence": [0], "step": [3], "x": [0.0], "y": [0.0]})]
     )
     longer = longer.assign(sequence=16, label="class 0")
-    assert summarize(prepared(tmp_path, pd.concat([table, longer])))["num_duplicates"] == 0
+    assert prepared(tmp_path, pd.concat([table, longer])).summary["num_duplicates"] == 0
 
 
 def test_columns_that_are_named_twice(tmp_path: Path):
     refused(tmp_path, f"{HEADER},x\na,0,1,2,p,3\na,1,1,2,p,3\n", "2 columns 'x'")
     columns = replace(PARAMS.columns, label="x")
     refused(tmp_path, f"{HEADER}\na,0,1,2,p\n", "'x' twice", params=replace(PARAMS, columns=columns))
+
+
+def test_gaps_are_filled_in_a_parquet_file_of_float32(tmp_path: Path):
+    """Its cells are used as they lie in the file's buffer, which cannot be written to."""
+    table = make_table().astype({"x": np.float32})
+    table.loc[[2, 6, 11], "x"] = np.nan  # within a sequence, at its start, at its end
+    pq.write_table(pa.table({name: pa.array(table[name].to_numpy()) for name in table}), tmp_path / "table.parquet")
+    found = prepare(tmp_path / "table.parquet", replace(PARAMS, missing="interpolate", velocity=False))
+    x = found.sequences.values[:, :, 0].ravel() * found.std[0] + found.mean[0]
+    between = (table["x"][1] + table["x"][3]) / 2
+    np.testing.assert_allclose(x[[2, 6, 11]], [between, table["x"][7], table["x"][10]], rtol=1e-5)
+    assert found.summary["num_filled"] == 3

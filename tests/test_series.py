@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.data import series
-from stages.data.series import Grid, Windows, describe, interval_ns, prepare, summarize, to_grid
+from stages.data import series, write_arrays
+from stages.data.series import Grid, Windows, interval_ns, to_grid
 from stages.data.tables import read_table
 from stages.params.schema import Series, SeriesColumns, Split
 from stages.tasks.forecast import levels, linear_forecast
@@ -46,6 +46,10 @@ def table(times: list[str], *columns: list) -> str:
     """Rows as CSV; the columns after the time are x, y, ..."""
     rows = [",".join(map(str, row)) for row in zip(times, *columns, strict=True)]
     return "\n".join([",".join(["time", *"xyz"[: len(columns)]]), *rows]) + "\n"
+
+
+def prepare(path: Path, params: Series) -> Windows:
+    return series.prepare(replace(params, table=path.name), path.parent, per_step=False)
 
 
 def prepared(tmp_path: Path, text: str, params: Series = PARAMS) -> Windows:
@@ -315,7 +319,7 @@ def test_refuse_names_the_first_missing_time(tmp_path: Path):
 
 def test_formats_and_the_order_of_rows_come_to_the_same_bytes(tmp_path: Path):
     text = table(QUARTERS, LEVELS)
-    expected = series.write_arrays(tmp_path / "expected", prepared(tmp_path, text))
+    expected = write_arrays(tmp_path / "expected", prepared(tmp_path, text))
     (tmp_path / "table.csv.gz").write_bytes(gzip.compress(text.encode()))
     stamps = pd.to_datetime(QUARTERS)
     moved = pd.DataFrame({"time": stamps.tz_convert("America/New_York"), "x": LEVELS})
@@ -327,13 +331,13 @@ def test_formats_and_the_order_of_rows_come_to_the_same_bytes(tmp_path: Path):
     moved.sample(frac=1, random_state=0).to_csv(tmp_path / "shuffled.csv", index=False)
     for name in ("table.csv.gz", "zone.parquet", "naive.parquet", "unix.csv", "shuffled.csv"):
         found = prepare(tmp_path / name, PARAMS)
-        assert series.write_arrays(tmp_path / "found", found) == expected, name
+        assert write_arrays(tmp_path / "found", found) == expected, name
         assert found.counts["num_without_offset"] == (12 if name == "naive.parquet" else 0)
 
 
 def test_the_files_of_a_split(tmp_path: Path):
     found = prepared(tmp_path, table(QUARTERS, LEVELS))
-    digests = series.write_arrays(tmp_path / "out", found)
+    digests = write_arrays(tmp_path / "out", found)
     names = ("values", "lengths", "targets", "ids", "anchors")
     assert set(digests) == {f"{split}/{name}.npy" for split in ("train", "val", "test") for name in names}
     for path, digest in digests.items():
@@ -351,12 +355,13 @@ def test_the_files_of_a_split(tmp_path: Path):
 
 def test_the_summary_is_json_and_the_sentence_says_what_was_odd(tmp_path: Path):
     times = [*QUARTERS, QUARTERS[3]]
-    summary = json.loads(json.dumps(summarize(prepared(tmp_path, table(times, [*LEVELS, 7]))), allow_nan=False))
+    found = prepared(tmp_path, table(times, [*LEVELS, 7]))
+    summary = json.loads(json.dumps(found.summary, allow_nan=False))
     assert summary["num_per_split"] == {"train": 2, "val": 2, "test": 2} and summary["num_sequences"] == 6
     assert summary["min_steps"] == summary["max_steps"] == 2 and summary["horizon"] == summary["num_outputs"] == 2
     assert summary["target"] == {"name": "x", "transform": "difference"} and summary["interval"] == "15min"
     assert summary["first_time"]["val"] == QUARTERS[6] and summary["last_time"]["test"] == QUARTERS[11]
-    assert describe(summary) == (
+    assert found.message == (
         "6 windows of 2 steps of 15min, 2 ahead: train 2, val 2, test 2; windows left out because their targets cross a split's "
         "boundary: 2; rows out of order: 1; rows replaced by a later one of the same time: 1 (0 differing)"
     )
@@ -384,6 +389,29 @@ def test_the_baseline_finds_an_autoregression_of_order_two():
 def test_a_bad_time_is_named_with_its_line(tmp_path: Path, stamp: str):
     shown = stamp or "(empty)"
     refused(tmp_path, table([*QUARTERS[:3], stamp], [1, 2, 3, 4]), "line 5", f"found {shown};", "ISO 8601", "'time'")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_dates_without_separators_are_refused_not_read_as_seconds(tmp_path: Path, ending: str):
+    """20210927 is 1970-08-22 in seconds; the user means one or the other and must write it so."""
+    days = pd.date_range("2021-09-27", periods=12).strftime("%Y%m%d").astype("int64")
+    getattr(pd.DataFrame({"time": days, "x": LEVELS}), f"to_{ending}")(tmp_path / f"table.{ending}", index=False)
+    with pytest.raises(ValueError, match=r"'time' holds numbers like 20210927.*2021-09-27.*1970-08-22T22:08:47Z"):
+        prepare(tmp_path / f"table.{ending}", replace(PARAMS, interval="1d"))
+
+
+def test_what_that_refusal_says_to_write_is_read_so(tmp_path: Path):
+    for text, time in (("2021-09-27", "2021-09-27T00:00:00Z"), ("1970-08-22T22:08:47Z", "1970-08-22T22:08:47Z")):
+        grid = grid_of(tmp_path, table([text], [1]), replace(PARAMS, interval="1s"))
+        assert series.iso(grid.times).tolist() == [time]
+
+
+@pytest.mark.parametrize("numbers", [(20210927, 20211400), (18991231, 20210927), (21010101, 21010102), (1632700800,)])
+def test_numbers_that_are_not_all_dates_are_seconds(tmp_path: Path, numbers: tuple[int, ...]):
+    (tmp_path / "table.csv").write_text(table(list(map(str, numbers)), [1] * len(numbers)))
+    cells = read_table(tmp_path / "table.csv", texts=("time",), features=("x",))
+    times, num_without_offset = series.read_times(cells, "time")
+    assert (times // 10**9).tolist() == list(numbers) and num_without_offset == 0
 
 
 def test_seconds_and_iso_times_do_not_mix(tmp_path: Path):

@@ -1,1 +1,50 @@
-"""Raw tables -> arrays: read, checked, split, standardized, packed."""
+"""The sources of data by name: from a workload's raw data to arrays that are checked, split and standardized.
+
+Every source is one module of this package, named as `preprocess.source` in params.yaml. It has a function
+
+    prepare(params, folder, per_step) -> Prepared
+
+`params` is its dataclass in stages/params/schema.py, `folder` holds the workload's table, `per_step` says whether every
+step has a label of its own (detect). It raises ValueError, in one sentence, for what a user can get wrong. No source
+imports another one.
+
+A source that can make new data with other noise also has NOISE_FACTORS and `with_noise` (see rally.py).
+"""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from stages.data.splits import SPLITS
+from stages.files import replacing, sha256_file
+
+
+class Prepared(Protocol):
+    """Everything that preprocess writes for one workload, before it writes it."""
+
+    table: Path | None  # the file that the data come from; None where they are simulated
+    summary: dict[str, Any]  # what later stages must know of the data: plain numbers and texts for summary.json
+    message: str  # what preprocess prints after the workload's name
+
+    def arrays(self, split: str) -> dict[str, np.ndarray]:
+        """One split's arrays by name, a row per sequence: `values`, `lengths`, `targets`, `ids`, perhaps others."""
+
+
+def open_source(name: str) -> ModuleType:
+    """The source of that name (checked by stages/params/loading.py)."""
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:
+    """Write every split's arrays to <folder>/<split>/<name>.npy; return their sha256 by path relative to `folder`."""
+    digests = {}
+    for split in SPLITS:
+        for name, array in prepared.arrays(split).items():
+            path = folder / split / f"{name}.npy"
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+            digests[f"{split}/{name}.npy"] = sha256_file(path)
+    return digests

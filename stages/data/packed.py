@@ -1,4 +1,4 @@
-"""A split's arrays -> the tensors a batch is cut from -> one aligned file that a device can take as it is."""
+"""A split's arrays -> the tensors that batches are cut from -> one aligned file, which a device can load as it is."""
 
 from pathlib import Path
 from typing import Any
@@ -6,16 +6,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from stages.files import (
-    replacing,
-    verified,
-)
+from stages.files import replacing, verified
 
 ALIGNMENT_BYTES = 64  # a cache line, and what AVX-512 loads at once
 
 
 def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The split's arrays as the tensors a batch is cut from: values (N, T, F), mask (N, T), targets (N,).
+    """The arrays of a split in `folder` as tensors (see as_tensors). `summary` is preprocess's.
 
     Raises ValueError where a file is not the one that preprocess wrote.
     """
@@ -28,7 +25,7 @@ def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, 
 
 
 def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
-    """values (N, T, F), lengths (N,), targets (N,) -> the tensors a batch is cut from, mask (N, T) in place of lengths."""
+    """values (N, T, F), lengths (N,), targets (N, ...) -> values, mask (N, T), True: a real step, and targets."""
     steps = np.arange(values.shape[1])
     return {
         "values": np.ascontiguousarray(values, dtype=np.float32),
@@ -38,9 +35,10 @@ def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> 
 
 
 def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
-    """Write `tensors` to `path` as safetensors whose data starts on a cache line; return the bytes of data.
+    """Write `tensors` to `path` as safetensors whose data start on a cache line; return the bytes of data.
 
-    The format allows spaces after its JSON header (https://github.com/huggingface/safetensors, "Format"): they make the alignment.
+    The format allows spaces after its JSON header (https://github.com/huggingface/safetensors, "Format"); these align
+    the data.
     """
     packed = save(tensors)
     header_bytes = int.from_bytes(packed[:8], "little")

@@ -1,12 +1,12 @@
-"""Turn a table with one long time series into windows: put on a grid, transformed, cut, split by time and standardized.
+"""The source `series`: a table with one long time series -> windows, split by time and standardized.
 
-In: data/raw/<workload>/<table>, one row per time, in any order (CSV, CSV.gz or Parquet), and the params of a `series` source. Out:
-data/prepared/<workload>/<split>/{values,lengths,targets,ids,anchors}.npy, all deterministic. Time and memory are linear in the table and
-in what is written; nothing loops over rows or windows. Nothing in a window comes from after the time it stands for: see `to_grid`,
-`filled` and `statistics_of`. What was odd in the table is counted (`summarize`) and said (`describe`), never passed over.
+In: the workload's table, one row per time, in any order (CSV, CSV.gz or Parquet), and the params of a `series` source.
+Out: see stages/data/__init__.py; there is one more array, `anchors`. Time and memory are linear in the table and in
+what is written; nothing loops over rows or windows. Nothing in a window comes from after the time it stands for: see
+`to_grid`, `filled` and `statistics_of`. The summary counts what is odd in the table, and the message names it.
 
-Shapes: R rows of the table, G grid points one interval apart, N windows, T input steps, H target steps (the horizon), F features, the
-first of them the target's own past.
+R rows of the table, G grid points one interval apart, N windows, T input steps, H target steps (the horizon),
+F features, the first of them the target's own past.
 """
 
 import re
@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.data.sequences import write_split
 from stages.data.splits import SPLITS, sizes_of
-from stages.data.tables import Table, numbers, read_table, refuse
+from stages.data.tables import Table, find_table, numbers, read_table, refuse
 from stages.params.schema import Series, SeriesColumns, Split
 
 SECOND = 10**9  # nanoseconds
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # in seconds
 MAX_POINTS_PER_ROW = 100  # a grid much finer than the table is a slip in `interval`, and would fill the memory
+COMPACT_DATE = r"^((19|20)\d\d|2100)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])$"  # from 1900 to 2100
 TIME_FORMS = "ISO 8601 times, e.g. 2021-09-27 14:45:00+01:00, or whole seconds since 1970-01-01 UTC"
 
 
@@ -57,7 +57,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Windows:
-    """What one table and one block of params come to: everything that is written, before it is written."""
+    """The windows of all splits (see stages/data/__init__.py: Prepared)."""
 
     parts: dict[str, Part]
     mean: np.ndarray  # (F,) float64, of the training time
@@ -65,14 +65,67 @@ class Windows:
     features: tuple[str, ...]
     counts: dict[str, int]
     params: Series
+    table: Path
+
+    def arrays(self, split: str) -> dict[str, np.ndarray]:
+        part = self.parts[split]
+        return {
+            "values": part.values,
+            "lengths": np.full(len(part.ids), part.values.shape[1], dtype=np.int32),
+            "targets": part.targets,
+            "ids": part.ids,
+            "anchors": part.anchors,
+        }
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        params, parts = self.params, self.parts
+        return {
+            "num_sequences": sum(len(part.ids) for part in parts.values()),
+            "num_per_split": {name: len(part.ids) for name, part in parts.items()},
+            "features": list(self.features),
+            "mean": self.mean.tolist(),
+            "std": self.std.tolist(),
+            "min_steps": params.input_steps,
+            "max_steps": params.input_steps,
+            "horizon": params.horizon,
+            "num_outputs": params.horizon,
+            "target": {"name": params.columns.target, "transform": params.transform},
+            "interval": params.interval,
+            "missing": params.missing,
+            "first_time": {name: part.first_time for name, part in parts.items()},
+            "last_time": {name: part.last_time for name, part in parts.items()},
+            **self.counts,
+        }
+
+    @property
+    def message(self) -> str:
+        """What did not occur is left out."""
+        params, counts = self.params, self.counts
+        filled_in = ", filled with the last known row" if params.missing == "interpolate" else ""
+        differing = f" ({counts['num_duplicates_differing']:,} differing)"
+        remarks = (
+            ("num_missing", "missing points", f" of {counts['num_grid_points']:,}{filled_in}"),
+            ("num_windows_skipped", "windows left out because they touch one", ""),
+            ("num_windows_across_boundaries", "windows left out because their targets cross a split's boundary", ""),
+            ("num_out_of_order", "rows out of order", ""),
+            ("num_duplicates", "rows replaced by a later one of the same time", differing),
+            ("num_off_grid_snapped", f"times moved forward to the {params.interval} grid", ""),
+            ("num_off_grid_dropped", "times off the grid dropped because a later row stands there", ""),
+            ("num_without_offset", "times without an offset, taken as UTC", ""),
+        )
+        sizes = ", ".join(f"{name} {len(part.ids):,}" for name, part in self.parts.items())
+        num_windows = sum(len(part.ids) for part in self.parts.values())
+        size = f"{num_windows:,} windows of {params.input_steps} steps of {params.interval}, {params.horizon} ahead"
+        odd = [f"{words}: {counts[count]:,}{more}" for count, words, more in remarks if counts[count]]
+        return "; ".join([f"{size}: {sizes}", *odd])
 
 
-def prepare(path: Path, params: Series) -> Windows:
-    """The table at `path` as windows, split and standardized; nothing is written. Raises ValueError for what a user can get wrong."""
-    interval = interval_ns(params.interval)
-    check_columns(params.columns)
-    check_shares(params.split)
+def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
+    """The table in `folder` as windows, split and standardized. `per_step` has no meaning for a series."""
+    path, interval = find_table(folder, params.table), interval_ns(params.interval)
     columns = params.columns
+    check(params.split, columns)
     table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
     grid = to_grid(table, params, interval)
     points, counts = choose_windows(grid.known, params)
@@ -83,7 +136,8 @@ def prepare(path: Path, params: Series) -> Windows:
 
     if not steps[points["train"] + 1, 0].any():
         raise ValueError(
-            f"column {columns.target!r} never changes in the time of train, so there is nothing to learn; choose another target or split"
+            f"column {columns.target!r} never changes in the time of train, so there is nothing to learn; "
+            "choose another target or split"
         )
     inputs = np.lib.stride_tricks.sliding_window_view(standard, params.input_steps, axis=0).transpose(0, 2, 1)
     targets = np.lib.stride_tricks.sliding_window_view(standard[:, 0], params.horizon)
@@ -99,29 +153,27 @@ def prepare(path: Path, params: Series) -> Windows:
         for name, last in points.items()
     }
     features = (columns.target, *columns.features)
-    return Windows(parts, mean, std, features, {**grid.counts, **counts}, params)
+    return Windows(parts, mean, std, features, {**grid.counts, **counts}, params, path)
 
 
 def interval_ns(text: str) -> int:
-    """`15min` in nanoseconds; months and years are no fixed time, so there is no unit for them."""
+    """`15min` in nanoseconds. There is no unit for months and years, whose length varies."""
     found = re.fullmatch(rf"([1-9]\d{{0,8}})({'|'.join(UNITS)})", text)
     nanoseconds = int(found[1]) * UNITS[found[2]] * SECOND if found else 0
     if not 0 < nanoseconds < 2**62:
         raise ValueError(
-            f"preprocess.interval is {text!r}; accepted: a whole number from 1 on and one of {', '.join(UNITS)}, e.g. 15min"
+            f"preprocess.interval is {text!r}; accepted: a whole number from 1 on and one of {', '.join(UNITS)}, "
+            "e.g. 15min"
         )
     return nanoseconds
 
 
-def check_shares(split: Split) -> None:
+def check(split: Split, columns: SeriesColumns) -> None:
     if all(isinstance(share, int) for share in (split.train, split.val, split.test)):
         raise ValueError(
             f"preprocess.split is {split.train}, {split.val}, {split.test}; a series is split by shares of its time, "
             "so give shares that add up to 1, e.g. 0.7, 0.15, 0.15"
         )
-
-
-def check_columns(columns: SeriesColumns) -> None:
     if columns.target in columns.features:
         raise ValueError(
             f"preprocess.columns.features names the target {columns.target!r}; the target is always the first feature, "
@@ -130,10 +182,11 @@ def check_columns(columns: SeriesColumns) -> None:
 
 
 def read_times(table: Table, column: str) -> tuple[np.ndarray, int]:
-    """(R,) int64 nanoseconds since 1970-01-01 UTC, and how many rows named no offset and were taken as UTC.
+    """(R,) int64 nanoseconds since 1970-01-01 UTC, and how many rows name no offset and are taken as UTC.
 
-    Accepted: ISO 8601 text (a date alone is its midnight), Parquet's timestamps and dates, and whole seconds since 1970; one or the other
-    kind in all rows, from 1678 to 2261. Milliseconds are refused: nothing tells them from seconds but their size.
+    Accepts ISO 8601 text (a date alone is its midnight), Parquet's timestamps and dates, and whole seconds since 1970;
+    one kind in all rows, from 1678 to 2261. Refuses milliseconds, which only their size tells from seconds, and a
+    column in which every number is also a date, as 20210927 is.
     """
     cells = table.take(column)
     why = f"column {column!r} must hold {TIME_FORMS}"
@@ -142,6 +195,13 @@ def read_times(table: Table, column: str) -> tuple[np.ndarray, int]:
         cells = cells.cast(pa.timestamp(cells.type.unit, "UTC"))
     text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
     if pc.all(pc.match_substring_regex(text, r"^-?(\d{1,9}|[1-8]\d{9})$")).as_py():
+        if pc.all(pc.match_substring_regex(text, COMPACT_DATE)).as_py():
+            number = text[0].as_py()
+            raise ValueError(
+                f"{table.name}: column {column!r} holds numbers like {number}, which are dates as well as seconds "
+                f"since 1970-01-01 UTC; write the date as {number[:4]}-{number[4:6]}-{number[6:]}, or the second as "
+                f"{iso(np.array([int(number) * SECOND]))[0]}"
+            )
         return text.cast(pa.int64()).to_numpy() * SECOND, 0
     has_offset = pc.match_substring_regex(text, r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
     ending = pc.if_else(pc.equal(pc.utf8_length(text), len("2021-09-27")), " 00:00Z", pc.if_else(has_offset, "", "Z"))
@@ -164,7 +224,8 @@ def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
 
 
 def read_values(table: Table, column: str, above_zero: bool) -> np.ndarray:
-    """(R,) float64, NaN where the cell is empty or NaN; text and infinity are refused, numbers up to 0 too if they must be `above_zero`."""
+    """(R,) float64, NaN where the cell is empty or NaN. Refuses text and infinity, and with `above_zero` numbers up to
+    0."""
     cells = table.columns[column]
     values = numbers(table, column, allow_missing=True).astype(np.float64)
     if above_zero:
@@ -174,11 +235,13 @@ def read_values(table: Table, column: str, above_zero: bool) -> np.ndarray:
 
 
 def to_grid(table: Table, params: Series, interval: int) -> Grid:
-    """The series at multiples of `interval` since 1970 UTC, or at another constant distance from them that most rows share.
+    """The series at multiples of `interval` since 1970 UTC, or at another constant distance from them that most rows
+    share.
 
-    Of rows with one stamp the last in the file counts. A row between two grid points is known too late for the one before, so it moves to
-    the one after; where that has a row of its own, or a later row moves there too, it is dropped. Missing grid points are dealt with as
-    params.missing says; an empty cell makes its whole row missing. Takes the columns out of `table`.
+    Of rows with one stamp the last in the file counts. A row between two grid points is known too late for the one
+    before, so it moves to the one after; where that has a row of its own, or a later row moves there too, it is
+    dropped. params.missing says what happens at grid points without a row; an empty cell makes its whole row missing.
+    Takes the columns out of `table`.
     """
     stamps, num_without_offset = read_times(table, params.columns.time)
     above_zero = params.transform == "log-return"
@@ -205,8 +268,9 @@ def to_grid(table: Table, params: Series, interval: int) -> Grid:
     if num_points > MAX_POINTS_PER_ROW * len(stamps):
         apart, often = np.unique(np.diff(stamps), return_counts=True)
         raise ValueError(
-            f"preprocess.interval is {params.interval!r}, which makes {num_points:,} grid points of {len(stamps):,} rows; give the "
-            f"table's own interval (its rows are most often {apart[often.argmax()] / SECOND:g} s apart) or correct a stray time"
+            f"preprocess.interval is {params.interval!r}, which makes {num_points:,} grid points of "
+            f"{len(stamps):,} rows; give the table's own interval (its rows are most often "
+            f"{apart[often.argmax()] / SECOND:g} s apart) or correct a stray time"
         )
     levels = np.full((num_points, len(columns)), np.nan)
     levels[point[kept] - first] = values[kept]
@@ -226,8 +290,8 @@ def to_grid(table: Table, params: Series, interval: int) -> Grid:
     grid = Grid(times, levels, counts)
     if params.missing == "refuse" and not grid.known.all():
         raise ValueError(
-            f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing in all, at every "
-            f"{params.interval}); complete the table, or set preprocess.missing to skip or interpolate"
+            f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing "
+            f"in all, at every {params.interval}); complete the table, or set preprocess.missing to skip or interpolate"
         )
     return Grid(times, filled(levels), counts) if params.missing == "interpolate" else grid
 
@@ -235,7 +299,7 @@ def to_grid(table: Table, params: Series, interval: int) -> Grid:
 def filled(levels: np.ndarray) -> np.ndarray:
     """(G, F) with every missing row replaced by the last known one; those before the first known row stay missing.
 
-    A straight line between the neighbours would be the usual interpolation, and would tell the model what comes after the gap.
+    A straight line between the neighbours is the usual interpolation, but it tells the model what comes after the gap.
     """
     known = ~np.isnan(levels[:, 0])
     last_known = np.maximum.accumulate(np.where(known, np.arange(len(levels)), -1))
@@ -251,11 +315,11 @@ def transform(levels: np.ndarray, kind: str) -> np.ndarray:
 
 
 def choose_windows(known: np.ndarray, params: Series) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The grid point of the last input step of each window, per split, and how many windows were left out and why.
+    """The grid point of the last input step of each window, per split, and how many windows are left out and why.
 
-    A window takes input_steps + 1 + horizon grid points, the first of them for its first difference alone; one starts at every stride-th
-    point of the grid. It belongs to the split in which all its targets lie. Its inputs may reach back into the split before, as they do
-    when a model is used.
+    A window takes input_steps + 1 + horizon grid points, the first of them for its first difference alone; one starts
+    at every stride-th point of the grid. It belongs to the split in which all its targets lie. Its inputs may reach
+    back into the split before, as they do when a model is used.
     """
     before, after, num_points = params.input_steps, params.horizon, len(known)
     last = np.arange(before, num_points - after, params.stride)
@@ -271,16 +335,18 @@ def choose_windows(known: np.ndarray, params: Series) -> tuple[dict[str, np.ndar
     counts = {"num_windows_skipped": int(touches.sum()), "num_windows_across_boundaries": int((~inside).sum())}
     if any(len(rows) == 0 for rows in points.values()):
         raise ValueError(
-            f"the series of {num_points:,} grid points makes {', '.join(f'{len(rows):,} {name}' for name, rows in points.items())} windows "
-            f"of {before} input steps and {after} target steps, {counts['num_windows_skipped']:,} left out because a point is missing and "
-            f"{counts['num_windows_across_boundaries']:,} across a boundary; give the empty split a larger share, lower input_steps, "
-            "horizon or stride, or set missing to interpolate"
+            f"the series of {num_points:,} grid points makes "
+            f"{', '.join(f'{len(rows):,} {name}' for name, rows in points.items())} windows of {before} input steps "
+            f"and {after} target steps, {counts['num_windows_skipped']:,} left out because a point is missing and "
+            f"{counts['num_windows_across_boundaries']:,} across a boundary; give the empty split a larger share, "
+            "lower input_steps, horizon or stride, or set missing to interpolate"
         )
     return points, counts
 
 
 def statistics_of(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (F,) of the known `steps`, those of the training time; a feature that never changes gets 1."""
+    """Mean and standard deviation (F,) of the known `steps`, those of the training time; a feature that never changes
+    gets 1."""
     real = steps[~np.isnan(steps[:, 0])]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = real.mean(axis=0), real.std(axis=0)
@@ -294,8 +360,8 @@ def standardized(steps: np.ndarray, mean: np.ndarray, std: np.ndarray, times: np
     too_large = ~np.isnan(steps[:, 0]) & ~np.isfinite(standard).all(axis=1)
     if too_large.any():
         raise ValueError(
-            f"the change to {iso(times[too_large][:1])[0]} is too large for a 32-bit float once it is divided by the training "
-            "time's standard deviation; correct the table at that time"
+            f"the change to {iso(times[too_large][:1])[0]} is too large for a 32-bit float once it is divided by the "
+            "training time's standard deviation; correct the table at that time"
         )
     return standard
 
@@ -304,62 +370,3 @@ def iso(times: np.ndarray) -> np.ndarray:
     """(N,) nanoseconds since 1970 as text in UTC, to the second where that is enough for all."""
     unit = "ns" if (times % SECOND).any() else "s"
     return np.char.add(np.datetime_as_string(times.astype("datetime64[ns]").astype(f"datetime64[{unit}]")), "Z")
-
-
-def write_arrays(folder: Path, windows: Windows) -> dict[str, str]:
-    """Write the five arrays of every split; return their sha256 by path relative to `folder`."""
-    digests: dict[str, str] = {}
-    for name, part in windows.parts.items():
-        arrays = {
-            "values": part.values,
-            "lengths": np.full(len(part.ids), part.values.shape[1], dtype=np.int32),
-            "targets": part.targets,
-            "ids": part.ids,
-            "anchors": part.anchors,
-        }
-        digests |= write_split(folder, name, arrays)
-    return digests
-
-
-def summarize(windows: Windows) -> dict[str, Any]:
-    params, parts = windows.params, windows.parts
-    return {
-        "num_sequences": sum(len(part.ids) for part in parts.values()),
-        "num_per_split": {name: len(part.ids) for name, part in parts.items()},
-        "features": list(windows.features),
-        "mean": windows.mean.tolist(),
-        "std": windows.std.tolist(),
-        "min_steps": params.input_steps,
-        "max_steps": params.input_steps,
-        "horizon": params.horizon,
-        "num_outputs": params.horizon,
-        "target": {"name": params.columns.target, "transform": params.transform},
-        "interval": params.interval,
-        "missing": params.missing,
-        "first_time": {name: part.first_time for name, part in parts.items()},
-        "last_time": {name: part.last_time for name, part in parts.items()},
-        **windows.counts,
-    }
-
-
-def describe(summary: dict[str, Any]) -> str:
-    """One sentence for the stage to print after the workload's name; what did not occur is left out."""
-    sizes = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
-    filled_in = ", filled with the last known row" if summary["missing"] == "interpolate" else ""
-    remarks = (
-        ("num_missing", "missing points", f" of {summary['num_grid_points']:,}{filled_in}"),
-        ("num_windows_skipped", "windows left out because they touch one", ""),
-        ("num_windows_across_boundaries", "windows left out because their targets cross a split's boundary", ""),
-        ("num_out_of_order", "rows out of order", ""),
-        (
-            "num_duplicates",
-            "rows replaced by a later one of the same time",
-            f" ({summary['num_duplicates_differing']:,} differing)",
-        ),
-        ("num_off_grid_snapped", f"times moved forward to the {summary['interval']} grid", ""),
-        ("num_off_grid_dropped", "times off the grid dropped because a later row stands there", ""),
-        ("num_without_offset", "times without an offset, taken as UTC", ""),
-    )
-    message = [f"{words}: {summary[count]:,}{more}" for count, words, more in remarks if summary[count]]
-    size = f"{summary['num_sequences']:,} windows of {summary['max_steps']} steps of {summary['interval']}, {summary['horizon']} ahead"
-    return "; ".join([f"{size}: {sizes}", *message])

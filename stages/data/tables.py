@@ -1,6 +1,6 @@
-"""Raw tables (CSV, CSV.gz, Parquet): find, read, and check them, every complaint naming the place of the row in the file.
+"""Raw tables (CSV, CSV.gz, Parquet): finds, reads and checks them. Every refusal names the row's place in the file.
 
-Read with pyarrow, which keeps text and numbers apart without a copy (pandas took twice the memory). R: rows of the table.
+pyarrow reads them: it keeps text and numbers apart without a copy (pandas took twice the memory). R: rows of the table.
 """
 
 import csv
@@ -28,7 +28,7 @@ ENDINGS = (".csv", ".csv.gz", ".parquet")
 
 @dataclass(frozen=True)
 class Table:
-    """The columns asked for, not yet checked. `take` gives a column away, so that two copies of everything never exist."""
+    """The columns asked for, not yet checked. `take` hands a column over, so that no two copies of a table exist."""
 
     name: str
     columns: dict[str, pa.ChunkedArray]
@@ -44,33 +44,36 @@ class Table:
 
 def find_table(folder: Path, name: str) -> Path:
     parts = PurePosixPath(name)
-    if (
-        parts.is_absolute() or ".." in parts.parts or "\\" in name
-    ):  # by name: a link to a large disk is the user's own business
+    # This checks the name alone: a link in the folder may lead to another disk.
+    if parts.is_absolute() or ".." in parts.parts or "\\" in name:
         raise ValueError(
-            f"preprocess.table is {name!r}, which leaves {relative(folder)}; put the table there and give its name alone"
+            f"preprocess.table is {name!r}, which leaves {relative(folder)}; "
+            "put the table there and give its name alone"
         )
     if not name.endswith(ENDINGS):
         raise ValueError(f"preprocess.table is {name!r}; accepted endings: {', '.join(ENDINGS)}")
     path = folder / name
     if not path.is_file():
         raise FileNotFoundError(
-            f"{relative(path)} is not there; put the workload's table at that place (data/raw/README.md says what it must hold)"
+            f"{relative(path)} is not there; put the workload's table at that place "
+            "(data/raw/README.md says what it must hold)"
         )
     return path
 
 
 def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others: Sequence[str] = ()) -> Table:
-    """The columns asked for, and `split` where there is one. `texts` are read as text, `features` as numbers, `others` as they look.
+    """The columns asked for, and `split` where there is one.
 
-    Raises ValueError where one is missing or the file is not a table at all.
+    Reads `texts` as text, `features` as numbers, `others` as what they look like. Raises ValueError where a column is
+    missing or the file is no table.
     """
     wanted = [*texts, *others, *features]
     for column in wanted:
         if wanted.count(column) > 1 or column == SPLIT_COLUMN:
             raise ValueError(
-                f"preprocess.columns names {column!r} {'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; "
-                "they must be different columns, and the name `split` is kept for train, val or test"
+                f"preprocess.columns names {column!r} "
+                f"{'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; they must be different "
+                "columns, and the name `split` is kept for train, val or test"
             )
     is_parquet = path.suffix == ".parquet"
     try:
@@ -78,7 +81,8 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
     except (pa.ArrowException, csv.Error, OSError, EOFError, UnicodeDecodeError) as error:
         why = None if is_parquet else ragged_line(path)
         raise ValueError(
-            f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: {why or ' '.join(str(error).split())}"
+            f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: "
+            f"{why or ' '.join(str(error).split())}"
         ) from None
     if cells.num_rows == 0:
         raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
@@ -90,7 +94,7 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
 
 
 def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> Table:
-    """A DataFrame as the table that `to_sequences` takes; raises ValueError, with `name` for the table, where it is none."""
+    """A DataFrame as a Table. Raises ValueError where a column is missing or holds several kinds of values."""
     try:
         cells = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
@@ -109,7 +113,7 @@ def read_parquet(path: Path, wanted: list[str]) -> pa.Table:
 
 
 def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: list[str]) -> pa.Table:
-    """Ids and labels are read as text, so that `007` and a label `NA` stay what they are; the rest as what it looks like."""
+    """Reads ids and labels as text, so that `007` and a label `NA` stay what they are; the rest as it looks."""
     with open_csv(path) as file:
         header = next(csv.reader(file), None)
     if not header:
@@ -129,7 +133,7 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
 
 
 def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
-    """The columns to read; raises ValueError where one is missing or there twice."""
+    """The columns to read, with `split` where there is one. Raises ValueError where one is missing or there twice."""
     for column in wanted:
         if column not in header:
             raise ValueError(f"{name} has no column {column!r}{nearest(column, header)}")
@@ -154,7 +158,7 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_line(path: Path) -> Callable[[int], str]:
-    """Blank lines make the file's lines differ from the table's rows: the file is read again, once something is wrong with it."""
+    """Row -> line of the file. Blank lines make them differ, so this reads the file again once something is wrong."""
 
     def place(row: int) -> str:
         return next(f"line {line}" for index, (line, _) in enumerate(csv_rows(path)) if index == row + 1)
@@ -163,7 +167,7 @@ def csv_line(path: Path) -> Callable[[int], str]:
 
 
 def ragged_line(path: Path) -> str | None:
-    """The first line with more or fewer cells than the header, in words."""
+    """What is wrong with the first line that has more or fewer cells than the header."""
     try:
         rows = csv_rows(path)
         width = len(next(rows)[1])
@@ -174,7 +178,10 @@ def ragged_line(path: Path) -> str | None:
 
 
 def coded(table: Table, column: str, empty: str | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) int32 codes and the distinct values they stand for, in order. `empty`: what an empty cell means; None: it is refused."""
+    """(R,) int32 codes, and the distinct values they stand for, in order.
+
+    `empty`: what an empty cell means; None refuses it.
+    """
     cells = table.take(column)
     if empty is not None:
         if pa.types.is_dictionary(cells.type):
@@ -199,9 +206,10 @@ def coded(table: Table, column: str, empty: str | None = None) -> tuple[np.ndarr
 
 
 def sorted_with_rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`values` sorted, and the place of each among them: by number where all are numbers, by text else.
+    """`values` sorted, and the rank of each: by number where all are numbers, else by text.
 
-    Whole numbers as they are usually written (`10`, not `010`) become int64, so that a CSV and a Parquet file come to the same.
+    Whole numbers as they are usually written (`10`, not `010`) become int64, so that a CSV and a Parquet file give the
+    same classes.
     """
     keys: np.ndarray
     try:
@@ -222,9 +230,9 @@ def sorted_with_rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def numbers(table: Table, column: str, allow_missing: bool = False) -> np.ndarray:
-    """(R,) float64 or as the file has them, all finite; else ValueError with the row and what stands there. Times count as their unit.
+    """(R,) numbers in the type that the file has, all finite; else ValueError with the row and what stands there.
 
-    `may_lack`: empty cells and NaN are let through, as NaN.
+    Times become nanoseconds. `allow_missing` lets empty cells and NaN through, as NaN.
     """
     cells = table.take(column)
     if pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type):

@@ -1,7 +1,9 @@
 """The models by name. Every model is one module of this package, named as `train.model.name` in params.yaml, with
 
-`build(config, shape)`, which returns a module whose `forward(values (B, T, F) float, mask (B, T) bool, True = a real step)` gives
-`(B, num_outputs)`, or `(B, T, num_outputs)` where `shape.per_step` asks for one output per step.
+    build(config, shape) -> nn.Module
+
+whose `forward(values (B, T, F) float, mask (B, T) bool, True: a real step)` gives `(B, num_outputs)`, or
+`(B, T, num_outputs)` where `shape.per_step` asks for one output per step.
 
 Its hyperparameters are a dataclass in stages/params/schema.py, which also says which tasks it fits.
 Importing this package does not import torch.
@@ -16,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shape:
-    """What data and task say of a network's size."""
+    """What data and task decide about a network's size."""
 
     num_features: int
     num_outputs: int
@@ -30,5 +32,5 @@ class Shape:
 
 
 def build(config: Any, shape: Shape) -> Any:
-    """The network that `config` (a model's dataclass of stages/params/loading.py) describes, with fresh weights on the CPU."""
+    """The network that `config` (a model's dataclass in stages/params/schema.py) describes, on the CPU, untrained."""
     return importlib.import_module(f"{__name__}.{config.name}").build(config, shape)

@@ -1,14 +1,15 @@
 """Temporal convolutions into a GRU that reads both ways: local motion first, then its context.
 
-The convolutions keep the number of steps ("same" padding), so an output per step stays at its step. Padding is set to zero again after
-each of them: what a convolution writes there would leak back into the real steps with the next one.
+The convolutions keep the number of steps ("same" padding), so an output per step stays at its step. The network sets
+the padding to zero after each of them: otherwise the next one mixes into real steps what this one wrote there.
 """
 
 import torch
 from torch import Tensor, nn
 
 from stages.models import Shape
-from stages.models.parts import Directions, Dropout, mean_and_max
+from stages.models.parts import Dropout, mean_and_max
+from stages.models.recurrent import Directions
 from stages.params.schema import ConvGRU
 
 

@@ -1,58 +1,15 @@
-"""What several models are made of: reading in both directions, and pooling, with the padding left out of both."""
+"""What several models share: dropout, the call of a recurrent layer under autocast, pooling over the real steps."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from stages.models.kernels import dropout, gru
-
-
-class Directions(nn.Module):
-    """x (B, T, F) -> (B, T, num_directions * H): one GRU stack per reading direction. Padding must follow the real steps.
-
-    Two stacks of `nn.GRU` rather than one with `bidirectional=True`: the second reads each sequence reversed within its own
-    length, so in both the padding comes after the last real step and can change nothing. A bidirectional `nn.GRU` would read
-    the padding first, and `PackedSequence`, the usual remedy, turns off cuDNN's persistent kernel.
-
-    GRU: Cho et al. 2014, arXiv:1406.1078.
-    """
-
-    def __init__(
-        self, num_features: int, hidden_size: int, num_layers: int, num_directions: int, dropout: float
-    ) -> None:
-        super().__init__()
-        between_layers = dropout if num_layers > 1 else 0.0  # nn.GRU warns about a dropout that has no place
-        self.stacks = nn.ModuleList(
-            nn.GRU(num_features, hidden_size, num_layers, batch_first=True, dropout=between_layers)
-            for _ in range(num_directions)
-        )
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        inputs = [x] if len(self.stacks) == 1 else [x, reverse_within_length(x, mask)]
-        if gru.is_supported(x):
-            states = gru.gru(inputs, self.stacks)
-        else:
-            states = [recurrent(stack, read)[0] for stack, read in zip(self.stacks, inputs, strict=True)]
-        if len(states) == 2:
-            states[1] = reverse_within_length(states[1], mask)
-        return torch.cat(states, dim=-1)
-
-
-def recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
-    """`stack(x, state)`, but in fp32 where autocast on CUDA asks for bf16.
-
-    torch hands fp16 to cuDNN's recurrent layers there, whatever was asked for (ATen, cudnn/AutocastRNN.cpp), and fp16 without a
-    scaled loss loses small gradients.
-    """
-    if x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
-        with torch.autocast("cuda", enabled=False):
-            return stack(x.float(), state)
-    return stack(x, state)
+from stages.models.kernels import dropout
 
 
 class Dropout(nn.Dropout):
-    """nn.Dropout, in less time on the CPU (where it draws other numbers than nn.Dropout does)."""
+    """nn.Dropout, in less time on the CPU, where it draws other numbers than nn.Dropout does."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and self.p > 0 and x.device.type == "cpu":
@@ -60,13 +17,16 @@ class Dropout(nn.Dropout):
         return super().forward(x)
 
 
-def reverse_within_length(values: Tensor, mask: Tensor) -> Tensor:
-    """(B, T, F) -> (B, T, F): the real steps of each sequence in reverse order, the padding left where it is."""
-    steps = torch.arange(values.shape[1], device=values.device)
-    source = torch.where(mask, mask.sum(dim=1, keepdim=True) - 1 - steps, steps)
-    rows = source + values.shape[1] * torch.arange(len(values), device=values.device).unsqueeze(1)
-    # A third of the time of a `gather`, which would take every number by an index of its own.
-    return values.flatten(0, 1).index_select(0, rows.flatten()).view_as(values)
+def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
+    """`stack(x, state)`, but in fp32 where autocast on CUDA asks for bf16.
+
+    torch hands fp16 to cuDNN's recurrent layers there, whatever autocast asks for (ATen, cudnn/AutocastRNN.cpp), and
+    fp16 without a scaled loss loses small gradients.
+    """
+    if x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
+        with torch.autocast("cuda", enabled=False):
+            return stack(x.float(), state)
+    return stack(x, state)
 
 
 def mean_over_steps(x: Tensor, mask: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
-"""Encoder and decoder LSTM: one reads the past, the other writes the future step by step, each step fed with the one before.
+"""Encoder and decoder LSTM: one reads the past, the other writes the future step by step from its own last output.
 
-While training, some of the decoder's inputs are the true values instead of its own (teacher forcing, Williams and Zipser 1989). Their
-share decays over the epochs (scheduled sampling, Bengio et al. 2015, arXiv:1506.03099), so that the network learns to live with its own
-errors. Which ones is drawn elsewhere, on the CPU, and handed in. Sequence to sequence: Sutskever et al. 2014, arXiv:1409.3215.
+In training, some of the decoder's inputs are the true values instead of its own outputs (teacher forcing, Williams and
+Zipser 1989). Their share decays over the epochs (scheduled sampling, Bengio et al. 2015, arXiv:1506.03099), so that the
+network learns to live with its own errors. The caller draws which inputs these are. Sequence to sequence: Sutskever et
+al. 2014, arXiv:1409.3215.
 
-`cell: manual` is the hand-written LSTM that a popular guide recommends over nn.LSTM: the same parameters, the same outputs to rounding.
+`cell: manual` is the hand-written LSTM that a popular guide recommends over nn.LSTM. It has the same parameters, and
+the same outputs up to rounding.
 """
 
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from stages.models import Shape
 from stages.models.kernels import decoder
-from stages.models.parts import Dropout, recurrent
+from stages.models.parts import Dropout, run_recurrent
 from stages.params.schema import Seq2Seq, TeacherForcing
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)
@@ -20,7 +22,7 @@ EXPONENTIAL_FLOOR = 0.01  # where an exponential decay towards 0 ends: a geometr
 
 
 class ManualLSTM(nn.LSTM):
-    """nn.LSTM (batch_first) with its step written out in Python: some 15 kernels a step where the library's has one call a sequence."""
+    """nn.LSTM (batch_first) with its step in Python: about 15 kernels a step; the library needs one call a sequence."""
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:  # type: ignore[override]
         if state is None:
@@ -46,9 +48,10 @@ PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class Seq2SeqNetwork(nn.Module):
-    """`forward(values (B, T, F), mask (B, T), teacher)` -> (B, H): the next H values of feature 0.
+    """`forward(values (B, T, F), mask (B, T), teacher_targets)` -> (B, H): the next H values of feature 0.
 
-    `teacher` (B, H): the true value where the decoder is to be fed with it in the step after, NaN where with its own; None: always its own.
+    `teacher_targets` (B, H): the true value where it is the decoder's next input, NaN where the decoder's own output
+    is; None: always its own.
     """
 
     def __init__(self, shape: Shape, *, hidden_size: int, num_layers: int, dropout: float, cell: str) -> None:
@@ -62,7 +65,7 @@ class Seq2SeqNetwork(nn.Module):
         self.head = nn.Linear(hidden_size, 1)
 
     def forward(self, values: Tensor, mask: Tensor, teacher_targets: Tensor | None = None) -> Tensor:
-        _, state = recurrent(self.encoder, values)
+        _, state = run_recurrent(self.encoder, values)
         decoder_input = values[:, -1, 0]  # windows are full: the last step is real
         if decoder.is_supported(self.decoder, decoder_input):
             return decoder.decode(
@@ -70,7 +73,7 @@ class Seq2SeqNetwork(nn.Module):
             )
         outputs = []
         for step in range(self.horizon):
-            states, state = recurrent(self.decoder, decoder_input[:, None, None], state)
+            states, state = run_recurrent(self.decoder, decoder_input[:, None, None], state)
             output = self.head(self.dropout(states[:, 0])).squeeze(1).to(values.dtype)
             outputs.append(output)
             decoder_input = output

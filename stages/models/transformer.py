@@ -1,7 +1,7 @@
 """Transformer encoder: linear embedding, learned positions, pre-norm blocks, mean over the real steps (or none).
 
 Encoder: Vaswani et al. 2017, arXiv:1706.03762; normalization before each sublayer: Xiong et al. 2020, arXiv:2002.04745.
-`blocks` is a plain list of `Block(x, mask) -> x`, so each call can be checkpointed as it is.
+`blocks` is a plain list of `Block(x, mask) -> x`, so each call can be checkpointed without a wrapper.
 """
 
 import torch
@@ -60,7 +60,8 @@ class TransformerNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.per_step = shape.per_step
-        # Each block's activations are computed again in the backward pass (Chen et al. 2016, arXiv:1604.06174). May change at any time.
+        # True: the backward pass computes each block's activations again (Chen et al. 2016, arXiv:1604.06174). It may
+        # change between any two steps.
         self.checkpoint_activations = checkpoint_activations
         self.embedding = nn.Linear(shape.num_features, hidden_size)
         self.positions = nn.Parameter(torch.randn(shape.max_steps, hidden_size) * 0.02)

@@ -38,7 +38,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages import files
-from stages.data import sequences, series
+from stages.data import Prepared, open_source
 from stages.data.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
 from stages.params import loading, parsing, schema
@@ -194,9 +194,9 @@ def dry_run(name: str, path: Path, choices: Choices) -> tuple[Choices, dict[str,
 def summarize(name: str, path: Path, choices: Choices) -> dict[str, Any]:
     """What preprocess would put into summary.json."""
     section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
-    if isinstance(section, schema.Series):
-        return series.summarize(series.prepare(path, section))
-    return sequences.summarize(sequences.prepare(path, section, per_step=choices["task"][0] == "detect"))
+    source = open_source(section.source)
+    prepared: Prepared = source.prepare(section, path.parent, per_step=choices["task"][0] == "detect")
+    return prepared.summary
 
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Attention among few steps: what `scaled_dot_product_attention` gives, and its gradients, in less time.
+"""Attention among few steps: computes what `scaled_dot_product_attention` does, and its gradients, in less time.
 
-For many small problems torch's kernel spends its time on going from one to the next. Batched products and pointwise operations over all of
-them took 0.5 of its time with 8 steps, 0.9 with 30 and as long with 64, forward and backward pass together; under bf16, for which torch's
-kernel is slow on the CPU, much less. They keep the attention itself, B heads T T numbers: hence MAX_STEPS.
+With many small problems torch's kernel spends its time on the way from one to the next. Batched products and pointwise
+operations over all of them took 0.5 of its time with 8 steps, 0.9 with 30 and as long with 64, forward and backward
+pass together, and much less under bf16, for which torch's kernel is slow on the CPU. They keep the attention weights,
+B * heads * T * T numbers: hence MAX_STEPS.
 
 Attention: Vaswani et al. 2017, arXiv:1706.03762. Shapes: B sequences, T steps, D width of a head.
 """
@@ -17,7 +18,7 @@ MAX_STEPS = 64
 
 
 def is_supported(qkv: Tensor) -> bool:
-    """Whether `Attention` can take qkv, and is the faster one. bf16 too: what it computes with is fp32 then. torch.compile has its own."""
+    """Whether `Attention` can take qkv and is faster. It takes bf16 and computes in fp32; torch.compile has its own."""
     return qkv.device.type == "cpu" and qkv.shape[1] <= MAX_STEPS and not torch.compiler.is_compiling()
 
 

@@ -1,14 +1,16 @@
-"""An LSTM that writes a sequence, fed with its own last output or a teacher's: what `nn.LSTM` called for each step gives, in less time.
+"""An LSTM that writes a sequence: computes what one call of `nn.LSTM` per step does, in less time.
 
-oneDNN, behind `nn.LSTM`, is made for whole sequences: for a single step, laying out the weights takes longer than the step. And autograd
-keeps some fifteen small operations a step, to go back through each. Here, as in gru.py, what the forward pass has settled is computed for
-all steps at once on the way back, and so are the weights' gradients. Both passes together took half of the time.
+The input of a step is the last output, or a true value (teacher forcing). oneDNN, behind `nn.LSTM`, is made for whole
+sequences: for a single step it takes longer to lay out the weights than to compute. And autograd records about fifteen
+small operations a step and goes back through each. Here, as in gru.py, the backward pass computes at once for all steps
+what the forward pass has settled, and the gradients of the weights. Both passes together took half of the time.
 
 The equations are those in torch's documentation of `nn.LSTM` (Hochreiter and Schmidhuber 1997, Neural Computation 9):
 
     i, f, o = sigmoid(W x + b + U h + c)      g = tanh(W x + b + U h + c)      c' = f c + i g      h' = o tanh(c')
 
-Shapes: S steps, B sequences, L layers, H hidden size. Time comes first, so that a step lies in one piece. The gates lie in nn.LSTM's order.
+Shapes: S steps, B sequences, L layers, H hidden size. Time comes first, so that a step lies in one piece. The gates are
+in nn.LSTM's order.
 """
 
 from typing import Any
@@ -22,7 +24,7 @@ from stages.models.kernels.gru import add_product, sigmoid_backward, tanh_backwa
 
 
 def is_supported(lstm: nn.LSTM, x: Tensor) -> bool:
-    """Whether `decode` can do it. Under autocast too: what it computes with is fp32 then."""
+    """Whether `decode` can take them. It works under autocast too, in fp32."""
     return x.device.type == "cpu" and type(lstm) is nn.LSTM
 
 
@@ -35,13 +37,14 @@ def decode(
     teacher_targets: Tensor | None,
     p: float,
 ) -> Tensor:
-    """fed (B,): the first input, state: (L, B, H) twice, teacher (B, S): what to feed after a step, NaN: the step's own -> outputs (B, S).
+    """Returns outputs (B, S).
 
-    p: probability of dropout before the head; between layers it is the LSTM's.
+    decoder_input (B,): the first input. state: hidden and cell, each (L, B, H). teacher_targets (B, S): the input after
+    each step, NaN: the step's own output. p: probability of dropout before the head; between layers it is the LSTM's.
     """
     (hidden, cell), L = (part.to(decoder_input.dtype) for part in state), lstm.num_layers
     _, B, H = hidden.shape
-    # NaN in every place: always its own.
+    # NaN in every place: the input is always the decoder's own output.
     teacher_targets = (
         decoder_input.new_full((num_steps, B), torch.nan) if teacher_targets is None else teacher_targets.t()
     )
@@ -57,8 +60,9 @@ def decode(
 
 
 class Decoder(torch.autograd.Function):
-    """fed (B,), hidden and cell (L, B, H), teacher (S, B), factors of dropout (S, B, H) and (S, L - 1, B, H) or None, the head's weight
-    (1, H) and bias (1,), then each layer's weight_ih, weight_hh, bias_ih, bias_hh -> outputs (S, B)."""
+    """decoder_input (B,), hidden and cell (L, B, H), teacher_targets (S, B), factors of dropout (S, B, H) and (S, L -
+    1, B, H) or None, the head's weight (1, H) and bias (1,), then each layer's weight_ih, weight_hh, bias_ih and
+    bias_hh -> outputs (S, B)."""
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
@@ -76,7 +80,7 @@ class Decoder(torch.autograd.Function):
     ) -> Tensor:
         (L, B, H), S = hidden.shape, len(teacher_targets)
         layers = [weights[4 * layer : 4 * layer + 4] for layer in range(L)]
-        # tanh(a) is 2 sigmoid(2 a) - 1, which is faster: g is doubled on its way to the sigmoid.
+        # tanh(a) is 2 sigmoid(2 a) - 1, which is faster, so g goes doubled into the sigmoid.
         twice = decoder_input.new_ones(4 * H)
         twice[2 * H : 3 * H] = 2
         into = [((w * twice[:, None]).t(), (u * twice[:, None]).t(), (b + c) * twice) for w, u, b, c in layers]
@@ -130,7 +134,7 @@ class Decoder(torch.autograd.Function):
         inputs, weights = rest[:L], rest[L:]
         weights_ih, weights_hh, projection = weights[::4], weights[1::4], head_weight[0]
 
-        # The derivatives by the gates, which lack only what comes from later steps: by c' (i, f, g) or by h' (o).
+        # The derivatives of c' by i, f and g, and of h' by o; they lack only the factor that comes from later steps.
         dgates = torch.empty_like(gates)
         i, f, g, o = gates.split(H, dim=3)
         di, df, dg, do = dgates.split(H, dim=3)

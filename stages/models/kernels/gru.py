@@ -1,24 +1,25 @@
-"""GRU layers: the numbers of `nn.GRU` from the parameters of `nn.GRU`, in less time.
+"""GRU layers: computes what `nn.GRU` does, from the parameters of `nn.GRU`, in less time.
 
-In: sequences and `nn.GRU` stacks. Out: what the stacks would give, and in training their gradients.
+In: sequences and `nn.GRU` stacks. Out: the stacks' states, and in training their gradients.
 
-`nn.GRU` has no fused kernel for training on the CPU: it runs, and then differentiates, many small operations per step. Here
+`nn.GRU` has no fused kernel for training on the CPU: it runs, and then differentiates, many small operations per step.
+Here
 
 - a step is one matrix product per direction and five pointwise operations for all directions, in place;
-- on the way back, all that the forward pass has settled is computed for many steps at once, which leaves three operations a step;
-- products that no step waits for (of the inputs, and for the gradients of weights and inputs) are made for many steps at once;
-- tanh(a) is 2 sigmoid(2 a) - 1: torch's tanh takes as long as the matrix product of a step, its sigmoid a sixth of that.
+- the backward pass computes for many steps at once what the forward pass has settled; three operations a step remain;
+- products that no step waits for (of inputs; for gradients of weights and inputs) are computed for many steps at once;
+- tanh(a) is 2 sigmoid(2 a) - 1: torch's tanh takes as long as the matrix product of a step, its sigmoid a sixth.
 
-Forward and backward pass together were 1.2 to 1.9 times as fast as `nn.GRU` on one thread, more where batches are small.
+Forward and backward pass together were 1.2 to 1.9 times as fast as `nn.GRU` on one thread, and more with small batches.
 
-The equations are those in torch's documentation of `nn.GRU` (Cho et al. 2014, arXiv:1406.1078, with the reset gate applied after the
-product), where m is the part of n that comes from the state h:
+The equations are those in torch's documentation of `nn.GRU` (Cho et al. 2014, arXiv:1406.1078, with the reset gate
+applied after the product), where m is the part of n that comes from the state h:
 
     r = sigmoid(W_r x + b_r + U_r h + c_r)      m  = U_n h + c_n
     z = sigmoid(W_z x + b_z + U_z h + c_z)      n  = tanh(W_n x + b_n + r m)
                                                 h' = n + z (h - n)
 
-Shapes: T steps, B sequences, D directions, F features, H hidden size. Time comes first, so that a step lies in one piece.
+Shapes: T steps, B sequences, D directions, F features, H hidden size. Time comes first: a step lies in one piece.
 """
 
 from collections.abc import Sequence
@@ -29,8 +30,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout
 
-# Steps are taken in chunks of about so many gate values, 2 MiB of float32: larger ones leave the cache, smaller ones make
-# inefficient matrix products. Measured from 2 ** 15 to 2 ** 21.
+# The number of gate values in a chunk of steps, 2 MiB of float32: larger chunks leave the cache, smaller ones make
+# matrix products inefficient. Measured from 2 ** 15 to 2 ** 21.
 CHUNK_VALUES = 2**19
 
 # grad * y * (1 - y) and grad * (1 - y * y) in one pass, into a given buffer.
@@ -44,11 +45,12 @@ def is_supported(x: Tensor) -> bool:
 
 
 def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> list[Tensor]:
-    """`[stack(x)[0] for x, stack in zip(inputs, stacks)]`: D times (B, T, F) -> D times (B, T, H), the last layer at each step.
+    """`[stack(x)[0] for x, stack in zip(inputs, stacks)]`: D times (B, T, F) -> D times (B, T, H).
 
-    The stacks run side by side, which halves the operations of two. They are alike but for their parameters: with `batch_first` and
-    bias, not `bidirectional`. The result equals that of `nn.GRU` up to rounding, with the same bits in every run, and can be
-    differentiated once. Dropout between the layers draws what `nn.GRU` would, as long as there are no more than two layers.
+    The stacks run side by side, which halves the operations of two. They differ in their parameters alone, and have
+    `batch_first` and a bias and are not `bidirectional`. The result equals that of `nn.GRU` up to rounding, has the
+    same bits in every run, and can be differentiated once. Dropout between the layers draws the numbers that `nn.GRU`
+    draws, as long as there are no more than two layers.
     """
     grus: list[Any] = list(stacks)
     first = grus[0]
@@ -64,10 +66,10 @@ def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> l
 
 
 class Layer(torch.autograd.Function):
-    """One layer in D directions: x (T, B, F), weight_ih, weight_hh, bias_ih and bias_hh, D of each -> D times (T, B, H).
+    """One layer in D directions: x (T, B, F), weight_ih, weight_hh, bias_ih, bias_hh, D of each -> D times (T, B, H).
 
-    The last dimension of `gates`, 4 H, holds n, r, z and m in this order: the input makes the first three, the state the last
-    three, so that either product goes into one slice.
+    The last dimension of `gates`, 4 H, holds n, r, z and m in this order: the input makes the first three, the state
+    the last three, so that either product goes into one slice.
     """
 
     @staticmethod
@@ -80,14 +82,14 @@ class Layer(torch.autograd.Function):
         states = xs[0].new_empty(T, B, D, H)
         gates: list[Tensor] = []  # one tensor per chunk: the allocator keeps small ones for the next batch
 
-        # n is doubled on its way to the sigmoid, hence the factors of 2.
+        # n goes doubled into the sigmoid (see tanh above), hence the factors of 2.
         biases = zip(biases_ih, biases_hh, strict=True)
         bias = torch.stack([torch.cat([2 * b[2 * H :], b[: 2 * H] + c[: 2 * H], c[2 * H :]]) for b, c in biases])
         minus_one = states.new_tensor(-1.0)
         into_n, into_rz = [w[2 * H :].t() for w in weights_ih], [w[: 2 * H].t() for w in weights_ih]
         recurrent = [w.t() for w in weights_hh]
 
-        # Views are made for all steps at once: one at a time, they would cost as much as the arithmetic of a small step.
+        # All steps' views at once: made one at a time, they cost as much as the arithmetic of a small step.
         h_joint = states.unbind(0)
         h_of = [states[:, :, d].unbind(0) for d in directions]
         h_before = torch.zeros_like(h_joint[0])
@@ -131,7 +133,7 @@ class Layer(torch.autograd.Function):
         chunk = span_length(T, B * D * 4 * H)
 
         dgates = states.new_empty(chunk, B, D, 4 * H)
-        # Slot i + 1 is for step i of the chunk, slot 0 for the step before the chunk, from which the next chunk goes on.
+        # Slot i + 1 is for step i of the chunk, slot 0 for the step before it, where the next chunk goes on.
         dh = states.new_empty(chunk + 1, B, D, 1, H)
         scratch = states.new_empty(chunk, B, D, H)
         dgates_joint = dgates.view(chunk, B, D, 4, H).unbind(0)

@@ -1,0 +1,168 @@
+"""What the sources `sequences` and `rally` share: sequences as arrays, their gaps filled, standardized, summarized.
+
+N sequences, T steps of the longest one, F features. values (N, T, F) are float32, and zero after a sequence's end.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stages.data.splits import SPLITS, chunks
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A whole table, or a whole simulation."""
+
+    values: np.ndarray  # (N, T, F) float32
+    lengths: np.ndarray  # (N,) int32
+    labels: np.ndarray  # (N,) int64, indices into classes; (N, T) where every step has one
+    ids: np.ndarray  # (N,) text
+    splits: np.ndarray | None  # (N,) text: the table's own column; None where it has none
+    classes: tuple[Any, ...]
+    features: tuple[str, ...]
+    num_filled: int  # cells that were empty and are interpolated
+
+    @property
+    def has_label_per_step(self) -> bool:
+        return self.labels.ndim == 2
+
+    @property
+    def padding_mask(self) -> np.ndarray:
+        """(N, T) bool: True after a sequence's end."""
+        mask: np.ndarray = np.arange(self.values.shape[1])[None, :] >= self.lengths[:, None]
+        return mask
+
+
+@dataclass(frozen=True)
+class PreparedSequences:
+    """Sequences, standardized, and their splits (see stages/data/__init__.py: Prepared)."""
+
+    sequences: Sequences
+    groups: np.ndarray  # (N,) equal for equal sequences
+    parts: dict[str, np.ndarray]  # split -> sorted sequence numbers
+    mean: np.ndarray  # (F,) of the training split
+    std: np.ndarray  # (F,)
+    table: Path | None
+
+    def arrays(self, split: str) -> dict[str, np.ndarray]:
+        rows, sequences = self.parts[split], self.sequences
+        return {
+            "values": sequences.values[rows],
+            "lengths": sequences.lengths[rows],
+            "targets": sequences.labels[rows],
+            "ids": sequences.ids[rows],
+        }
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        sequences, groups, parts = self.sequences, self.groups, self.parts
+        after_end, classes = sequences.padding_mask, [str(label) for label in sequences.classes]
+        counts = {}
+        for name, rows in parts.items():
+            labels = (
+                sequences.labels[rows][~after_end[rows]] if sequences.has_label_per_step else sequences.labels[rows]
+            )
+            counts[name] = np.bincount(labels, minlength=len(classes)).tolist()
+        _, first, group, group_sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+        split = np.zeros(len(groups), dtype=np.int8)
+        for number, name in enumerate(SPLITS):
+            split[parts[name]] = number
+        other_label = sequences.labels != sequences.labels[first][group]
+        if sequences.has_label_per_step:
+            other_label = other_label.any(axis=1)
+        return {
+            "num_sequences": len(sequences.ids),
+            "num_per_split": {name: len(rows) for name, rows in parts.items()},
+            "num_per_class": {name: dict(zip(classes, counts[name], strict=True)) for name in parts},
+            "num_duplicates": int(len(groups) - len(group_sizes)),
+            "num_duplicates_with_other_label": int(other_label.sum()),
+            "num_filled": sequences.num_filled,
+            "num_duplicates_across_splits": int((split != split[first][group]).sum()),
+            "classes": list(sequences.classes),
+            "features": list(sequences.features),
+            "mean": self.mean.tolist(),
+            "std": self.std.tolist(),
+            "min_steps": int(sequences.lengths.min()),
+            "max_steps": int(sequences.lengths.max()),
+        }
+
+    @property
+    def message(self) -> str:
+        summary = self.summary
+        counts = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
+        message = (
+            f"{summary['num_sequences']:,} sequences of up to {summary['max_steps']} steps, "
+            f"{len(summary['classes'])} classes; {counts}"
+        )
+        if summary["num_filled"]:
+            message += f"; {summary['num_filled']:,} empty cells interpolated"
+        if crossing := summary["num_duplicates_across_splits"]:
+            message += (
+                f"\nwarning: {crossing} sequences of val and test also stand in another split, "
+                "because the table's own split column says so"
+            )
+        return message
+
+
+def prepared(
+    sequences: Sequences, groups: np.ndarray, parts: dict[str, np.ndarray], table: Path | None
+) -> PreparedSequences:
+    """Standardize `sequences`, in place, by the statistics of the training split."""
+    mean, std = statistics_of(sequences, parts["train"])
+    standardize(sequences, mean, std)
+    return PreparedSequences(sequences, groups, parts, mean, std, table)
+
+
+def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (F,) over the real steps of the sequences `rows`; a feature that never changes gets
+    1."""
+    num_steps = int(sequences.lengths[rows].sum())
+    mean = np.zeros(len(sequences.features))
+    variance = np.zeros(len(sequences.features))
+    after_end = sequences.padding_mask
+    for chunk in chunks(len(rows), sequences.values):  # padding is zero: it adds nothing to a sum
+        mean += sequences.values[rows[chunk]].sum(axis=(0, 1), dtype=np.float64) / num_steps
+    for chunk in chunks(len(rows), sequences.values):
+        deviation = sequences.values[rows[chunk]] - mean.astype(np.float32)
+        deviation[after_end[rows[chunk]]] = 0.0
+        variance += np.square(deviation).sum(axis=(0, 1), dtype=np.float64) / num_steps
+    std = np.sqrt(variance)
+    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
+
+
+def standardize(sequences: Sequences, mean: ArrayLike, std: ArrayLike) -> None:
+    """In place; the padding stays zero."""
+    after_end, mean, std = sequences.padding_mask, np.asarray(mean), np.asarray(std)
+    for chunk in chunks(len(sequences.values), sequences.values):
+        values = sequences.values[chunk]
+        values -= mean.astype(np.float32)
+        values /= std.astype(np.float32)
+        values[after_end[chunk]] = 0.0
+
+
+def interpolate(column: np.ndarray, lengths: np.ndarray) -> tuple[int, np.ndarray]:
+    """Fill NaN in one feature's values (N, T) in place: linearly between the neighbours in the sequence, at its ends
+    with the nearest value.
+
+    Returns how many cells it filled, and the numbers of the sequences that have no value to fill from.
+    """
+    num_steps = column.shape[1]
+    steps = np.arange(num_steps)
+    real = steps[None, :] < lengths[:, None]
+    empty = np.isnan(column) & real
+    rows = np.flatnonzero(empty.any(axis=1))
+    known = ~empty[rows] & real[rows]
+    has_any = known.any(axis=1)
+    without_any, rows, known = rows[~has_any], rows[has_any], known[has_any]
+    before = np.maximum.accumulate(np.where(known, steps, -1), axis=1)
+    after = np.minimum.accumulate(np.where(known, steps, num_steps)[:, ::-1], axis=1)[:, ::-1]
+    before, after = np.where(before < 0, after, before), np.where(after == num_steps, before, after)
+    part, each = column[rows], np.arange(len(rows))[:, None]
+    weight = (steps - before) / np.maximum(after - before, 1)
+    filled = part[each, before] * (1 - weight) + part[each, after] * weight
+    column[rows] = np.where(empty[rows], filled, part)
+    return int(empty[rows].sum()), without_any
