@@ -307,7 +307,18 @@ def iso(times: np.ndarray) -> np.ndarray:
 
 
 def write_arrays(folder: Path, windows: Windows) -> dict[str, str]:
-    """Write the five arrays of every split; return their sha256 by path relative to `folder`."""
+    """Write the five arrays of every split; return their sha256 by path relative to `folder`.
+
+    Raises ValueError for a split in which the target never changes: persistence makes no error there, so nothing can be
+    scored against it.
+    """
+    unchanged = np.float32(-windows.mean[0] / windows.std[0])  # no change, standardized
+    for name, part in windows.parts.items():
+        if (part.targets == unchanged).all():
+            raise ValueError(
+                f"column {windows.features[0]!r} never changes in the time of {name}, so no forecast can be scored; "
+                "choose another target or split"
+            )
     digests: dict[str, str] = {}
     for name, part in windows.parts.items():
         arrays = {

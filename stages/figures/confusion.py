@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 from stages.figures.drawing import blank, counted, plain
 
-MAX_NUMBERED_CLASSES = 30  # beyond, a confusion matrix gets no number per cell
+MAX_NUMBERED_CLASSES = 30  # with more classes the cells are too small for numbers
 MAX_MATRIX_INCHES = 9.0
 
 
 def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> "Figure":
-    """`cells` (C, C) counts with true classes as rows. Colours show the share of the row, numbers the count.
+    """`cells` (C, C) are counts with true classes as rows. Colours show the share of the row, numbers the count.
 
-    With more than 30 classes the labels are thinned and the most frequent confusions are listed in place of the numbers.
+    With more than 30 classes some labels are left out, and a list of the most frequent confusions replaces the numbers.
     """
     from matplotlib.colors import PowerNorm
 
@@ -35,7 +35,7 @@ def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str
         draw_confused(lower, listed, names)
     axes = upper.subplots()
     shares = np.array([[cell / max(sum(row), 1) for cell in row] for row in cells])
-    # Among many classes a confusion is a small share of its row: in plain proportion it would be white.
+    # With many classes a confusion is a small share of its row, and white on a linear scale.
     image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1 if is_numbered else 0.4, vmin=0, vmax=1))
     step = 1 if is_numbered else -(-len(names) * 16 // int(100 * size))  # a label needs 0.16 inches
     ticks = range(0, len(names), step)

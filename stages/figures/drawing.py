@@ -1,6 +1,6 @@
-"""What every picture shares: paper, text, colours, and the PNG file.
+"""What all pictures share: an empty figure, text, colours, axes, and the PNG file.
 
-matplotlib is imported inside the functions, because stages that draw nothing must not wait for it.
+matplotlib is imported inside the functions, so that stages that draw nothing do not wait for it.
 """
 
 import io
@@ -20,12 +20,12 @@ DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green"}
 
 
 def png_bytes(figure: "Figure") -> bytes:
-    """`figure` as a PNG file. The same figure gives the same bytes every time: no date, no version of matplotlib in it."""
+    """`figure` as a PNG file, without a date or matplotlib's version: the same figure gives the same bytes."""
     file = io.BytesIO()
     with warnings.catch_warnings():
-        # matplotlib's font lacks some scripts and draws boxes, with a warning per sign; the tables beside the picture hold the names
+        # matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        # Constrained layout comes to another place on every run, and its first is the best: later ones push labels over the edge.
+        # Constrained layout moves things in every run. The first is the best: later ones push labels over the edge.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
@@ -51,7 +51,7 @@ def blank(width: float, height: float) -> "Figure":
 
 
 def plain(text: Any, limit: int = 80) -> str:
-    """`text` on one line of at most `limit` characters, which matplotlib will not read as a formula."""
+    """`text` on one line of at most `limit` characters, with `$` escaped: matplotlib would read a formula."""
     line = " ".join(str(text).split())
     return (line if len(line) <= limit else line[: limit - 1] + "…").replace("$", r"\$")
 

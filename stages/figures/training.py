@@ -18,16 +18,14 @@ VRAM = {"peak_allocated_mib": "allocated", "peak_reserved_mib": "reserved", "pro
 def page(workload: str, runs: Sequence[Mapping[str, Any]]) -> "Figure":
     """One workload's trainings: losses and score of all devices together, then seconds per epoch and memory of each.
 
-    A run is {label, device, history, score, timings, absent, metrics}: the rows of history.csv and timings.csv as numbers, None where a
-    cell is empty, and the reasons of what is absent.
+    A run is {label, device, history, score, timings, missing_reasons, metrics}: `history` and `timings` are the rows of
+    history.csv and timings.csv as numbers (None where a cell is empty), `missing_reasons` says why a value is absent.
     """
     figure = blank(12, 3.9 + 3.1 * len(runs))
     grid = figure.subplots(1 + len(runs), 2, squeeze=False)
     losses, scores = grid[0]
     for index, run in enumerate(runs):
-        width = (
-            1.5 if index == len(runs) - 1 else 3.5
-        )  # devices come to nearly the same curve: one shows below the other
+        width = 1.5 if index == len(runs) - 1 else 3.5  # the devices' curves nearly coincide: one shows below the other
         draw_curve(losses, run, "history", "train_loss", f"train, {run['label']}", linewidth=width)
         draw_curve(losses, run, "history", "val_loss", f"val, {run['label']}", linewidth=width, linestyle="--")
         draw_scores(scores, run, width)
@@ -63,8 +61,8 @@ def draw_scores(axes: "Axes", run: Mapping[str, Any], width: float) -> None:
 
 
 def draw_seconds(axes: "Axes", run: Mapping[str, Any]) -> None:
-    """A dot per epoch and a box of those that count. The axis fits these: a warm-up epoch beyond it is written at the edge."""
-    elsewhere = [row for row in run["timings"] if row.get("is_elsewhere")]  # where memory ran out, and the CPU went on
+    """A dot per epoch and a box of those that count. The axis fits these; a warm-up epoch beyond it is written at its edge."""
+    elsewhere = [row for row in run["timings"] if row.get("is_elsewhere")]  # the CPU went on after memory ran out
     apart = [row for row in run["timings"] if row["is_warmup"] or row in elsewhere]
     warmup = epochs_of(apart, "epoch_seconds")
     epochs, seconds = epochs_of([row for row in run["timings"] if row not in apart], "epoch_seconds")
@@ -103,7 +101,7 @@ def draw_seconds(axes: "Axes", run: Mapping[str, Any]) -> None:
 
 
 def draw_memory(axes: "Axes", run: Mapping[str, Any]) -> None:
-    """VRAM on a GPU, else the process's memory; what is absent stands there with its reason."""
+    """VRAM on a GPU, else the process's memory; a note gives the reason for what was not measured."""
     columns = VRAM if run["device"] == "cuda" else {"peak_rss_mib": "process (RAM)"}
     for (key, name), style in zip(columns.items(), ("-", "--", ":"), strict=False):
         _, values = epochs_of(run["timings"], key)
