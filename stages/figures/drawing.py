@@ -1,25 +1,24 @@
-"""What all pictures share: an empty figure, text, colours, axes, and the PNG file.
-
-matplotlib is imported inside the functions, so that stages that draw nothing do not wait for it.
-"""
+"""What all pictures share: an empty figure, text, colours, axes, and the PNG file."""
 
 import io
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from stages import files
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DPI = 110
 NETWORK, LINE_STYLES = "tab:orange", ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green"}
 
 
-def png_bytes(figure: "Figure") -> bytes:
+def png_bytes(figure: Figure) -> bytes:
     """`figure` as a PNG file, without a date or matplotlib's version: the same figure gives the same bytes."""
     file = io.BytesIO()
     with warnings.catch_warnings():
@@ -32,7 +31,7 @@ def png_bytes(figure: "Figure") -> bytes:
     return file.getvalue()
 
 
-def save(figure: "Figure", path: Path) -> bytes:
+def save(figure: Figure, path: Path) -> bytes:
     """Write `figure` as a PNG file; return what was written, because drawing takes long."""
     content = png_bytes(figure)
     with files.replacing(path) as temporary:
@@ -40,11 +39,8 @@ def save(figure: "Figure", path: Path) -> bytes:
     return content
 
 
-def blank(width: float, height: float) -> "Figure":
+def blank(width: float, height: float) -> Figure:
     """An empty figure of inches that belongs to no window and no global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -64,16 +60,12 @@ def short_seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 1000 else f"{seconds:.3g} s"
 
 
-def whole_numbers(axes: "Axes") -> None:
+def whole_numbers(axes: Axes) -> None:
     """Ticks of the x axis at whole numbers: there is no epoch 2.5."""
-    from matplotlib.ticker import MaxNLocator
-
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def dated(axes: "Axes") -> None:
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
+def dated(axes: Axes) -> None:
     locator = AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))

@@ -4,13 +4,12 @@ Shapes: K sequences, T steps, F features, C classes.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
 from stages.tasks.detect import match_steps
@@ -37,7 +36,7 @@ def events(
     titles: Sequence[str],
     features: Sequence[str] = (),
     tolerance: int = 2,
-) -> "Figure":
+) -> Figure:
     """K sequences, each on a timeline: the signals in grey, the actual events, the predicted ones, the probabilities.
 
     `values` are (T, F) each, NaN where a signal is missing; labels (T,) of single steps, 0 for no event; probabilities
@@ -70,7 +69,7 @@ def events(
     return figure
 
 
-def draw_lanes(axes: "Axes", truth: Events, found: Events, pairs: list[tuple[int, int]]) -> str:
+def draw_lanes(axes: Axes, truth: Events, found: Events, pairs: list[tuple[int, int]]) -> str:
     """Actual events above predicted ones, pairs joined by a line, the rest ringed; returns the counts in words."""
     lanes, alone = {"actual": (2.2, truth), "predicted": (1.4, found)}, []
     for number, other in pairs:
@@ -102,7 +101,7 @@ def matched(truth: Events, found: Events, tolerance: int) -> list[tuple[int, int
     return pairs
 
 
-def draw_signals(axes: "Axes", values: np.ndarray, features: Sequence[str]) -> None:
+def draw_signals(axes: Axes, values: np.ndarray, features: Sequence[str]) -> None:
     num_features = values.shape[1]
     for index in range(num_features):
         # Darkest first, and a style of its own: greys alone are hard to tell apart.
@@ -124,8 +123,6 @@ def class_style(label: int) -> dict[str, Any]:
 
 
 def event_legend(shown: list[int], classes: Sequence[Any]) -> list[Any]:
-    from matplotlib.lines import Line2D
-
     most = 22
     handles = [
         Line2D([], [], linestyle="", label=plain(classes[label], 24), **class_style(label)) for label in shown[:most]

@@ -4,13 +4,11 @@ Shapes: M windows, H steps ahead.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 
 from stages.figures.drawing import LINE_STYLES, NETWORK, blank, counted, dated, plain, whole_numbers
 from stages.tasks.forecast import ROUNDING
@@ -22,11 +20,11 @@ BAND_WINDOWS, MIN_BAND_WINDOWS = 500, 20
 
 def forecast(
     times: Sequence[str], anchors: np.ndarray, actual: np.ndarray, forecasts: Mapping[str, np.ndarray], title: str
-) -> "Figure":
+) -> Figure:
     """The last step of every forecast over the test period and close up at its end, and the error by step ahead.
 
     `times` (M,) ISO text and `anchors` (M,) are the time and the level when a forecast was made (its last known step),
-    in order of time; `actual` and each of `forecasts` are (M, H) levels: that of the `network`, the others are baselines.
+    in order of time; `actual` and each of `forecasts` are (M, H) levels: one is the `network`, the others are baselines.
     A forecast is drawn at the time when it was made: what was known, predicted and observed stand above each other.
     """
     import pandas as pd
@@ -70,7 +68,7 @@ def forecast(
 
 
 def draw_levels(
-    axes: "Axes",
+    axes: Axes,
     when: np.ndarray,
     chosen: slice,
     lines: Lines,
@@ -91,7 +89,7 @@ def draw_levels(
 
 
 def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """5% and 95% quantile (M,) of the last 500 errors known when a forecast was made; NaN while fewer than 20 are known.
+    """5% and 95% quantile (M,) of the last 500 errors known when a forecast was made; NaN while there are fewer than 20.
 
     Empirical prediction interval of Williams and Goodman 1971 (J. American Statistical Association 66). `errors` (M,)
     are actual minus predicted, `num_steps` after their forecast. Windows are at least one step apart, so the error of a
@@ -113,7 +111,7 @@ def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
     ]
 
 
-def draw_errors_by_step(part: "SubFigure", errors: Mapping[str, np.ndarray], baselines: list[str]) -> None:
+def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray], baselines: list[str]) -> None:
     """Left the mean absolute error (H,) by step ahead; right the same relative to the first baseline, where small
     differences show."""
     left, right = part.subplots(1, 2)

@@ -1,15 +1,13 @@
 """A score against the noise of a simulation."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from matplotlib.figure import Figure
 
 from stages.figures.drawing import blank, plain
 
 
-def noise(levels: Sequence[float], scores: Sequence[float], title: str) -> "Figure":
+def noise(levels: Sequence[float], scores: Sequence[float], title: str) -> Figure:
     """Macro event F1 against the noise of the signals, in pixels."""
     figure = blank(8, 4.8)
     axes = figure.subplots()

@@ -65,7 +65,8 @@ def circumstances(rows: Sequence[Row]) -> str:
     machines = " and ".join(dict.fromkeys(row["measured_on"] for row in rows))
     devices = ", ".join(dict.fromkeys(f"{row['device']}: {row['device_name']}" for row in rows))
     versions = " and ".join(dict.fromkeys(row["torch"] for row in rows))
-    return f"Measured {' to '.join(dict.fromkeys((days[0], days[-1])))} on {machines} ({devices}), with PyTorch {versions}."
+    when = " to ".join(dict.fromkeys((days[0], days[-1])))
+    return f"Measured {when} on {machines} ({devices}), with PyTorch {versions}."
 
 
 def metrics(rows: Sequence[Row]) -> list[Row]:
@@ -87,7 +88,7 @@ def by_device(rows: Sequence[Row], key: str) -> list[tuple[Row, str]]:
 def records(rows: Sequence[Row]) -> tuple[list[tuple[str, str]], list[tuple[str, ...]]]:
     """Columns (title, CSS class) and lines of a table of dicts; its columns are all their keys, in order of appearance.
 
-    A column of numbers, or of their text as a CSV has it, is shortened. The first column names the row and stays as it is.
+    A column of numbers, or of their text as in a CSV, is shortened. The first column names the row and stays as it is.
     """
     columns, contents = [], []
     for index, key in enumerate(dict.fromkeys(key for row in rows for key in row)):

@@ -7,7 +7,7 @@ MAX_ITEMS = 30  # of a list or a group in one cell
 
 
 def readable(value: Any) -> str:
-    """A setting. Empty where there is none; a long list or group is cut, and says how much is left out."""
+    """A setting. Empty for None; a long list or group is cut, and says how much is left out."""
     match value:
         case None:
             return ""
@@ -28,7 +28,7 @@ def readable(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """A measured value: whole numbers with every digit, others with four significant ones. Empty where there is none."""
+    """A measured value: whole numbers with every digit, others with four significant ones. Empty for None."""
     if not isinstance(value, float):
         return readable(value)
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:#.4g}"

@@ -2,7 +2,7 @@
 
 Shapes: outputs (B, T, C) logits with class 0 for "no event", targets and predictions (B, T) int64.
 
-A predicted event counts as right where an actual one of its class lies within TOLERANCE frames and is not taken by another
+A predicted event counts as right where an actual one of its class lies within TOLERANCE frames and matches no other
 prediction (one-to-one matching). Onset and sound event detection are scored this way: Mesaros et al. 2016, "Metrics for
 Polyphonic Sound Event Detection", section 3.2.
 """
@@ -144,7 +144,8 @@ def predict(outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 def on_cpu(predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Predictions and targets, 0 in the padding."""
-    return tuple(labels.masked_fill(~mask, 0).cpu().numpy() for labels in (predictions, targets))  # type: ignore[return-value]
+    predictions, targets = (labels.masked_fill(~mask, 0).cpu() for labels in (predictions, targets))
+    return predictions.numpy(), targets.numpy()
 
 
 def events(labels: np.ndarray, number: int) -> np.ndarray:

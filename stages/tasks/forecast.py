@@ -1,8 +1,9 @@
 """Forecast: the next H steps of a series, beside two forecasts that cost nothing.
 
-Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the transformed target, standardized); levels (N, H) in the
-target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the same windows. Skill is
-1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is perfect (Murphy 1988).
+Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the transformed target, standardized); levels (N, H)
+in the target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the same
+windows. Skill is 1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is perfect (Murphy
+1988).
 """
 
 from typing import Any
@@ -36,7 +37,7 @@ class Task:
         return outputs
 
     def score(self, predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> float:
-        """Skill of the mean absolute error, on the summed changes (of log returns: what the price has gained so far)."""
+        """Skill of the mean absolute error, on the summed changes (of log returns: the gain so far)."""
         found, actual = ((part * self.std + self.mean).cumsum(dim=1) for part in (predictions, targets))
         return (1 - (found - actual).abs().mean() / actual.abs().mean()).item()
 
@@ -77,17 +78,17 @@ class Task:
 
 
 def levels(steps: np.ndarray, anchors: np.ndarray, kind: str) -> np.ndarray:
-    """The path (N, H) that `steps` (N, H), in the transform's own unit, take from `anchors` (N,): the way back from the transform."""
+    """Levels (N, H) from `steps` (N, H), in the transform's unit, and `anchors` (N,): the inverse of the transform."""
     path = np.cumsum(steps, axis=1, dtype=np.float64)
     return anchors[:, None] * np.exp(path) if kind == "log-return" else anchors[:, None] + path
 
 
 def linear_forecast(train_values: np.ndarray, train_targets: np.ndarray, test_values: np.ndarray) -> np.ndarray:
-    """Forecasts (M, H) float64 of an autoregression of order T, fitted to each of the H targets by ordinary least squares.
+    """Forecasts (M, H) float64 of an autoregression of order T, fitted to each of the H targets by least squares.
 
-    Inputs are train_values (N, T, F), of which the target's own past (feature 0) and a constant are used, train_targets (N, H) and
-    test_values (M, T, F). One regression per target step is the "direct" forecast of Marcellino, Stock and Watson (2006),
-    Journal of Econometrics 135, 499-526.
+    Inputs are train_values (N, T, F), of which the target's own past (feature 0) and a constant are used, train_targets
+    (N, H) and test_values (M, T, F). One regression per target step is the "direct" forecast of Marcellino, Stock and
+    Watson (2006), Journal of Econometrics 135, 499-526.
     """
 
     def design(values: np.ndarray) -> np.ndarray:
@@ -113,7 +114,7 @@ def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarr
     """95% interval of the skill by a moving-block bootstrap over time (Kuensch 1989), seeded.
 
     Neighbouring windows share most of their steps, so their errors move together; blocks of sqrt(N) windows keep that.
-    None where persistence makes no error in a resample, which then has no skill: the series changes in few windows only.
+    None where persistence makes no error in some resample, which then has no skill: the series changes in few windows.
     """
     own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
     size = max(1, round(len(own) ** 0.5))
