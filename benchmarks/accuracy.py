@@ -92,7 +92,8 @@ def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[floa
         model.load_state_dict(trainer.best_weights)
     test = splits["test"]
     outputs = loop.predict_outputs(model, test.batches(sequential_indices(test), 1024))
-    return task.score(task.predict(outputs), test.tensors["targets"], test.tensors["mask"]), seconds
+    targets, mask = test.tensors["targets"], test.tensors["mask"]
+    return task.score(task.predict(outputs, mask), targets, mask), seconds
 
 
 def prepare_seed(workload: str, params: Workload, seed: int, folder: Path) -> PreparedSequences:

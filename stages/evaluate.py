@@ -154,7 +154,8 @@ def scores_by_noise(
         )
         batches = oom.batches(split, sequential_indices(split), BATCH_SIZE)
         outputs = loop.predict_outputs(model, batches, oom).cpu()
-        score = task.score(task.predict(outputs), targets, split.tensors["mask"])
+        mask = split.tensors["mask"]
+        score = task.score(task.predict(outputs, mask), targets, mask)
         found[f"{task.score_name}_at_noise_{factor * params.noise:g}px"] = score
     return found
 
@@ -162,6 +163,7 @@ def scores_by_noise(
 def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[Path]:
     """Write all of it; return what MLflow gets a copy of."""
     from stages.figures import drawing, noise, training
+    from stages.figures.results import draw_result
 
     out, task = job.folder, open_task(job.params.task, job.summary)
     score = task.score_name
@@ -175,7 +177,7 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
     files.write_table(out / "predictions.csv", result.predictions)
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {job.summary['num_per_split']['test']:,} test sequences"
     pictures = {
-        "result": result.draw(title),
+        "result": draw_result(job.params.task, result.picture, title),
         "training": training.page(job.workload, [files.read_run(job.workload, job.device)]),
     }
     if by_noise := noise_curve(result.metrics, score, job.params):

@@ -67,8 +67,8 @@ class Predictor:
         from stages.tasks import detect
 
         sequences, outputs = self.outputs_for_sequences(table)
-        predictions = detect.predict(outputs).numpy()
-        predictions[np.arange(predictions.shape[1]) >= sequences.lengths[:, None]] = 0
+        mask = torch.arange(outputs.shape[1])[None, :] < torch.from_numpy(sequences.lengths)[:, None]
+        predictions = detect.predict(outputs, mask).numpy()
         rows, steps = np.nonzero(predictions)
         numbers = predictions[rows, steps]
         columns = schema.Columns(**self.columns())

@@ -528,22 +528,23 @@ def test_epochs_on_another_device_count_for_nothing_but_the_whole():
 def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
     """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
     from flows.repro import results_lines
-    from stages import compare
-    from stages.figures import overview, report, training
+    from stages.comparing.verdict import verdict
+    from stages.figures import comparison, overview, report, training
 
     more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "summary_lines": {}}
     untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}
     gpu = {**make_row(device="cuda"), **more, **untimed}
     cpu = {**make_row(), **more, "finished_on": "cpu", "epochs": [1.0, 2.0]}
-    message = compare.verdict([cpu, gpu])
+    message = verdict([cpu, gpu])
     assert (
         message == "sign: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
     )
     relieved = {**make_row(device="cuda"), **more, "epochs": [1.0, 2.0], "out_of_memory": ["smaller parts"]}
-    assert compare.verdict([cpu, relieved]).endswith("because memory ran out while training on cuda.")
-    lines = compare.markdown([cpu, gpu], [message]).splitlines()
+    assert verdict([cpu, relieved]).endswith("because memory ran out while training on cuda.")
+    lines = comparison.markdown([cpu, gpu], [message]).splitlines()
     assert "| 0.250 | 1,564 |" in lines[2] and "| none | none |" in lines[3]
-    assert report.comparison([cpu, gpu]).count(">none<") == 2
+    report.write_report(tmp_path / "report.html", [cpu, gpu], [message], {})
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count(">none<") == 2
     (tmp_path / "compare.json").write_text(json.dumps({"rows": [cpu, gpu]}))
     assert " none " in results_lines(tmp_path / "compare.json", {})[2]
     labels = [text.get_text() for axes in overview.summary([cpu, gpu]).axes for text in axes.texts]

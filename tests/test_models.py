@@ -72,7 +72,9 @@ def test_every_combination_overfits_ten_samples(task_name: str, model_name: str)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
-    assert task.score(task.predict(model(values, mask)), targets, mask) > (0.8 if task_name == "forecast" else 0.999)
+    assert task.score(task.predict(model(values, mask), mask), targets, mask) > (
+        0.8 if task_name == "forecast" else 0.999
+    )
 
 
 @combined
@@ -198,7 +200,19 @@ def test_an_event_is_the_peak_of_its_probability():
     logits[0, :, 0] = 0.0
     logits[0, 3:6, 1] = torch.tensor([2.0, 3.0, 1.0])  # one hit, seen over three frames
     logits[0, 8, 2] = -1.0  # less likely than nothing
-    assert detect.predict(logits).tolist() == [[0, 0, 0, 0, 1, 0, 0, 0, 0]]
+    mask = torch.ones(1, 9, dtype=torch.bool)
+    assert detect.predict(logits, mask).tolist() == [[0, 0, 0, 0, 1, 0, 0, 0, 0]]
+
+
+def test_an_output_for_padding_hides_no_event():
+    logits = torch.full((2, 7, 3), -5.0)
+    logits[:, :, 0] = 0.0
+    logits[0, 4, 1] = 2.0  # a hit in the last real frame
+    logits[0, 5:, 1] = 3.0  # the padding, where an output means nothing
+    logits[1, 3, 2], logits[1, 6, 2] = 2.0, 3.0
+    mask = torch.arange(7)[None, :] < torch.tensor([5, 7])[:, None]
+    task = open_task("detect", SUMMARIES["detect"])
+    assert task.predict(logits, mask).tolist() == [[0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 2, 0, 0, 2]]
 
 
 def test_forecast_scores_of_literal_levels():
@@ -225,6 +239,16 @@ def test_skill_comes_with_an_interval_that_holds_it():
     assert low == high == 0
 
 
+def test_a_step_or_a_series_without_an_error_of_persistence_has_no_skill():
+    actual = np.array([[11.0, 10.0], [9.0, 10.0], [12.0, 10.0]])
+    forecasts = {"network": actual + 1, "persistence": np.full((3, 2), 10.0)}
+    assert [row["skill"] for row in forecast.by_step(forecasts, actual)] == [1 - 1 / (4 / 3), None]
+    assert forecast.without_skill(forecast.by_step(forecasts, actual)).startswith("; no skill is given 2 steps ahead")
+    still = np.full((100, 1), 10.0)
+    still[7] = 11.0  # in most resamples nothing changes
+    assert forecast.skill_interval(still + 1, np.full((100, 1), 10.0), still) is None
+
+
 def test_a_network_that_does_not_beat_persistence_is_told_so():
     metrics = dict.fromkeys(["mae", "persistence_mae", "linear_mae", "linear_skill", "skill"], 1.0)
     metrics |= {"directional_accuracy": 0.5, "linear_directional_accuracy": 0.5}
@@ -232,6 +256,7 @@ def test_a_network_that_does_not_beat_persistence_is_told_so():
     assert "network beats persistence" in message(0.01, 0.1)
     assert "does not beat persistence: the two cannot be told apart" in message(-0.01, 0.1)
     assert "does not beat persistence: it is worse" in message(-0.1, -0.01)
+    assert "no interval, because the series changes in few windows only" in forecast.verdict(metrics, "Close")
 
 
 def test_scores_are_those_of_scikit_learn():

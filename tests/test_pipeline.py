@@ -306,7 +306,7 @@ def test_stages_import_only_what_they_use(project: Path):
 
 
 def test_speed_ups_are_intervals_and_differences_are_said():
-    from stages.compare import verdict
+    from stages.comparing.verdict import verdict
 
     shared = {
         "workload": "w",

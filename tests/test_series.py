@@ -9,11 +9,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from stages.data import series, write_arrays
 from stages.data.series import Grid, Windows, interval_ns, to_grid
 from stages.data.tables import read_table
+from stages.figures import drawing
+from stages.figures.results import draw_result
 from stages.params.schema import Series, SeriesColumns, Split
+from stages.tasks import open_task
 from stages.tasks.forecast import levels, linear_forecast
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -382,7 +386,33 @@ def test_the_baseline_finds_an_autoregression_of_order_two():
     np.testing.assert_allclose(found, targets[40:], rtol=1e-10)
 
 
+# Scores of prepared windows -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", ["difference", "log-return"])
+def test_a_forecast_of_a_periodic_series_is_scored(tmp_path: Path, transform: str):
+    """Two steps ahead the series is where it was: persistence makes no error there, apart from rounding."""
+    times = pd.date_range("2024-01-01", periods=80, freq="15min").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
+    windows = prepared(tmp_path, table(times, [1.3, 2.1] * 40), replace(PARAMS, transform=transform, horizon=3))
+    test = windows.parts["test"]
+    task = open_task("forecast", windows.summary)
+    result = task.evaluate(torch.zeros(test.targets.shape), lambda split, name: getattr(windows.parts[split], name))
+    json.dumps([result.metrics, result.scores], allow_nan=False)
+    assert [row["skill"] is None for row in result.scores] == [False, True, False]
+    assert result.sentence.endswith("; no skill is given 2 steps ahead, where persistence makes no error")
+    assert drawing.png_bytes(draw_result("forecast", result.picture, "title")).startswith(b"\x89PNG")
+
+
 # Errors ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("split", "quarters"), [("val", slice(5, 9)), ("test", slice(8, 12))])
+def test_a_split_in_which_nothing_changes_cannot_be_scored(tmp_path: Path, split: str, quarters: slice):
+    x = np.array(LEVELS)
+    x[quarters] = 7.0
+    with pytest.raises(ValueError, match=f"'x' never changes in the time of {split}, so no forecast can be scored"):
+        prepared(tmp_path, table(QUARTERS, x.tolist()))
+    assert not (tmp_path / "arrays").exists()
 
 
 @pytest.mark.parametrize("stamp", ["yesterday", "2024-13-01", "1704067200000", "1.5", "12:30", "1500-01-01", ""])

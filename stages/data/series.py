@@ -152,6 +152,13 @@ def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
         )
         for name, last in points.items()
     }
+    unchanged = np.float32(-mean[0] / std[0])  # no change, standardized: persistence makes no error there
+    for name, part in parts.items():
+        if (part.targets == unchanged).all():
+            raise ValueError(
+                f"column {columns.target!r} never changes in the time of {name}, so no forecast can be scored; "
+                "choose another target or split"
+            )
     features = (columns.target, *columns.features)
     return Windows(parts, mean, std, features, {**grid.counts, **counts}, params, path)
 

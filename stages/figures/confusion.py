@@ -2,26 +2,23 @@
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure, SubFigure
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure, SubFigure
 
 from stages.figures.drawing import blank, counted, plain
 
-MAX_NUMBERED_CLASSES = 30  # beyond, a confusion matrix gets no number per cell
+MAX_NUMBERED_CLASSES = 30  # with more classes the cells are too small for numbers
 MAX_MATRIX_INCHES = 9.0
 
 
-def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> "Figure":
-    """`cells` (C, C) counts with true classes as rows. Colours show the share of the row, numbers the count.
+def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> Figure:
+    """`cells` (C, C) are counts with true classes as rows. Colours show the share of the row, numbers the count.
 
-    With more than 30 classes the labels are thinned and the most frequent confusions are listed in place of the numbers.
+    With more than 30 classes some labels are left out, and a list of the most frequent confusions replaces the numbers.
     """
-    from matplotlib.colors import PowerNorm
-
     names = [plain(name, 32) for name in classes]
     is_numbered = len(names) <= MAX_NUMBERED_CLASSES
     size = min(max(2.4, 0.42 * len(names)), MAX_MATRIX_INCHES)
@@ -35,7 +32,7 @@ def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str
         draw_confused(lower, listed, names)
     axes = upper.subplots()
     shares = np.array([[cell / max(sum(row), 1) for cell in row] for row in cells])
-    # Among many classes a confusion is a small share of its row: in plain proportion it would be white.
+    # With many classes a confusion is a small share of its row, and white on a linear scale.
     image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1 if is_numbered else 0.4, vmin=0, vmax=1))
     step = 1 if is_numbered else -(-len(names) * 16 // int(100 * size))  # a label needs 0.16 inches
     ticks = range(0, len(names), step)
@@ -52,7 +49,7 @@ def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str
     return figure
 
 
-def draw_confused(part: "SubFigure", listed: list[tuple[int, int, int]], names: list[str]) -> None:
+def draw_confused(part: SubFigure, listed: list[tuple[int, int, int]], names: list[str]) -> None:
     """The most frequent confusions as text, in two columns."""
     half = -(-len(listed) // 2)
     for x, rows in ((0.03, listed[:half]), (0.52, listed[half:])):

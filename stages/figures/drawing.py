@@ -1,38 +1,37 @@
-"""What every picture shares: paper, text, colours, and the PNG file.
-
-matplotlib is imported inside the functions, because stages that draw nothing must not wait for it.
-"""
+"""What all pictures share: an empty figure, text, colours, axes, and the PNG file."""
 
 import io
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from stages import files
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DPI = 110
 NETWORK, LINE_STYLES = "tab:orange", ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green"}
 
 
-def png_bytes(figure: "Figure") -> bytes:
-    """`figure` as a PNG file. The same figure gives the same bytes every time: no date, no version of matplotlib in it."""
+def png_bytes(figure: Figure) -> bytes:
+    """`figure` as a PNG file, without a date or matplotlib's version: the same figure gives the same bytes."""
     file = io.BytesIO()
     with warnings.catch_warnings():
-        # matplotlib's font lacks some scripts and draws boxes, with a warning per sign; the tables beside the picture hold the names
+        # matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        # Constrained layout comes to another place on every run, and its first is the best: later ones push labels over the edge.
+        # Constrained layout moves things in every run. The first is the best: later ones push labels over the edge.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
     return file.getvalue()
 
 
-def save(figure: "Figure", path: Path) -> bytes:
+def save(figure: Figure, path: Path) -> bytes:
     """Write `figure` as a PNG file; return what was written, because drawing takes long."""
     content = png_bytes(figure)
     with files.replacing(path) as temporary:
@@ -40,18 +39,15 @@ def save(figure: "Figure", path: Path) -> bytes:
     return content
 
 
-def blank(width: float, height: float) -> "Figure":
+def blank(width: float, height: float) -> Figure:
     """An empty figure of inches that belongs to no window and no global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def plain(text: Any, limit: int = 80) -> str:
-    """`text` on one line of at most `limit` characters, which matplotlib will not read as a formula."""
+    """`text` on one line of at most `limit` characters, with `$` escaped: matplotlib would read a formula."""
     line = " ".join(str(text).split())
     return (line if len(line) <= limit else line[: limit - 1] + "…").replace("$", r"\$")
 
@@ -64,16 +60,12 @@ def short_seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 1000 else f"{seconds:.3g} s"
 
 
-def whole_numbers(axes: "Axes") -> None:
+def whole_numbers(axes: Axes) -> None:
     """Ticks of the x axis at whole numbers: there is no epoch 2.5."""
-    from matplotlib.ticker import MaxNLocator
-
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def dated(axes: "Axes") -> None:
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
+def dated(axes: Axes) -> None:
     locator = AutoDateLocator()
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))

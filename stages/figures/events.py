@@ -4,15 +4,15 @@ Shapes: K sequences, T steps, F features, C classes.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
+from stages.tasks.detect import match_steps
 
 Events = list[tuple[int, int]]  # (step, class) in order of time
 # Without red and grey, which stand for errors and signals.
@@ -36,12 +36,12 @@ def events(
     titles: Sequence[str],
     features: Sequence[str] = (),
     tolerance: int = 2,
-) -> "Figure":
-    """K sequences on a timeline each: the signals in grey, the actual events, below them the predicted ones, and the probabilities.
+) -> Figure:
+    """K sequences, each on a timeline: the signals in grey, the actual events, the predicted ones, the probabilities.
 
-    `values` are (T, F) each, NaN where there is nothing to see; labels (T,) of single steps, 0 for no event; probabilities (T, C);
-    `classes[0]` is the name of no event. An event counts as found if one of its class is predicted at most `tolerance` steps away. Misses
-    and false alarms are ringed in red. A title may have several lines.
+    `values` are (T, F) each, NaN where a signal is missing; labels (T,) of single steps, 0 for no event; probabilities
+    (T, C); `classes[0]` is the name of no event. An event counts as found if one of its class is predicted at most
+    `tolerance` steps away. A red ring marks a miss or a false alarm. A title may have several lines.
     """
     shown = sorted({int(label) for labels in (*actual, *predicted) for label in np.unique(labels)} - {0})
     figure = blank(12, 0.9 + 2.9 * len(values))
@@ -54,7 +54,7 @@ def events(
         message = draw_lanes(lanes, truth, found, matched(truth, found, tolerance))
         for label in shown:
             curve = np.asarray(probabilities[index])[:, label]
-            if curve.max() > 0.02:  # else it is not to be seen
+            if curve.max() > 0.02:  # a smaller one cannot be seen
                 colour = class_style(label)["color"]
                 lanes.fill_between(np.arange(len(curve)), curve * 0.85, color=colour, alpha=0.45, linewidth=0)
         lines = "\n".join(plain(line, 120) for line in f"{title}: {message}".splitlines())
@@ -69,7 +69,7 @@ def events(
     return figure
 
 
-def draw_lanes(axes: "Axes", truth: Events, found: Events, pairs: list[tuple[int, int]]) -> str:
+def draw_lanes(axes: Axes, truth: Events, found: Events, pairs: list[tuple[int, int]]) -> str:
     """Actual events above predicted ones, pairs joined by a line, the rest ringed; returns the counts in words."""
     lanes, alone = {"actual": (2.2, truth), "predicted": (1.4, found)}, []
     for number, other in pairs:
@@ -92,23 +92,16 @@ def events_of(labels: np.ndarray) -> Events:
 
 
 def matched(truth: Events, found: Events, tolerance: int) -> list[tuple[int, int]]:
-    """Pairs (index in truth, index in found) of one class at most `tolerance` steps apart, as many as there can be.
-
-    Within a class, taking both in order of time and always the earliest that fits is optimal for intervals of one length.
-    """
+    """Pairs (index in truth, index in found) of one class at most `tolerance` steps apart, as many as there can be."""
     pairs = []
     for label in sorted({label for _, label in truth}):
-        left = [(step, index) for index, (step, its) in enumerate(truth) if its == label]
-        right = [(step, index) for index, (step, its) in enumerate(found) if its == label]
-        while left and right:
-            if abs(left[0][0] - right[0][0]) <= tolerance:
-                pairs.append((left.pop(0)[1], right.pop(0)[1]))
-            else:
-                (left if left[0] < right[0] else right).pop(0)
+        left, right = ([index for index, (_, its) in enumerate(lane) if its == label] for lane in (truth, found))
+        steps = [truth[index][0] for index in left], [found[index][0] for index in right]
+        pairs += [(left[i], right[j]) for i, j in match_steps(*steps, tolerance)]
     return pairs
 
 
-def draw_signals(axes: "Axes", values: np.ndarray, features: Sequence[str]) -> None:
+def draw_signals(axes: Axes, values: np.ndarray, features: Sequence[str]) -> None:
     num_features = values.shape[1]
     for index in range(num_features):
         # Darkest first, and a style of its own: greys alone are hard to tell apart.
@@ -130,8 +123,6 @@ def class_style(label: int) -> dict[str, Any]:
 
 
 def event_legend(shown: list[int], classes: Sequence[Any]) -> list[Any]:
-    from matplotlib.lines import Line2D
-
     most = 22
     handles = [
         Line2D([], [], linestyle="", label=plain(classes[label], 24), **class_style(label)) for label in shown[:most]

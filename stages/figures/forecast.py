@@ -4,15 +4,14 @@ Shapes: M windows, H steps ahead.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
 
 from stages.figures.drawing import LINE_STYLES, NETWORK, blank, counted, dated, plain, whole_numbers
+from stages.tasks.forecast import ROUNDING
 
 Lines = dict[str, tuple[np.ndarray, dict[str, Any]]]  # label -> (M,) levels, style
 MAX_POINTS = 4000  # of a line or band that is far wider than the picture's pixels
@@ -20,25 +19,21 @@ BAND_WINDOWS, MIN_BAND_WINDOWS = 500, 20
 
 
 def forecast(
-    times: Sequence[str],
-    anchors: np.ndarray,
-    actual: np.ndarray,
-    predicted: np.ndarray,
-    baselines: Mapping[str, np.ndarray],
-    errors: Mapping[str, Sequence[float]],
-    title: str,
-) -> "Figure":
-    """The last step of every forecast over the test period and closely at its end, and the error by step ahead.
+    times: Sequence[str], anchors: np.ndarray, actual: np.ndarray, forecasts: Mapping[str, np.ndarray], title: str
+) -> Figure:
+    """The last step of every forecast over the test period and close up at its end, and the error by step ahead.
 
-    `times` (M,) ISO text and `anchors` (M,) are the time and the level when a forecast was made (its last known step), in order of
-    time; `actual`, `predicted` and every baseline are (M, H) levels; `errors` are (H,) mean absolute errors by name, the network's under
-    a name that is no baseline's. A forecast stands at the time when it was made: what was known, what was said and what came are one
-    above the other.
+    `times` (M,) ISO text and `anchors` (M,) are the time and the level when a forecast was made (its last known step),
+    in order of time; `actual` and each of `forecasts` are (M, H) levels: one is the `network`, the others are baselines.
+    A forecast is drawn at the time when it was made: what was known, predicted and observed stand above each other.
     """
     import pandas as pd
 
     when = pd.to_datetime(pd.Series(list(times)), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
     num_steps = actual.shape[1]
+    predicted = forecasts["network"]
+    baselines = {name: levels for name, levels in forecasts.items() if name != "network"}
+    errors = {name: np.abs(levels - actual).mean(axis=0) for name, levels in forecasts.items()}
     low, high = error_band(actual[:, -1] - predicted[:, -1], num_steps)
     inside = (actual[:, -1] >= predicted[:, -1] + low) & (actual[:, -1] <= predicted[:, -1] + high)
     known = np.isfinite(low)
@@ -46,7 +41,7 @@ def forecast(
     if known.any():
         band_label += f" ({inside[known].mean():.0%} of the actual levels fell inside)"
 
-    steps = f"{num_steps} step{'s' if num_steps > 1 else ''} ahead"
+    steps = f"{counted(num_steps, 'step')} ahead"
     always: Lines = {
         "actual": (actual[:, -1], {"color": "black", "linewidth": 1.2}),
         "network": (predicted[:, -1], {"color": NETWORK, "linewidth": 1.4}),
@@ -73,7 +68,7 @@ def forecast(
 
 
 def draw_levels(
-    axes: "Axes",
+    axes: Axes,
     when: np.ndarray,
     chosen: slice,
     lines: Lines,
@@ -94,10 +89,11 @@ def draw_levels(
 
 
 def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """5% and 95% quantile (M,) each of the last 500 errors that were known when a forecast was made; NaN while there are fewer than 20.
+    """5% and 95% quantile (M,) of the last 500 errors known when a forecast was made; NaN while there are fewer than 20.
 
-    Empirical prediction interval of Williams and Goodman 1971 (J. American Statistical Association 66). `errors` (M,) are actual minus
-    predicted, `num_steps` after their forecast; windows are at least a step apart, so that many windows later they are known.
+    Empirical prediction interval of Williams and Goodman 1971 (J. American Statistical Association 66). `errors` (M,)
+    are actual minus predicted, `num_steps` after their forecast. Windows are at least one step apart, so the error of a
+    forecast is known `num_steps` windows later.
     """
     import pandas as pd
 
@@ -115,21 +111,20 @@ def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
     ]
 
 
-def draw_errors_by_step(part: "SubFigure", errors: Mapping[str, Sequence[float]], baselines: list[str]) -> None:
-    """Left the mean absolute error by step ahead; right the same relative to the first baseline, where small differences show."""
+def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray], baselines: list[str]) -> None:
+    """Left the mean absolute error (H,) by step ahead; right the same relative to the first baseline, where small
+    differences show."""
     left, right = part.subplots(1, 2)
-    reference = next((name for name in baselines if name in errors), next(iter(errors)))
-    base = np.asarray(errors[reference], dtype=float)
+    reference = baselines[0]
+    base = errors[reference]
     for name, error in errors.items():
-        style = (
-            baseline_style(baselines.index(name))
-            if name in baselines
-            else {"color": NETWORK, "linewidth": 2, "zorder": 3}
-        )
-        values = np.asarray(error, dtype=float)
-        ahead = np.arange(1, len(values) + 1)
-        relative = np.divide(values - base, base, out=np.full(len(values), np.nan), where=base > 0)
-        left.plot(ahead, values, label=plain(name), marker="o", markersize=3, **style)
+        style = {"color": NETWORK, "linewidth": 2, "zorder": 3}
+        if name in baselines:
+            style = baseline_style(baselines.index(name))
+        ahead = np.arange(1, len(error) + 1)
+        # A baseline without an error at some step has nothing to be compared with there.
+        relative = np.divide(error - base, base, out=np.full(len(base), np.nan), where=base > ROUNDING * base.max())
+        left.plot(ahead, error, label=plain(name), marker="o", markersize=3, **style)
         right.plot(ahead, 100 * relative, label=plain(name), marker="o", markersize=3, **style)
     left.set(ylabel="mean absolute error", ylim=(0, None))
     right.set(ylabel=f"error relative to {plain(reference)} (%)", title=f"below 0: better than {plain(reference)}")

@@ -2,17 +2,16 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from stages.figures.drawing import DEVICE_COLOURS, blank, plain
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> "Figure":
-    """Score and epoch time of every run, a row of panels per workload: their scores and times are of different kinds."""
+def summary(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Score and epoch time of every run, a row of panels per workload with axes of its own."""
     workloads = list(dict.fromkeys(row["workload"] for row in rows))
     groups = [[row for row in rows if row["workload"] == workload] for workload in workloads]
     figure = blank(11, 0.6 + sum(0.95 + 0.42 * len(group) for group in groups))
@@ -30,9 +29,12 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> "Figure":
 
 
 def draw_bars(
-    axes: "Axes", group: Sequence[Mapping[str, Any]], found: Sequence[float | None], form: str, unit: float
+    axes: Axes, group: Sequence[Mapping[str, Any]], found: Sequence[float | None], form: str, unit: float
 ) -> None:
-    """A bar per run, with room for its number. The axis reaches `unit` (a perfect score is 1) and below zero only where a value does."""
+    """A bar per run, with room for its number.
+
+    The axis reaches `unit` (a perfect score is 1), and goes below zero only where a value does.
+    """
     colours = [DEVICE_COLOURS[row["device"]] for row in group]
     values = [value or 0.0 for value in found]
     bars = axes.barh(range(len(group)), values, color=colours, height=0.7)

@@ -1,15 +1,14 @@
 """Samples per second and memory against batch size."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from matplotlib.figure import Figure
 
 from stages.figures.drawing import DEVICE_COLOURS, blank, plain
 
 
-def sweep(workload: str, points: Sequence[Any]) -> "Figure":
+def sweep(workload: str, points: Sequence[Any]) -> Figure:
     """Samples per second and memory against batch size, a line per device; points have device, batch_size and both."""
     figure = blank(11, 4.2)
     rates, memory = figure.subplots(1, 2)

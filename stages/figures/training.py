@@ -2,32 +2,28 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from stages.figures.drawing import DEVICE_COLOURS, blank, counted, plain, short_seconds, whole_numbers
 
 VRAM = {"peak_allocated_mib": "allocated", "peak_reserved_mib": "reserved", "process_mib": "whole process"}
 
 
-def page(workload: str, runs: Sequence[Mapping[str, Any]]) -> "Figure":
+def page(workload: str, runs: Sequence[Mapping[str, Any]]) -> Figure:
     """One workload's trainings: losses and score of all devices together, then seconds per epoch and memory of each.
 
-    A run is {label, device, history, score, timings, absent, metrics}: the rows of history.csv and timings.csv as numbers, None where a
-    cell is empty, and the reasons of what is absent.
+    A run is {label, device, history, score, timings, missing_reasons, metrics}: `history` and `timings` are the rows of
+    history.csv and timings.csv as numbers (None where a cell is empty), `missing_reasons` says why a value is absent.
     """
     figure = blank(12, 3.9 + 3.1 * len(runs))
     grid = figure.subplots(1 + len(runs), 2, squeeze=False)
     losses, scores = grid[0]
     for index, run in enumerate(runs):
-        width = (
-            1.5 if index == len(runs) - 1 else 3.5
-        )  # devices come to nearly the same curve: one shows below the other
+        width = 1.5 if index == len(runs) - 1 else 3.5  # the devices' curves nearly coincide: one shows below the other
         draw_curve(losses, run, "history", "train_loss", f"train, {run['label']}", linewidth=width)
         draw_curve(losses, run, "history", "val_loss", f"val, {run['label']}", linewidth=width, linestyle="--")
         draw_scores(scores, run, width)
@@ -45,14 +41,14 @@ def page(workload: str, runs: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
-def draw_curve(axes: "Axes", run: Mapping[str, Any], table: str, key: str, label: str, **style: Any) -> None:
+def draw_curve(axes: Axes, run: Mapping[str, Any], table: str, key: str, label: str, **style: Any) -> None:
     """A column of a table over the epochs; a few epochs get a marker each, because a single one would be no line."""
     epochs, values = epochs_of(run[table], key)
     marker = "." if len(epochs) <= 20 else ""
     axes.plot(epochs, values, color=DEVICE_COLOURS[run["device"]], marker=marker, label=plain(label, 64), **style)
 
 
-def draw_scores(axes: "Axes", run: Mapping[str, Any], width: float) -> None:
+def draw_scores(axes: Axes, run: Mapping[str, Any], width: float) -> None:
     """The validation score over the epochs; a diamond for the test score, at the last one."""
     name = run["score"]
     draw_curve(axes, run, "history", f"val_{name}", f"val, {run['label']}", linewidth=width)
@@ -62,9 +58,9 @@ def draw_scores(axes: "Axes", run: Mapping[str, Any], width: float) -> None:
         axes.plot(run["history"][-1]["epoch"], test, "D", label=plain(f"test {test:.4f}, {run['label']}", 64), **style)
 
 
-def draw_seconds(axes: "Axes", run: Mapping[str, Any]) -> None:
-    """A dot per epoch and a box of those that count. The axis fits these: a warm-up epoch beyond it is written at the edge."""
-    elsewhere = [row for row in run["timings"] if row.get("is_elsewhere")]  # where memory ran out, and the CPU went on
+def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
+    """A dot per epoch and a box of those that count. The axis fits these; an epoch beyond it is written at its edge."""
+    elsewhere = [row for row in run["timings"] if row.get("is_elsewhere")]  # the CPU went on after memory ran out
     apart = [row for row in run["timings"] if row["is_warmup"] or row in elsewhere]
     warmup = epochs_of(apart, "epoch_seconds")
     epochs, seconds = epochs_of([row for row in run["timings"] if row not in apart], "epoch_seconds")
@@ -102,8 +98,8 @@ def draw_seconds(axes: "Axes", run: Mapping[str, Any]) -> None:
     axes.set_title(f"{plain(run['label'], 60)}\n{message}{also}", fontsize=10)
 
 
-def draw_memory(axes: "Axes", run: Mapping[str, Any]) -> None:
-    """VRAM on a GPU, else the process's memory; what is absent stands there with its reason."""
+def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
+    """VRAM on a GPU, else the process's memory; a note gives the reason for what was not measured."""
     columns = VRAM if run["device"] == "cuda" else {"peak_rss_mib": "process (RAM)"}
     for (key, name), style in zip(columns.items(), ("-", "--", ":"), strict=False):
         _, values = epochs_of(run["timings"], key)

@@ -1,8 +1,9 @@
-"""What a workload asks of a model, one module each: the loss to train with, the prediction, the scores. Tasks know no files.
+"""What a workload asks of a model, one module each: the loss to train with, the prediction, the scores.
 
-Every module has a class `Task` of the protocol below, made from preprocess's summary. Importing this package does not import torch.
+Every module of a task has a class `Task` of the protocol below, made from preprocess's summary. Tensors and arrays go in,
+data come out: a task reads no file and draws nothing. Importing this package does not import torch.
 
-Shapes: outputs (B, C), or (B, T, C) where `per_step`; targets as preprocess writes them; mask (B, T), True: a real step.
+Shapes: outputs (B, C), or (B, T, C) where `per_step`; targets as preprocess writes them; mask (B, T), True at a real step.
 """
 
 import importlib
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from torch import Tensor
 
 
@@ -20,14 +20,14 @@ Read = Callable[[str, str], Any]  # (split, name) -> that numpy array, as prepro
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the outputs for a test split come to."""
+    """The result of scoring the outputs for a test split."""
 
     metrics: dict[str, float]
     sentence: str  # the result in plain words
-    scores: list[dict[str, Any]]  # the scores taken apart: a row per class, or per step ahead
-    confusion: list[tuple[str, str]]  # (actual, predicted): of what is counted
-    predictions: list[dict[str, Any]]  # every single one
-    draw: Callable[[str], "Figure"]  # the picture of it, under a title
+    scores: list[dict[str, Any]]  # the scores in detail: a row per class, or per step ahead
+    confusion: list[tuple[str, str]]  # (actual, predicted), a pair per counted case
+    predictions: list[dict[str, Any]]  # a row per prediction
+    picture: dict[str, Any]  # what the task's picture shows: arguments of its function in stages/figures/results.py
 
 
 class Task(Protocol):
@@ -38,17 +38,17 @@ class Task(Protocol):
     def loss(self, outputs: "Tensor", targets: "Tensor", mask: "Tensor", label_smoothing: float) -> "Tensor":
         """Mean over the sequences of the batch, as a scalar on the device."""
 
-    def predict(self, outputs: "Tensor") -> "Tensor":
-        """What the outputs say, in the form of the targets."""
+    def predict(self, outputs: "Tensor", mask: "Tensor") -> "Tensor":
+        """The predictions, in the form of the targets."""
 
     def score(self, predictions: "Tensor", targets: "Tensor", mask: "Tensor") -> float:
         """`score_name` over a whole split. May read from the device."""
 
     def evaluate(self, outputs: "Tensor", read: Read) -> Evaluation:
-        """`outputs` are those of the test split; `read` gives the arrays beside them."""
+        """`outputs` are those of the test split; `read` gives the arrays that preprocess wrote for it."""
 
 
 def open_task(name: str, summary: dict[str, Any]) -> Task:
-    """The task of that name (checked by stages/params/loading.py) for the data that `summary` (preprocess's summary.json) describes."""
+    """The task of that name for the data that `summary` (preprocess's summary.json) describes."""
     task: Task = importlib.import_module(f"{__name__}.{name}").Task(summary)
     return task

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from stages.tasks import Evaluation, Read
+from stages.tasks.scores import macro_f1, precision_recall_f1
 
 
 class Task:
@@ -25,7 +26,7 @@ class Task:
         """Cross-entropy; smoothing as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
         return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
 
-    def predict(self, outputs: torch.Tensor) -> torch.Tensor:
+    def predict(self, outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return outputs.argmax(dim=1)
 
     def score(self, predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> float:
@@ -33,9 +34,10 @@ class Task:
 
     def evaluate(self, outputs: torch.Tensor, read: Read) -> Evaluation:
         targets = torch.from_numpy(read("test", "targets"))
-        predictions = self.predict(outputs)
+        no_mask = torch.empty(0)
+        predictions = self.predict(outputs, no_mask)
         confusion = confusion_matrix(predictions, targets, self.num_outputs)
-        metrics = {**scores(confusion), "loss": self.loss(outputs, targets, torch.empty(0), 0.0).item()}
+        metrics = {**scores(confusion), "loss": self.loss(outputs, targets, no_mask, 0.0).item()}
         rows = [
             {
                 "sequence": str(sequence),
@@ -58,7 +60,7 @@ class Task:
             [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)],
             [(row["actual"], row["predicted"]) for row in rows],
             rows,
-            lambda title: draw(confusion, self.classes, title),
+            {"cells": confusion.tolist(), "classes": self.classes},
         )
 
 
@@ -68,34 +70,15 @@ def confusion_matrix(predictions: torch.Tensor, targets: torch.Tensor, num_class
 
 
 def scores(confusion: torch.Tensor) -> dict[str, float]:
-    """accuracy, and macro F1: the mean over the classes that occur (as label or prediction), as scikit-learn counts it."""
-    table = per_class(confusion)
-    present = [row["f1"] for row in table if row["num_true"] or row["num_predicted"]]
     return {
         "accuracy": confusion.diagonal().sum().item() / confusion.sum().item(),
-        "macro_f1": sum(present) / len(present),
+        "macro_f1": macro_f1(per_class(confusion)),
     }
 
 
 def per_class(confusion: torch.Tensor) -> list[dict[str, Any]]:
-    """precision, recall and F1 per class; 0 where a ratio is 0/0, as scikit-learn has it."""
-    right, num_true, num_predicted = (
+    """Precision, recall and F1 of every class."""
+    num_right, num_true, num_predicted = (
         part.tolist() for part in (confusion.diagonal(), confusion.sum(dim=1), confusion.sum(dim=0))
     )
-    return [precision_recall_f1(*counts) for counts in zip(right, num_true, num_predicted, strict=True)]
-
-
-def precision_recall_f1(right: int, num_true: int, num_predicted: int) -> dict[str, Any]:
-    return {
-        "precision": right / num_predicted if num_predicted else 0.0,
-        "recall": right / num_true if num_true else 0.0,
-        "f1": 2 * right / (num_true + num_predicted) if num_true + num_predicted else 0.0,
-        "num_true": num_true,
-        "num_predicted": num_predicted,
-    }
-
-
-def draw(confusion: torch.Tensor, classes: list[str], title: str) -> Any:
-    from stages.figures.confusion import confusion as draw_confusion
-
-    return draw_confusion(confusion.tolist(), classes, title)
+    return [precision_recall_f1(*counts) for counts in zip(num_right, num_true, num_predicted, strict=True)]

@@ -2,11 +2,12 @@
 
 Shapes: outputs (B, T, C) logits with class 0 for "no event", targets and predictions (B, T) int64.
 
-A predicted event counts as right where an actual one of its class lies within TOLERANCE frames and is not taken by another
-prediction (one-to-one matching). This is how onset and sound event detection are scored: Mesaros et al. 2016, "Metrics for Polyphonic
-Sound Event Detection", section 3.2.
+A predicted event counts as right where an actual one of its class lies within TOLERANCE frames and matches no other
+prediction (one-to-one matching). Onset and sound event detection are scored this way: Mesaros et al. 2016, "Metrics for
+Polyphonic Sound Event Detection", section 3.2.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ import torch
 import torch.nn.functional as F
 
 from stages.tasks import Evaluation, Read
-from stages.tasks.classify import precision_recall_f1
+from stages.tasks.scores import macro_f1, precision_recall_f1
 
 TOLERANCE = 2  # frames
 THRESHOLD = 0.5  # of the probability at an event's frame
-# Between no reweighting (0), where rare events are missed, and equal shares for all classes (1), where they are seen everywhere.
+# With 0 (no reweighting) the model misses rare events; with 1 (equal shares for all classes) it predicts too many.
 WEIGHT_EXPONENT = 0.5
 
 
@@ -51,8 +52,8 @@ class Task:
         )
         return (each.masked_fill(~mask, 0.0).sum(dim=1) / mask.sum(dim=1)).mean()
 
-    def predict(self, outputs: torch.Tensor) -> torch.Tensor:
-        return predict(outputs)
+    def predict(self, outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return predict(outputs, mask)
 
     def score(self, predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> float:
         return macro_f1(self.per_class(*on_cpu(predictions, targets, mask)))
@@ -70,7 +71,7 @@ class Task:
         targets, lengths = torch.from_numpy(read("test", "targets")), torch.from_numpy(read("test", "lengths"))
         mask = torch.arange(targets.shape[1])[None, :] < lengths[:, None]
         probabilities = outputs.softmax(dim=2)
-        predictions, actual = on_cpu(self.predict(outputs), targets, mask)
+        predictions, actual = on_cpu(predict(outputs, mask), targets, mask)
         per_class = self.per_class(predictions, actual)
         metrics = {
             "event_f1": macro_f1(per_class),
@@ -83,34 +84,38 @@ class Task:
         worst = min(per_class, key=lambda row: row["f1"])
         return Evaluation(
             metrics,
-            f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, {invented:,} invented; "
-            f"hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
+            f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
+            f"{invented:,} invented; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
             per_class,
             self.confused(predictions, actual),
             rows,
-            lambda title: self.draw(read, actual, predictions, probabilities.numpy(), title),
+            {
+                "ids": read("test", "ids"),
+                "values": read("test", "values"),
+                "actual": actual,
+                "predicted": predictions,
+                "probabilities": probabilities.numpy(),
+                "classes": self.classes,
+                "features": self.features,
+                "tolerance": TOLERANCE,
+            },
         )
 
     def list_events(
         self, predictions: np.ndarray, targets: np.ndarray, probabilities: np.ndarray, ids: np.ndarray
     ) -> list[dict[str, Any]]:
         """A row for every actual event, and for every predicted one that matches none."""
-        num_steps, rows = targets.shape[1], []
+        rows = []
         for number in range(1, self.num_outputs):
-            actual, found = events(targets, number), events(predictions, number)
-            matched = dict(match(actual, found, num_steps))
-            taken = set(matched.values())
-            pairs: list[tuple[int | None, int | None]] = [(a, matched.get(a)) for a in range(len(actual))]
-            pairs += [(None, f) for f in range(len(found)) if f not in taken]
-            for a, f in pairs:
-                sequence = int(actual[a][0] if a is not None else found[f][0])
+            for actual, found in paired(events(targets, number), events(predictions, number), targets.shape[1]):
+                sequence = (actual or found)[0]
                 rows.append(
                     {
                         "sequence": str(ids[sequence]),
                         "event": self.classes[number],
-                        "actual": "" if a is None else int(actual[a][1]),
-                        "predicted": "" if f is None else int(found[f][1]),
-                        "confidence": "" if f is None else float(probabilities[sequence, found[f][1], number]),
+                        "actual": actual[1] if actual else "",
+                        "predicted": found[1] if found else "",
+                        "confidence": float(probabilities[sequence, found[1], number]) if found else "",
                     }
                 )
         return sorted(
@@ -118,33 +123,19 @@ class Task:
         )
 
     def confused(self, predictions: np.ndarray, targets: np.ndarray) -> list[tuple[str, str]]:
-        """(actual, predicted) by place alone, whatever the class: what an event is taken for."""
-        any_actual, any_found = np.argwhere(targets > 0), np.argwhere(predictions > 0)
-        matched = dict(match(any_actual, any_found, targets.shape[1]))
-        name = lambda labels, event: self.classes[labels[event[0], event[1]]]  # noqa: E731
+        """(actual, predicted) class of events matched by place alone: what an event is mistaken for."""
+        pairs = paired(np.argwhere(targets > 0), np.argwhere(predictions > 0), targets.shape[1])
         none = self.classes[0]
-        pairs = [
-            (name(targets, event), name(predictions, any_found[matched[index]]) if index in matched else none)
-            for index, event in enumerate(any_actual)
+        return [
+            (self.classes[targets[actual]] if actual else none, self.classes[predictions[found]] if found else none)
+            for actual, found in pairs
         ]
-        taken = set(matched.values())
-        return pairs + [(none, name(predictions, event)) for index, event in enumerate(any_found) if index not in taken]
-
-    def draw(self, read: Read, actual: np.ndarray, predicted: np.ndarray, probabilities: np.ndarray, title: str) -> Any:
-        """The fullest sequences, and the first ones with a mistake."""
-        from stages.figures import events
-
-        num_events, is_wrong = (actual > 0).sum(axis=1), (actual > 0).sum(axis=1) != (predicted > 0).sum(axis=1)
-        rows = np.concatenate([np.argsort(-num_events, kind="stable")[:2], np.flatnonzero(is_wrong)[:2]])
-        ids, values = read("test", "ids"), read("test", "values")
-        titles = [f"{title}\nsequence {ids[row]}" if row == rows[0] else f"sequence {ids[row]}" for row in rows]
-        parts = (values[rows], actual[rows], predicted[rows], probabilities[rows])
-        return events.events(*parts, self.classes, titles, self.features, TOLERANCE)
 
 
-def predict(outputs: torch.Tensor) -> torch.Tensor:
+def predict(outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """An event stands where its probability is above THRESHOLD and the highest of its class within TOLERANCE frames."""
-    probabilities = outputs.softmax(dim=2)
+    # An output for a padded step means nothing: it must not outbid the last real ones.
+    probabilities = outputs.softmax(dim=2).masked_fill(~mask.unsqueeze(2), 0.0)
     highest = F.max_pool1d(probabilities.transpose(1, 2), 2 * TOLERANCE + 1, 1, TOLERANCE).transpose(1, 2)
     is_event = (probabilities == highest) & (probabilities > THRESHOLD)
     is_event[:, :, 0] = False
@@ -152,8 +143,9 @@ def predict(outputs: torch.Tensor) -> torch.Tensor:
 
 
 def on_cpu(predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Both without what stands in the padding."""
-    return tuple(labels.masked_fill(~mask, 0).cpu().numpy() for labels in (predictions, targets))  # type: ignore[return-value]
+    """Predictions and targets, 0 in the padding."""
+    predictions, targets = (labels.masked_fill(~mask, 0).cpu() for labels in (predictions, targets))
+    return predictions.numpy(), targets.numpy()
 
 
 def events(labels: np.ndarray, number: int) -> np.ndarray:
@@ -162,25 +154,38 @@ def events(labels: np.ndarray, number: int) -> np.ndarray:
 
 
 def match(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[int, int]]:
-    """Index pairs of a largest one-to-one matching of events (K, 2), (L, 2) that lie within TOLERANCE frames of each other.
+    """Index pairs of a largest one-to-one matching of events (K, 2), (L, 2) of sequences of `num_steps` steps."""
+    spacing = num_steps + TOLERANCE + 1  # so that no event reaches into the next sequence
+    left, right = ((pairs[:, 0] * spacing + pairs[:, 1]).tolist() for pairs in (actual, found))
+    return match_steps(left, right, TOLERANCE)
+
+
+def paired(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[Any, Any]]:
+    """(actual, found) events (sequence, step) after `match`: every actual one, then the found ones that match none.
+
+    None stands for the event that is missing.
+    """
+    left, right = ([(int(sequence), int(step)) for sequence, step in places] for places in (actual, found))
+    matched = dict(match(actual, found, num_steps))
+    pairs: list[tuple[Any, Any]] = [
+        (event, right[matched[index]] if index in matched else None) for index, event in enumerate(left)
+    ]
+    taken = set(matched.values())
+    return pairs + [(None, event) for index, event in enumerate(right) if index not in taken]
+
+
+def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> list[tuple[int, int]]:
+    """Index pairs of a largest one-to-one matching of ascending steps that lie within `tolerance` of each other.
 
     Going through both in order and always taking the earliest that fits is optimal for intervals of one length.
     """
-    spacing = num_steps + TOLERANCE + 1  # so that no event reaches into the next sequence
-    left, right = ((pairs[:, 0] * spacing + pairs[:, 1]).tolist() for pairs in (actual, found))
     matched, i, j = [], 0, 0
-    while i < len(left) and j < len(right):
-        if abs(left[i] - right[j]) <= TOLERANCE:
+    while i < len(actual) and j < len(found):
+        if abs(actual[i] - found[j]) <= tolerance:
             matched.append((i, j))
             i, j = i + 1, j + 1
-        elif left[i] < right[j]:
+        elif actual[i] < found[j]:
             i += 1
         else:
             j += 1
     return matched
-
-
-def macro_f1(per_class: list[dict[str, Any]]) -> float:
-    """Mean F1 of the classes that occur, as label or prediction."""
-    present = [row["f1"] for row in per_class if row["num_true"] or row["num_predicted"]]
-    return float(np.mean(present)) if present else 0.0

@@ -1,8 +1,9 @@
 """Forecast: the next H steps of a series, beside two forecasts that cost nothing.
 
-Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the transformed target, standardized); levels (N, H) in the
-target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the same windows. Skill is
-1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is perfect (Murphy 1988).
+Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the transformed target, standardized); levels (N, H)
+in the target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the same
+windows. Skill is 1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is perfect (Murphy
+1988).
 """
 
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 from stages.tasks import Evaluation, Read
 
 NUM_RESAMPLES = 1000
+# An error this small beside that of other steps is the rounding of the targets, which are stored as 32-bit floats.
+ROUNDING = 1e-6
 
 
 class Task:
@@ -30,11 +33,11 @@ class Task:
         """Mean squared error."""
         return (outputs - targets).square().mean()
 
-    def predict(self, outputs: torch.Tensor) -> torch.Tensor:
+    def predict(self, outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return outputs
 
     def score(self, predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> float:
-        """Skill of the mean absolute error, on the summed changes (of log returns: what the price has gained so far)."""
+        """Skill of the mean absolute error, on the summed changes (of log returns: the gain so far)."""
         found, actual = ((part * self.std + self.mean).cumsum(dim=1) for part in (predictions, targets))
         return (1 - (found - actual).abs().mean() / actual.abs().mean()).item()
 
@@ -42,10 +45,6 @@ class Task:
         anchors, targets = read("test", "anchors"), read("test", "targets")
         linear = linear_forecast(read("train", "values"), read("train", "targets"), read("test", "values"))
         actual = self.levels(targets, anchors)
-        if (actual == anchors[:, None]).all():
-            raise ValueError(
-                f"{self.target} never changes in the test split, so no forecast can be scored; choose another split"
-            )
         forecasts = {
             "network": self.levels(outputs.numpy(), anchors),
             "persistence": np.repeat(anchors[:, None], self.num_outputs, axis=1),
@@ -60,16 +59,17 @@ class Task:
         for name in ("", "linear_"):
             metrics[f"{name}skill"] = 1 - metrics[f"{name}mae"] / metrics["persistence_mae"]
             metrics[f"{name}skill_rmse"] = 1 - metrics[f"{name}rmse"] / metrics["persistence_rmse"]
-        low, high = skill_interval(forecasts["network"], forecasts["persistence"], actual)
-        metrics |= {"skill_low": low, "skill_high": high}
+        if interval := skill_interval(forecasts["network"], forecasts["persistence"], actual):
+            metrics |= {"skill_low": interval[0], "skill_high": interval[1]}
         times = [str(time) for time in read("test", "ids")]
+        rows = by_step(forecasts, actual)
         return Evaluation(
             metrics,
-            verdict(metrics, self.target),
-            by_step(forecasts, actual),
+            verdict(metrics, self.target) + without_skill(rows),
+            rows,
             directions(forecasts["network"], actual, anchors),
             list_forecasts(times, anchors, actual, forecasts),
-            lambda title: draw(times, anchors, actual, forecasts, title),
+            {"times": times, "anchors": anchors, "actual": actual, "forecasts": forecasts},
         )
 
     def levels(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:
@@ -78,17 +78,17 @@ class Task:
 
 
 def levels(steps: np.ndarray, anchors: np.ndarray, kind: str) -> np.ndarray:
-    """The path (N, H) that `steps` (N, H), in the transform's own unit, take from `anchors` (N,): the way back from the transform."""
+    """Levels (N, H) from `steps` (N, H), in the transform's unit, and `anchors` (N,): the inverse of the transform."""
     path = np.cumsum(steps, axis=1, dtype=np.float64)
     return anchors[:, None] * np.exp(path) if kind == "log-return" else anchors[:, None] + path
 
 
 def linear_forecast(train_values: np.ndarray, train_targets: np.ndarray, test_values: np.ndarray) -> np.ndarray:
-    """Forecasts (M, H) float64 of an autoregression of order T, fitted to each of the H targets by ordinary least squares.
+    """Forecasts (M, H) float64 of an autoregression of order T, fitted to each of the H targets by least squares.
 
-    Inputs are train_values (N, T, F), of which the target's own past (feature 0) and a constant are used, train_targets (N, H) and
-    test_values (M, T, F). One regression per target step is the "direct" forecast of Marcellino, Stock and Watson (2006),
-    Journal of Econometrics 135, 499-526.
+    Inputs are train_values (N, T, F), of which the target's own past (feature 0) and a constant are used, train_targets
+    (N, H) and test_values (M, T, F). One regression per target step is the "direct" forecast of Marcellino, Stock and
+    Watson (2006), Journal of Econometrics 135, 499-526.
     """
 
     def design(values: np.ndarray) -> np.ndarray:
@@ -110,10 +110,11 @@ def same_direction(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) 
     return float((np.sign(levels - anchors[:, None]) == went)[went != 0].mean()) if went.any() else 0.0
 
 
-def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float]:
+def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
     """95% interval of the skill by a moving-block bootstrap over time (Kuensch 1989), seeded.
 
     Neighbouring windows share most of their steps, so their errors move together; blocks of sqrt(N) windows keep that.
+    None where persistence makes no error in some resample, which then has no skill: the series changes in few windows.
     """
     own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
     size = max(1, round(len(own) ** 0.5))
@@ -121,40 +122,61 @@ def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarr
     starts = np.random.default_rng(0).integers(0, len(own) - size + 1, size=(NUM_RESAMPLES, num_blocks))
     summed = [np.concatenate([[0.0], np.cumsum(part)]) for part in (own, base)]
     totals = [(sums[starts + size] - sums[starts]).sum(axis=1) for sums in summed]
+    if not totals[1].all():
+        return None
     low, high = np.quantile(1 - totals[0] / totals[1], [0.025, 0.975])
     return float(low), float(high)
 
 
 def verdict(metrics: dict[str, float], target: str) -> str:
-    low, high = metrics["skill_low"], metrics["skill_high"]
-    message = (
-        "beats persistence"
-        if low > 0
-        else "does not beat persistence: it is worse than saying that nothing changes"
-        if high < 0
-        else "does not beat persistence: the two cannot be told apart"
-    )
+    """The result in plain words. `skill_low` and `skill_high` may be absent from `metrics`."""
+    low, high = metrics.get("skill_low"), metrics.get("skill_high")
+    interval = "no interval, because the series changes in few windows only"
+    message = "is not told apart from persistence"
+    if low is not None and high is not None:
+        interval = f"95% interval {low:+.4f} to {high:+.4f}"
+        message = (
+            "beats persistence"
+            if low > 0
+            else "does not beat persistence: it is worse than saying that nothing changes"
+            if high < 0
+            else "does not beat persistence: the two cannot be told apart"
+        )
     return (
         f"The network {message} (MAE of {target} {metrics['mae']:.4g} against {metrics['persistence_mae']:.4g}, "
-        f"skill {metrics['skill']:+.4f}, 95% interval {low:+.4f} to {high:+.4f}); a linear autoregression on the same windows has "
+        f"skill {metrics['skill']:+.4f}, {interval}); a linear autoregression on the same windows has "
         f"MAE {metrics['linear_mae']:.4g}, skill {metrics['linear_skill']:+.4f}; "
-        f"the direction is right in {metrics['directional_accuracy']:.1%} (linear {metrics['linear_directional_accuracy']:.1%})"
+        f"the direction is right in {metrics['directional_accuracy']:.1%} "
+        f"(linear {metrics['linear_directional_accuracy']:.1%})"
     )
+
+
+def without_skill(rows: list[dict[str, Any]]) -> str:
+    """The steps ahead of `by_step` that have no skill, and why, as the end of a sentence."""
+    steps = ", ".join(str(row["step_ahead"]) for row in rows if row["skill"] is None)
+    return f"; no skill is given {steps} steps ahead, where persistence makes no error" if steps else ""
 
 
 def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[str, Any]]:
-    """A row per step ahead: MAE and RMSE of every forecast, and the network's skill."""
-    rows = []
-    for step in range(actual.shape[1]):
-        found = {name: errors(levels[:, step], actual[:, step]) for name, levels in forecasts.items()}
-        rows.append(
-            {
-                "step_ahead": step + 1,
-                **{f"{name}_{key}": value for name, pair in found.items() for key, value in pair.items()},
-                "skill": 1 - found["network"]["mae"] / found["persistence"]["mae"],
-            }
-        )
-    return rows
+    """A row per step ahead: MAE and RMSE of every forecast, and the network's skill.
+
+    The skill is None where persistence makes no error: the series comes back to its level after that many steps.
+    """
+    found = [
+        {name: errors(levels[:, step], actual[:, step]) for name, levels in forecasts.items()}
+        for step in range(actual.shape[1])
+    ]
+    smallest = ROUNDING * max(pairs["persistence"]["mae"] for pairs in found)
+    return [
+        {
+            "step_ahead": step + 1,
+            **{f"{name}_{key}": value for name, pair in pairs.items() for key, value in pair.items()},
+            "skill": 1 - pairs["network"]["mae"] / pairs["persistence"]["mae"]
+            if pairs["persistence"]["mae"] > smallest
+            else None,
+        }
+        for step, pairs in enumerate(found)
+    ]
 
 
 def directions(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> list[tuple[str, str]]:
@@ -174,13 +196,3 @@ def list_forecasts(
         for time, last, *rows in zip(times, anchors.tolist(), actual.tolist(), network, linear, strict=True)
         for step, (true, message, line) in enumerate(zip(*rows, strict=True))
     ]
-
-
-def draw(
-    times: list[str], anchors: np.ndarray, actual: np.ndarray, forecasts: dict[str, np.ndarray], title: str
-) -> Any:
-    from stages.figures import forecast
-
-    others = {name: levels for name, levels in forecasts.items() if name != "network"}
-    by_name = {name: np.abs(levels - actual).mean(axis=0) for name, levels in forecasts.items()}
-    return forecast.forecast(times, anchors, actual, forecasts["network"], others, by_name, title)

@@ -33,7 +33,7 @@ def validate(
     model: nn.Module,
     batches: Iterator[Batch],
     loss: Loss,
-    predict: Callable[[torch.Tensor], torch.Tensor],
+    predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     precision: str,
     oom: OomPolicy,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +44,7 @@ def validate(
         outputs = forward(model, batch, precision, oom)
         summed = loss(outputs, batch) * len(batch)
         total, count = summed if total is None else total + summed, count + len(batch)
-        predictions.append(predict(outputs))
+        predictions.append(predict(outputs, batch.mask))
     assert total is not None, "a validation without a batch"
     return total / count, oom.run_with_fallbacks(lambda: torch.cat(predictions))
 

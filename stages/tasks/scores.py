@@ -1,0 +1,21 @@
+"""Scores that several tasks share: precision, recall and F1 from counts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+def precision_recall_f1(num_right: int, num_true: int, num_predicted: int) -> dict[str, Any]:
+    """Of one class; 0 where a ratio is 0/0, as in scikit-learn."""
+    return {
+        "precision": num_right / num_predicted if num_predicted else 0.0,
+        "recall": num_right / num_true if num_true else 0.0,
+        "f1": 2 * num_right / (num_true + num_predicted) if num_true + num_predicted else 0.0,
+        "num_true": num_true,
+        "num_predicted": num_predicted,
+    }
+
+
+def macro_f1(per_class: Sequence[dict[str, Any]]) -> float:
+    """Mean F1 of the classes that occur, as label or prediction, as in scikit-learn; 0 where none does."""
+    present = [row["f1"] for row in per_class if row["num_true"] or row["num_predicted"]]
+    return sum(present) / len(present) if present else 0.0
