@@ -217,13 +217,22 @@ def test_options_win_over_guesses(tmp_path: Path):
         (lambda t: t.drop(columns="label"), "", ["no column that could be their label", "--label"]),
         (lambda t: t.iloc[:0], "", ["0 rows"]),
         (lambda t: t.assign(label="a"), "", ["'label' holds one value only"]),
-        (lambda t: t[t.label != "b"].assign(label=lambda t: t.label.where(t["clip"] != "c000", "z")), "", ["class 'z' has 1 sequences"]),
+        (
+            lambda t: t[t.label != "b"].assign(label=lambda t: t.label.where(t["clip"] != "c000", "z")),
+            "",
+            ["class 'z' has 1 sequences"],
+        ),
         (lambda t: t.assign(f0=t.f0.astype(object).where(t.index != 4, "NA")), "", ["line 6", "'f0'", "found NA"]),
-        (lambda t: t.assign(label=t.label.where(t.index != 2, "c")), "", ["line 4", "'label' changes within a sequence"]),
+        (
+            lambda t: t.assign(label=t.label.where(t.index != 2, "c")),
+            "",
+            ["line 4", "'label' changes within a sequence"],
+        ),
         (lambda t: t, "--label lable", ["no column 'lable'", "did you mean 'label'"]),
         (lambda t: t, "--label label --target f0", ["--label, --target do not go together"]),
         (lambda t: t, "--model seq2seq", ["'seq2seq'", "do not go together"]),
         (lambda t: t, "--epochs 0", ["epochs is 0", "at least 1"]),
+        (lambda t: t, "--missing skip", ["preprocess.missing is 'skip'", "accepted: interpolate, refuse"]),
     ],
 )  # fmt: skip
 def test_a_mistake_gets_one_sentence(tmp_path: Path, change: Any, options: str, words: list[str]):
