@@ -151,7 +151,7 @@ def read_answer(folder: Path) -> dict[str, str]:
         return {}
 
 
-def has_ended(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Whether the journal in `folder` is complete."""
     return b'{"kind": "end"' in (folder / "journal.jsonl").read_bytes()
 
@@ -159,7 +159,7 @@ def has_ended(folder: Path) -> bool:
 def is_written(folder: Path) -> bool:
     """Whether a living process still writes the journal in `folder`."""
     writer = folder / "writer"
-    return writer.exists() and is_alive(int(writer.read_text() or 0)) and not has_ended(folder)
+    return writer.exists() and is_alive(int(writer.read_text() or 0)) and not is_complete(folder)
 
 
 def is_alive(process: int) -> bool:

@@ -24,7 +24,7 @@ from stages.records.store import shown, tracking_uri
 from stages.urls import without_password
 
 TOKEN_TAG = "tandem.token"
-# Shorter than that, the process that makes an unfinished schema may still be alive.
+# A file that changed more recently may belong to a process that is still making its schema.
 QUIET_SECONDS = 10.0
 
 
@@ -322,7 +322,7 @@ def follow(folder: Path, writer: int | None, client: Any = None) -> str:
                 print(sentence(problem), flush=True)
                 write_json(journal.answer_file(folder), {**(uploader.ids() if uploader else {}), **problem})
                 uploader = None
-                if not alive or journal.has_ended(folder):
+                if not alive or journal.is_complete(folder):
                     return sentence(problem)
                 time.sleep(3)
             time.sleep(0.1)
