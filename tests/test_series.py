@@ -176,7 +176,7 @@ def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: 
     draw = np.random.default_rng(1)
     changed = rows.copy()
     if garbage == "huge":
-        changed.loc[later, ["x", "y"]] = 1e30 * (1 + np.arange(later.sum())[:, None] % 2)
+        changed.loc[later, ["x", "y"]] = np.outer(1 + np.arange(later.sum()) % 2, [1e30, 1e30])
     elif garbage == "noise":
         changed.loc[later, ["x", "y"]] = draw.uniform(1e-9, 1e9, size=(later.sum(), 2))
     else:
