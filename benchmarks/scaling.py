@@ -29,7 +29,7 @@ from benchmarks.throughput import (
     command,
     describe_machine,
     flop_per_sample,
-    in_turns,
+    measure_rounds,
     measuring,
     plain,
     save,
@@ -60,7 +60,7 @@ def main() -> None:
         except ValueError as error:
             raise SystemExit(f"error: {error}") from None
         flop = {value: flop_per_sample(case, options.device) for value, case in cases.items()}
-        rounds = in_turns(
+        rounds = measure_rounds(
             {(value, name): (case, one) for value, case in cases.items() for name, one in entered.items()}, options
         )
         print(f"\n## {axis}\n\n| {axis} | contender | samples/s | seconds a step | times the plain loop | of peak |")

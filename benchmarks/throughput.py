@@ -51,6 +51,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,6 +68,7 @@ from stages.diagnosis.counts import count_flop
 from stages.machine.identity import identify
 from stages.machine.rates import matrix_rate
 from stages.machine.regions import synchronize
+from stages.machine.turns import in_turns
 from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment, Train
@@ -189,7 +191,7 @@ def main() -> None:
         if options.contenders:
             entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
         flop = flop_per_sample(case, options.device)
-        rounds = in_turns({name: (case, one) for name, one in entered.items()}, options)
+        rounds = measure_rounds({name: (case, one) for name, one in entered.items()}, options)
         print(f"\n## {case.name}\n\n{case.describe()}; {message}\n\n{HEADER}", flush=True)
         for name in entered:
             print(row(name, case, entered, rounds, flop), flush=True)
@@ -366,12 +368,11 @@ def peak_of(of_precision: str, device: torch.device) -> float:
 # The measuring side.
 
 
-def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Namespace) -> Rounds:
+def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse.Namespace) -> Rounds:
     """Everyone in a process, in turns, `options.rounds` rounds after one of warm-up."""
-    precisions = dict.fromkeys(contender.precision for _, contender in entered.values())
-    found = Rounds({name: [] for name in entered}, {name: [] for name in precisions}, {})
-    # A server that has imported torch forks them: no second waits for imports, and nothing of this process is inherited. Lightning and
-    # Accelerate are imported by those who need them: an import that asked for the GPU there would take it from all who are forked later.
+    # A server that has imported torch forks them: no second waits for imports, and nothing of this process is
+    # inherited. Lightning and Accelerate are imported by those who need them: an import that asked for the GPU there
+    # would take it from all who are forked later.
     start = multiprocessing.get_context("forkserver")
     start.set_forkserver_preload(
         [
@@ -382,25 +383,23 @@ def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Names
             "stages.diagnosis.probe",
         ]
     )
+    precisions = dict.fromkeys(contender.precision for _, contender in entered.values())
     with tempfile.TemporaryDirectory() as folder:
-        places: dict[Any, Worker] = {}
+        workers: dict[Any, Worker] = {}
         try:
             for number, (name, (case, contender)) in enumerate(entered.items()):
-                places[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
-            for number in range(options.rounds + 1):
-                for name in reversed(entered) if number % 2 else entered:
-                    try:
-                        rate = places[name].turn(options.seconds)
-                    except RuntimeError as error:
-                        found.missing_reasons[name], found.rates[name] = str(error), []
-                    else:
-                        found.rates[name] += [rate] if number else []
-                for name in precisions:
-                    found.peaks[name] += [peak_of(name, torch.device(options.device))] if number else []
+                workers[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
+            turns: dict[Any, Callable[[], float]] = {
+                name: partial(worker.turn, options.seconds) for name, worker in workers.items()
+            }
+            peaks = {("peak", name): partial(peak_of, name, torch.device(options.device)) for name in precisions}
+            found = in_turns(turns | peaks, options.rounds + 1)
         finally:
-            for place in places.values():
-                place.close()
-    return found
+            for worker in workers.values():
+                worker.close()
+    failed = {name: worker.failed for name, worker in workers.items() if worker.failed}
+    rates = {name: [] if name in failed else found[name][1:] for name in workers}
+    return Rounds(rates, {name: found["peak", name][1:] for name in precisions}, failed)
 
 
 class Worker:
@@ -415,13 +414,12 @@ class Worker:
         self.answer()  # it has taken its first step, or failed, which the first turn tells
 
     def turn(self, seconds: float) -> float:
-        """Samples/s. Raises RuntimeError with the reason where it cannot take part, or no longer."""
-        if not self.failed:
-            self.pipe.send(seconds)
-            count, spent = self.answer()
+        """Samples/s; 0 where it cannot take part, or no longer: `failed` says why."""
         if self.failed:
-            raise RuntimeError(self.failed)
-        return count * self.batch_size / spent
+            return 0.0
+        self.pipe.send(seconds)
+        count, spent = self.answer()
+        return 0.0 if self.failed else count * self.batch_size / spent
 
     def answer(self) -> tuple[int, float]:
         """(steps, seconds)"""
