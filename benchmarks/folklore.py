@@ -4,10 +4,11 @@
 
 Claims: cell, synchronize, workers, pin, memory, bigger, deterministic; without a name all of them. Prints Markdown.
 
-The networks and the training loop are the project's own (stages/models, stages/training/loop.py) at the sizes in params.yaml. The data are
-random numbers in the shapes of the shipped workloads, because no claim here is about accuracy. The variants of a claim take turns, in the
-opposite order every other round, so that a busy machine slows all of them alike. A ratio is the median of the ratios within the
-rounds; square brackets hold quartiles. `--seconds` is spent on each variant, one warm-up apart.
+The networks and the training loop are the project's own (stages/models, stages/training/loop.py) at the sizes in
+params.yaml. The data are random numbers in the shapes of the shipped workloads, because no claim here is about
+accuracy. The variants of a claim take turns, in the opposite order every other round, so that a busy machine slows all
+of them alike. A ratio is the median of the ratios within the rounds; square brackets hold quartiles. `--seconds` is
+spent on each variant, one warm-up apart.
 """
 
 import argparse
@@ -134,7 +135,7 @@ class Training:
         return loss
 
     def on(self, batches: Iterable[Batch]) -> int:
-        """Train on `batches` with the project's loop; returns how many sequences an epoch has."""
+        """Trains on `batches` with the project's loop; returns how many sequences an epoch has."""
         loop.train_epoch(self.model, iter(batches), self.step, self.schedule)
         return len(self.split)
 
@@ -431,8 +432,8 @@ def counted(action: Callable[[], object]) -> Work:
 
 def memory(device: torch.device, seconds: float) -> Iterator[str]:
     """Low use of VRAM means that the GPU is not used."""
-    yield "| MiB | weights | gradients | optimizer | activations | batch | sum | of 6 GiB | training data | peak that torch allocated |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    columns = "weights | gradients | optimizer | activations | batch | sum | of 6 GiB | training data"
+    yield f"| MiB | {columns} | peak that torch allocated |\n|{'---|' * 10}"
     for workload in DATA:
         gc.collect()  # the network before holds itself in a cycle
         case = training(workload, device)
@@ -519,7 +520,7 @@ def deterministic(device: torch.device, seconds: float) -> Iterator[str]:
 
 
 def with_determinism(wanted: bool, filled: bool, work: Work) -> Work:
-    """`filled`: torch's deterministic mode also fills memory that nothing has been written to, to make mistakes show."""
+    """`filled`: torch's deterministic mode also fills memory that nothing has written to, so that mistakes show."""
 
     def switched() -> int:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

@@ -5,7 +5,8 @@
 - noop: a `dvc repro` that has nothing to do, with every workload of params.yaml, against the bare pipeline
 - full: one workload (sign), every stage run by `dvc repro --force`, against four bare stages, and against four that
   import torch and mlflow, as ordinary stage scripts do
-- prefect: the same run from a terminal and as a flow (`python -m flows.pipeline --force`), with a Prefect server running
+- prefect: the same run from a terminal and as a flow (`python -m flows.pipeline --force`), with a Prefect server
+  running
 
 Times are of whole commands, as median, lowest and highest. Those of Tandem's full runs are less the work that its
 stages measured themselves (training with its validation, and evaluation); imports, DVC, preprocessing, loading, the
