@@ -4,10 +4,11 @@
 
 Claims: cell, synchronize, workers, pin, memory, bigger, deterministic; without a name all of them. Prints Markdown.
 
-The networks and the training loop are the project's own (stages/models, stages/training/loop.py) at the sizes in params.yaml. The data are
-random numbers in the shapes of the shipped workloads, because no claim here is about accuracy. The variants of a claim take turns, in the
-opposite order every other round, so that a busy machine slows all of them alike. A ratio is the median of the ratios within the
-rounds; square brackets hold quartiles. `--seconds` is spent on each variant, one warm-up apart.
+The networks and the training loop are the project's own (stages/models, stages/training/loop.py) at the sizes in
+params.yaml. The data are random numbers in the shapes of the shipped workloads, because no claim here is about
+accuracy. The variants of a claim take turns, in the opposite order every other round, so that a busy machine slows all
+of them alike. A ratio is the median of the ratios within the rounds; square brackets hold quartiles. `--seconds` is
+spent on each variant, one warm-up apart.
 """
 
 import argparse
@@ -29,8 +30,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from stages import models
+from stages.diagnosis.counts import num_bytes, saved_for_backward
 from stages.machine.identity import identify, usable_cores
 from stages.machine.regions import synchronize
+from stages.machine.turns import in_turns
 from stages.models import Shape
 from stages.params.loading import load_params
 from stages.params.parsing import nearest
@@ -132,7 +135,7 @@ class Training:
         return loss
 
     def on(self, batches: Iterable[Batch]) -> int:
-        """Train on `batches` with the project's loop; returns how many sequences an epoch has."""
+        """Trains on `batches` with the project's loop; returns how many sequences an epoch has."""
         loop.train_epoch(self.model, iter(batches), self.step, self.schedule)
         return len(self.split)
 
@@ -166,20 +169,17 @@ def loss_of(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(outputs.flatten(0, -2), batch.targets.flatten())
 
 
-def in_turns(variants: dict[str, Work], device: torch.device, seconds: float) -> dict[str, list[float]]:
+def rates_of(variants: dict[str, Work], device: torch.device, seconds: float) -> dict[str, list[float]]:
     """Samples/s of every variant, one value a round."""
     for work in variants.values():  # warms up: the first step imports, allocates and starts workers
         timed(work, 1, device)
     repeats = {name: math.ceil(MEASUREMENT_SECONDS / timed(work, 1, device)[0]) for name, work in variants.items()}
-    rates: dict[str, list[float]] = {name: [] for name in variants}
-    names, rounds, end = list(variants), 0, time.perf_counter() + seconds * len(variants)
-    while rounds < MIN_ROUNDS or time.perf_counter() < end:
-        for name in names:
-            spent, count = timed(variants[name], repeats[name], device)
-            rates[name].append(count / spent)
-        names.reverse()
-        rounds += 1
-    return rates
+
+    def rate(name: str) -> float:
+        spent, count = timed(variants[name], repeats[name], device)
+        return count / spent
+
+    return in_turns({name: partial(rate, name) for name in variants}, MIN_ROUNDS, seconds * len(variants))
 
 
 def timed(work: Work, repeats: int, device: torch.device) -> tuple[float, int]:
@@ -232,7 +232,7 @@ def cell(device: torch.device, seconds: float) -> Iterator[str]:
             calls, kernels = count_operators(one)
             operators.append(f"| {case} | {name} | {calls:,} | {kernels if device.type == 'cuda' else 'no GPU'} |")
         steps = f"{sizes.shape.max_steps} + {sizes.shape.num_outputs} steps"
-        rates = in_turns({"nn.LSTM": native.epoch, "by hand": manual.epoch}, device, seconds)
+        rates = rates_of({"nn.LSTM": native.epoch, "by hand": manual.epoch}, device, seconds)
         yield from rows(f"{case}: hidden {model.hidden_size}, {steps}, batch {batch_size}", rates)
     yield from ("", *operators, "", *(f"- {sentence}" for sentence in (*sentences, mixed_devices(device))))
 
@@ -304,7 +304,7 @@ def synchronizing(device: torch.device, seconds: float) -> Iterator[str]:
         if device.type == "cuda":
             after_step["synchronize after every step"] = lambda loss: synchronize(device)
         variants = {name: reading(case, action) for name, action in after_step.items()}
-        yield from rows(f"{workload}, batch {case.batch_size}", in_turns(variants, device, seconds))
+        yield from rows(f"{workload}, batch {case.batch_size}", rates_of(variants, device, seconds))
     if device.type != "cuda":
         yield "\nsynchronize: nothing to measure, the CPU has done its work when a call returns."
 
@@ -348,13 +348,13 @@ def workers(device: torch.device, seconds: float) -> Iterator[str]:
         name = f"{workload}, {len(case.split):,} sequences, batch {batch_size}"
         on_host = {key: tensor.cpu() for key, tensor in case.split.tensors.items()}
         ways = loaders(TensorDataset(*(on_host[key] for key in TENSORS)), case)
-        yield from rows(f"{name}: data alone", in_turns(with_each(drain, ways), device, seconds))
-        yield from rows(f"{name}: training", in_turns(with_each(case.on, ways), device, seconds))
+        yield from rows(f"{name}: data alone", rates_of(with_each(drain, ways), device, seconds))
+        yield from rows(f"{name}: training", rates_of(with_each(case.on, ways), device, seconds))
         if workload == "pen":
             ways = loaders(Parsed(on_host), case)
             yield from rows(
                 f"{name}, parsed from text when asked for: training",
-                in_turns(with_each(case.on, ways), device, seconds),
+                rates_of(with_each(case.on, ways), device, seconds),
             )
 
 
@@ -406,7 +406,7 @@ def pin(device: torch.device, seconds: float) -> Iterator[str]:
         "DataLoader, pin_memory, non_blocking": lambda: case.on(loaded(pinned, device, non_blocking=True)),
         "resident slices": case.epoch,
     }
-    yield from rows(f"pen, batch {case.batch_size}: training", in_turns(variants, device, seconds))
+    yield from rows(f"pen, batch {case.batch_size}: training", rates_of(variants, device, seconds))
     for what, num_floats in {"one batch of pen": case.batch_size * 8 * 4, "64 MiB": 16 * MIB}.items():
         host = torch.randn(num_floats)
         copies: dict[str, Callable[[], object]] = {
@@ -414,7 +414,7 @@ def pin(device: torch.device, seconds: float) -> Iterator[str]:
             "pinned for each copy": partial(pinned_copy, host, device),
             "pinned once": partial(host.pin_memory().to, device, non_blocking=True),
         }
-        found = in_turns({name: counted(copy) for name, copy in copies.items()}, device, seconds)
+        found = rates_of({name: counted(copy) for name, copy in copies.items()}, device, seconds)
         yield from rows(f"{what}: copies/s", found)
 
 
@@ -432,8 +432,8 @@ def counted(action: Callable[[], object]) -> Work:
 
 def memory(device: torch.device, seconds: float) -> Iterator[str]:
     """Low use of VRAM means that the GPU is not used."""
-    yield "| MiB | weights | gradients | optimizer | activations | batch | sum | of 6 GiB | training data | peak that torch allocated |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    columns = "weights | gradients | optimizer | activations | batch | sum | of 6 GiB | training data"
+    yield f"| MiB | {columns} | peak that torch allocated |\n|{'---|' * 10}"
     for workload in DATA:
         gc.collect()  # the network before holds itself in a cycle
         case = training(workload, device)
@@ -458,26 +458,13 @@ def memory(device: torch.device, seconds: float) -> Iterator[str]:
         del case, batch, state
 
 
-def num_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
 def activation_bytes(case: Training, batch: Batch) -> int:
-    """What the forward pass keeps for the backward pass, each storage once, without weights and inputs."""
-    counted_apart = {tensor.untyped_storage().data_ptr() for tensor in (*case.model.parameters(), *batch.inputs())}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in counted_apart:
-            kept[storage.data_ptr()] = storage.nbytes()  # alive until backward, so no address comes twice
-        return tensor
-
+    """Bytes that the forward pass keeps for the backward pass, without weights and inputs."""
     case.model.train()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with saved_for_backward([*case.model.parameters(), *batch.inputs()]) as saved:
         loss = loss_of(case.model(*batch.inputs()), batch)
     loss.backward()
-    return sum(kept.values())
+    return sum(saved.values())
 
 
 def bigger(device: torch.device, seconds: float) -> Iterator[str]:
@@ -496,7 +483,7 @@ def bigger(device: torch.device, seconds: float) -> Iterator[str]:
         for name, case in cases.items():
             counts = sorted({1, 2, int(usable_cores())})
             variants = {f"{number} thread{'s' * (number > 1)}": with_threads(number, case.epoch) for number in counts}
-            yield from rows(f"{name}, batch {case.batch_size}", in_turns(variants, device, seconds))
+            yield from rows(f"{name}, batch {case.batch_size}", rates_of(variants, device, seconds))
         torch.set_num_threads(1)
     for workload in ("sign", "pen"):
         sizes = {
@@ -504,7 +491,7 @@ def bigger(device: torch.device, seconds: float) -> Iterator[str]:
             for size in (16, 64, 256, 1024)
         }
         variants = {f"batch {size}": case.epoch for size, case in sizes.items()}
-        yield from rows(workload, in_turns(variants, device, seconds))
+        yield from rows(workload, rates_of(variants, device, seconds))
     if device.type == "cuda":
         yield "\nThe number of cores: nothing to vary on one GPU."
 
@@ -528,12 +515,12 @@ def deterministic(device: torch.device, seconds: float) -> Iterator[str]:
             "deterministic, new memory not filled": with_determinism(True, False, case.epoch),
             "not, cudnn.benchmark on": with_determinism(False, True, case.epoch),
         }
-        yield from rows(f"{workload}, batch {case.batch_size}", in_turns(variants, device, seconds))
+        yield from rows(f"{workload}, batch {case.batch_size}", rates_of(variants, device, seconds))
     with_determinism(True, True, int)()
 
 
 def with_determinism(wanted: bool, filled: bool, work: Work) -> Work:
-    """`filled`: torch's deterministic mode also fills memory that nothing has been written to, to make mistakes show."""
+    """`filled`: torch's deterministic mode also fills memory that nothing has written to, so that mistakes show."""
 
     def switched() -> int:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

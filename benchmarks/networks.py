@@ -1,8 +1,9 @@
-"""The networks of stages/models as people write them, for the peers of benchmarks/throughput.py: torch's own modules, one call each.
+"""The networks of stages/models as people write them, for the peers of throughput.py: torch's own modules.
 
-In: a network of stages/models. Out: one with the same parameters that computes the same (tests/test_benchmarks.py), without what Tandem
-does to be faster (stages/models/kernels, and what its networks choose by device). Written out here and not switched off there, so that no
-change to Tandem changes what it is compared with. For sequences as long as their tensor, which all are in these benchmarks.
+In: a network of stages/models. Out: one with the same parameters that computes the same (tests/test_benchmarks.py),
+without what Tandem does to be faster (stages/models/kernels, and what its networks choose by device). Written out here
+and not switched off there, so that no change to Tandem changes what it is compared with. For sequences as long as their
+tensor, which all are in these benchmarks.
 
 Shapes: values (B, T, F), mask (B, T), x (B, T, H).
 """

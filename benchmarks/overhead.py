@@ -1,10 +1,16 @@
-"""What orchestration costs, beside a bare DVC pipeline of four stages that do nothing, measured in turns on the same machine.
+"""What orchestration costs, beside a bare DVC pipeline of four stages that do nothing, in turns on the same machine.
 
-    python -m benchmarks.overhead [--repeats 5] [--skip-prefect]
+    python -m benchmarks.overhead [noop] [full] [prefect] [--repeats 5]        # all three questions; needs no results
 
-Three questions: how long is a `dvc repro` that has nothing to do; what does a whole run cost beyond the work measured inside its stages
-(training, validation and evaluation; all else counts as overhead, preprocessing and loading included); what does Prefect add with a
-server running. Wall times of whole commands; medians and the range.
+- noop: a `dvc repro` that has nothing to do, with every workload of params.yaml, against the bare pipeline
+- full: one workload (sign), every stage run by `dvc repro --force`, against four bare stages, and against four that
+  import torch and mlflow, as ordinary stage scripts do
+- prefect: the same run from a terminal and as a flow (`python -m flows.pipeline --force`), with a Prefect server
+  running
+
+Times are of whole commands, as median, lowest and highest. Those of Tandem's full runs are less the work that its
+stages measured themselves (training with its validation, and evaluation); imports, DVC, preprocessing, loading, the
+probe and tracking remain. Trainings have 3 epochs and run on the CPU.
 """
 
 import argparse
@@ -19,10 +25,19 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from stages.machine.turns import in_turns
 
 ROOT = Path(__file__).resolve().parents[1]
+WORKLOAD = "sign"
+NUM_EPOCHS = 3
 BARE = """stages:
   one: {{cmd: {cmd}, deps: [start], outs: [a]}}
   two: {{cmd: {cmd}, deps: [a], outs: [b]}}
@@ -31,162 +46,173 @@ BARE = """stages:
 """
 NOTHING = "touch a b c d"
 USUAL = "python -c 'import torch, mlflow' && touch a b c d"
+REPRO = ["dvc", "repro"]
+FLOW = [sys.executable, "-m", "flows.pipeline"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--skip-prefect", action="store_true")
+    parser.add_argument("questions", nargs="*", metavar="question", help=f"{', '.join(QUESTIONS)}; all by default")
+    parser.add_argument("--repeats", type=int, default=5, help="of every command (5)")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        here = Path(folder)
-        bare, usual = make_bare(here / "bare", NOTHING), make_bare(here / "usual", USUAL)
-        both, one = make_tandem(here / "both", None), make_tandem(here / "one", "sign")
-        plain = environment(TANDEM_PREFECT="off")
-        for project in (bare, usual, both, one):
-            call(["dvc", "repro"], project, plain)
-
-        measured: dict[str, list[float]] = {}
-        for turn in range(options.repeats):
-            timed(measured, "no-op, bare", lambda: call(["dvc", "repro"], bare, plain))
-            timed(measured, "no-op, Tandem (2 workloads)", lambda: call(["dvc", "repro"], both, plain))
-            timed(measured, "full, bare", lambda: call(["dvc", "repro", "--force"], bare, plain))
-            timed(
-                measured,
-                "full, every stage imports torch and mlflow",
-                lambda: call(["dvc", "repro", "--force"], usual, plain),
-            )
-            timed(measured, "full, Tandem (sign)", lambda: call(["dvc", "repro", "--force"], one, plain), one)
-            print(f"turn {turn + 1} of {options.repeats}", file=sys.stderr, flush=True)
-        if not options.skip_prefect:
-            with prefect_server(here) as url:
-                under = environment(PREFECT_API_URL=url, PREFECT_HOME=str(here / "prefect"))
-                for _ in range(options.repeats):
-                    timed(
-                        measured,
-                        "full, Tandem (sign), for the next",
-                        lambda: call(["dvc", "repro", "--force"], one, plain),
-                        one,
-                    )
-                    timed(
-                        measured,
-                        "full, Tandem (sign), dvc repro reporting to Prefect",
-                        lambda: call(["dvc", "repro", "--force"], one, under),
-                        one,
-                    )
-                    timed(
-                        measured, "full, Tandem (sign), started as a Prefect flow",
-                        lambda: call([sys.executable, "-m", "flows.pipeline", "--force"], one, under), one,
-                    )  # fmt: skip
-        report(measured)
+    if unknown := set(options.questions) - set(QUESTIONS):
+        parser.error(f"unknown question {', '.join(sorted(unknown))}; accepted: {', '.join(QUESTIONS)}")
+    print(describe_machine(), flush=True)
+    for name in options.questions or QUESTIONS:
+        print(f"\n## {name}\n\n| what | median (s) | lowest | highest |\n|---|---|---|---|", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            print(QUESTIONS[name](Path(folder), options.repeats), flush=True)
 
 
-def environment(**extra: str) -> dict[str, str]:
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))
-    }
-    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", **extra}
+def noop(folder: Path, repeats: int) -> str:
+    bare, tandem = make_bare(folder / "bare", NOTHING), make_tandem(folder / "tandem", None)
+    names = read_params(tandem)["workloads"]
+    for project in (bare, tandem):
+        call(REPRO, project)
+    commands = {"bare, 4 stages": timed(REPRO, bare), f"Tandem, {len(names)} workloads": timed(REPRO, tandem)}
+    times = measured(commands, repeats)
+    base, own = times.values()
+    ratio = statistics.median(mine / its for mine, its in zip(own, base, strict=True))
+    return f"\nNothing to do takes {ratio:.2f} times as long as in the bare pipeline (median of the rounds)."
 
 
-def call(command: list[str], folder: Path, env: dict[str, str]) -> None:
+def full(folder: Path, repeats: int) -> str:
+    bare, usual = make_bare(folder / "bare", NOTHING), make_bare(folder / "usual", USUAL)
+    one = make_tandem(folder / "one", WORKLOAD)
+    for project in (bare, usual, one):
+        call(REPRO, project)
+    force = [*REPRO, "--force"]
+    commands = {"bare": timed(force, bare), "every stage imports torch and mlflow": timed(force, usual)}
+    times = measured({**commands, f"Tandem, {WORKLOAD}": timed(force, one, less_work=True)}, repeats)
+    return f"\nOne workload, everything run: {statistics.median(times[f'Tandem, {WORKLOAD}']):.1f} s beside the work."
+
+
+def prefect(folder: Path, repeats: int) -> str:
+    one = make_tandem(folder / "one", WORKLOAD)
+    call(REPRO, one)
+    with prefect_server(folder) as settings:
+        terminal = timed([*REPRO, "--force"], one, less_work=True)
+        flow = timed([*FLOW, "--force"], one, less_work=True, **settings)
+        call(FLOW, one, **settings)
+        times = measured({"dvc repro": terminal, "python -m flows.pipeline": flow}, repeats)
+    plain, reported = map(statistics.median, times.values())
+    return f"\nFrom Prefect: {reported - plain:+.1f} s."
+
+
+QUESTIONS: dict[str, Callable[[Path, int], str]] = {"noop": noop, "full": full, "prefect": prefect}
+
+
+def measured(commands: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every command, in turns; prints a row for each."""
+    times = in_turns(commands, repeats)
+    for name, seconds in times.items():
+        print(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
+    return times
+
+
+def timed(command: list[str], project: Path, less_work: bool = False, **settings: str) -> Callable[[], float]:
+    """A call that runs `command` and returns its seconds, `less_work`: without those that the stages measured."""
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        call(command, project, **settings)
+        return time.perf_counter() - start - (seconds_of_work(project) if less_work else 0.0)
+
+    return seconds
+
+
+def seconds_of_work(project: Path) -> float:
+    folder = project / "results/runs" / WORKLOAD / "cpu"
+    train = json.loads((folder / "timings.json").read_text())["train_seconds"]
+    return train + 2 * json.loads((folder / "evaluate.json").read_text())["evaluate_seconds"]  # it warms up once
+
+
+def call(command: list[str], folder: Path, **settings: str) -> None:
+    """Raises SystemExit with the output where `command` fails. `settings`: environment variables."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
+    env = {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", **settings}
     done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout}")
 
 
-def timed(measured: dict[str, list[float]], name: str, action: Callable[[], None], project: Path | None = None) -> None:
-    """Seconds of `action`; where `project` is given, less the work that its stages measured themselves."""
-    start = time.perf_counter()
-    action()
-    seconds = time.perf_counter() - start
-    if project:
-        folder = project / "results/runs/sign/cpu"
-        seconds -= json.loads((folder / "timings.json").read_text())["train_seconds"]
-        seconds -= 2 * json.loads((folder / "evaluate.json").read_text())["evaluate_seconds"]  # it warms up once
-    measured.setdefault(name, []).append(seconds)
+STRIPPED = ("PREFECT", "MLFLOW", "DVC", "TANDEM")  # the caller's own settings
 
 
 def make_bare(folder: Path, cmd: str) -> Path:
     folder.mkdir()
     (folder / "dvc.yaml").write_text(BARE.format(cmd=json.dumps(cmd)))
     (folder / "start").touch()
-    repository(folder)
-    call(["dvc", "init", "-q"], folder, environment())
-    call(["dvc", "config", "core.analytics", "false"], folder, environment())
+    commit(folder)
+    call(["dvc", "init", "-q"], folder)
+    call(["dvc", "config", "core.analytics", "false"], folder)
     return folder
 
 
 def make_tandem(folder: Path, workload: str | None) -> Path:
-    """This project with short trainings, on the CPU."""
-    folder.mkdir()
-    for name in ("stages", "flows", "data/raw"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("dvc.yaml", ".gitignore", ".dvcignore"):
-        shutil.copy(ROOT / name, folder / name)
-    shutil.copytree(ROOT / ".dvc", folder / ".dvc", ignore=shutil.ignore_patterns("cache", "tmp", "config.local"))
-    params = (ROOT / "params.yaml").read_text().replace("devices: [auto]", "devices: [cpu]")
-    for line in set(params.splitlines()):
-        if line.strip().startswith("epochs:"):
-            params = params.replace(line, "    epochs: 3")
-    if workload:
-        params = params.replace("workloads: [sign, pen]", f"workloads: [{workload}]")
-    (folder / "params.yaml").write_text(params)
-    (folder / "mlruns").mkdir()
-    repository(folder)
+    """This project as it lies here, with short trainings on the CPU: of `workload` alone, or of all (None)."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    params = read_params(folder)
+    known = params["workloads"]
+    if workload and workload not in known:
+        sys.exit(f"params.yaml has the workloads {', '.join(known)}, and not {workload}, which this measures")
+    params["workloads"], params["devices"] = [workload] if workload else known, ["cpu"]
+    for name in params["workloads"]:
+        params[name]["train"]["epochs"] = NUM_EPOCHS
+    with (folder / "params.yaml").open("w") as file:
+        YAML().dump(params, file)
+    (folder / "mlruns").mkdir(exist_ok=True)
+    commit(folder)
     return folder
 
 
-def repository(folder: Path) -> None:
-    for words in (
-        ["init", "-q"],
-        ["add", "-A"],
-        ["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-qm", "start"],
-    ):
-        call(["git", *words], folder, environment())
+def read_params(folder: Path) -> Any:
+    return YAML().load(folder / "params.yaml")
 
 
-class prefect_server:
-    """A Prefect server on a free port while the block runs."""
+def commit(folder: Path) -> None:
+    author = ["-c", "user.name=b", "-c", "user.email=b@localhost"]
+    for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "start"]):
+        call(["git", *words], folder)
 
-    def __init__(self, folder: Path):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}/api"
-        env = environment(PREFECT_HOME=str(folder / "prefect"), PREFECT_SERVER_ANALYTICS_ENABLED="false")
-        command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-        self.process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def __enter__(self) -> str:
-        for _ in range(600):
+@contextmanager
+def prefect_server(folder: Path) -> Iterator[dict[str, str]]:
+    """The settings of a Prefect server on a free port, which runs while the block does."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url, home = f"http://127.0.0.1:{port}/api", {"PREFECT_HOME": str(folder / "prefect")}
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
+    process = subprocess.Popen(
+        command, env={**kept, **home, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        end = time.monotonic() + 120
+        while True:
             try:
-                urllib.request.urlopen(f"{self.url}/health", timeout=1)
-                return self.url
+                urllib.request.urlopen(f"{url}/health", timeout=1)
+                break
             except OSError:
+                if time.monotonic() > end or process.poll() is not None:
+                    sys.exit("the Prefect server did not start within two minutes")
                 time.sleep(0.1)
-        sys.exit("the Prefect server did not start within a minute")
+        yield {**home, "PREFECT_API_URL": url}
+    finally:
+        process.terminate()
+        process.wait()
 
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.wait()
 
-
-def report(measured: dict[str, list[float]]) -> None:
-    from importlib.metadata import version
-
+def describe_machine() -> str:
     packages = ", ".join(f"{name} {version(name)}" for name in ("dvc", "prefect", "mlflow", "torch"))
-    print(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {packages}\n"
-    )
-    print("| what | median (s) | lowest | highest |\n|---|---|---|---|")
-    for name, seconds in measured.items():
-        print(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
-    middle = {name: statistics.median(seconds) for name, seconds in measured.items()}
-    print(f"\nno-op: {middle['no-op, Tandem (2 workloads)'] / middle['no-op, bare']:.2f} times the bare one")
-    for execution_mode in ("dvc repro reporting to Prefect", "started as a Prefect flow"):
-        name = f"full, Tandem (sign), {execution_mode}"
-        if name in middle:
-            print(f"Prefect, {execution_mode}: {middle[name] - middle['full, Tandem (sign), for the next']:+.2f} s")
+    cpu = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+    return f"{cpu}, load {os.getloadavg()[0]:.1f}; Python {platform.python_version()}, {packages}"
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""How training speed scales: Tandem and the plain loop against the number of sequences, their length, the network's width, the batch.
+"""How training speed scales, Tandem's and the plain loop's: by number of sequences, length, width and batch.
 
     python -m benchmarks.scaling                                     # sign's GRU, all four, 2 to 3 minutes
     python -m benchmarks.scaling --workload pen --axes length width --rounds 7 --seconds 2 --json pen.json
     python -m benchmarks.scaling --axes batch --values 1 4 16 64 256 1024
     python -m benchmarks.scaling --device cuda                       # also with the step as a CUDA graph
 
-Starts from the workload at its guide's size (`python -m benchmarks.throughput --size guides`) and changes one thing at a time; the values
-are those of VALUES below, or --values for a single axis. Data are random numbers. What is measured, and how, is told in
-benchmarks/throughput.py: a process each, all values of an axis in turns, so that a slow minute does not look like a law.
+Starts from the workload at its guide's size (`python -m benchmarks.throughput --size guides`) and changes one thing at
+a time; the values are those of VALUES below, or --values for a single axis. Data are random numbers. What is measured,
+and how, is told in benchmarks/throughput.py: a process each, all values of an axis in turns, so that a slow minute does
+not look like a law.
 
-What to look for: samples/s must not fall with the number of sequences; a step should take no more times as long than there is more to
-compute, and hardly longer where a batch or a width leaves the device idle; the share of peak (FLOP/s over those of a large matrix
-product) says how much more there is to gain. Of many sequences a round sees a part, in an epoch's order, so its batches come from all over.
+What to look for: samples/s must not fall with the number of sequences; a step should take no more times as long than
+there is more to compute, and hardly longer where a batch or a width leaves the device idle; the share of peak (FLOP/s
+over those of a large matrix product) says how much more there is to gain. Of many sequences a round sees a part, in an
+epoch's order, so its batches come from all over.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from benchmarks.throughput import (
     command,
     describe_machine,
     flop_per_sample,
-    in_turns,
+    measure_rounds,
     measuring,
     plain,
     save,
@@ -60,7 +62,7 @@ def main() -> None:
         except ValueError as error:
             raise SystemExit(f"error: {error}") from None
         flop = {value: flop_per_sample(case, options.device) for value, case in cases.items()}
-        rounds = in_turns(
+        rounds = measure_rounds(
             {(value, name): (case, one) for value, case in cases.items() for name, one in entered.items()}, options
         )
         print(f"\n## {axis}\n\n| {axis} | contender | samples/s | seconds a step | times the plain loop | of peak |")
@@ -91,7 +93,8 @@ def changed(base: Case, axis: str, value: int) -> Case:
     num_heads = getattr(settings.model, "num_heads", 1)
     if value < 1 or axis == "width" and value % num_heads or axis == "sequences" and value < settings.batch_size:
         raise ValueError(
-            f"{axis} is {value}; accepted: 1 or more, a width that {num_heads} heads divide, sequences for a batch of {settings.batch_size}"
+            f"{axis} is {value}; accepted: 1 or more, a width that {num_heads} heads divide, "
+            f"sequences for a batch of {settings.batch_size}"
         )
     assert data is not None
     if axis == "batch":
@@ -126,14 +129,16 @@ def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
     low, high = there[0], there[-1]
     ratios = rounds.ratios((high, name), (low, name))
     longer = cases[high].settings.batch_size / cases[low].settings.batch_size / statistics.median(ratios)
-    return f"{high / low:g} times the {axis}: a step takes {longer:.2f} times as long, samples/s are {spread(ratios, '.2f')} times as many"
+    steps = f"a step takes {longer:.2f} times as long, samples/s are {spread(ratios, '.2f')} times as many"
+    return f"{high / low:g} times the {axis}: {steps}"
 
 
 def record(cases: dict[int, Case], rounds: Rounds, flop: dict[int, float]) -> dict[str, Any]:
     """For JSON: all rounds."""
     points = [
         {
-            "value": value, "contender": name, "batch_size": cases[value].settings.batch_size, "flop_per_sample": flop[value],
+            "value": value, "contender": name, "batch_size": cases[value].settings.batch_size,
+            "flop_per_sample": flop[value],
             "samples_per_second": rates, "missing_reasons": rounds.missing_reasons.get((value, name)),
         }
         for (value, name), rates in rounds.rates.items()

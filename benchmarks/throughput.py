@@ -1,39 +1,44 @@
-"""Tandem's loop against the loops people write: samples per second of training, same model, data, batch and number of steps.
+"""Tandem's loop against the loops people write: samples per second of training, same model, data, batch and steps.
 
-    python -m benchmarks.throughput                                  # the four workloads as params.yaml has them, 5 to 9 minutes
+    python -m benchmarks.throughput                                  # the four workloads of params.yaml, 5 to 9 minutes
     python -m benchmarks.throughput --size guides --json guides.json # at the sizes of the guides that Tandem replaces
     python -m benchmarks.throughput --size large --workloads pen     # where arithmetic is what counts
     python -m benchmarks.throughput --contenders tandem "lightning default" --rounds 9 --seconds 3
     python -m benchmarks.throughput --device cuda                    # also CUDA graphs
 
-Sizes (--size): params trains on the prepared data (`dvc repro` first); guides, large and huge on random numbers from a fixed seed, because
-no contender looks at what the numbers are. huge is for a GPU: it takes minutes a round on a CPU.
+Sizes (--size): params trains on the prepared data (`dvc repro` first); guides, large and huge on random numbers from a
+fixed seed, because no contender looks at what the numbers are. huge is for a GPU: it takes minutes a round on a CPU.
 
-Contenders (--contenders; the plain loop always takes part). All get the same data, batch size, clipping and number of threads. Those that
-are not Tandem's run as their users have them: networks of torch's modules (benchmarks/networks.py; same parameters, same outputs), torch's
-switches and the allocator as they come, AdamW with its defaults.
+Contenders (--contenders; the plain loop always takes part). All get the same data, batch size, clipping and number of
+threads. Those that are not Tandem's run as their users have them: networks of torch's modules (benchmarks/networks.py;
+same parameters, same outputs), torch's switches and the allocator as they come, AdamW with its defaults.
 
 - plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the reference
-- plain, 2 workers: its loader with 2 processes that live on between epochs; plain, pageable (GPU): its loader without pinned memory
-- plain, Tandem's network (CPU): the same loop with the network that Tandem trains, which tells the networks' share from the loop's
-- accelerate, lightning default, lightning tuned: only where installed (an environment of their own: see benchmarks/README.md).
-  Default: `Trainer()` as it comes, with progress bar, logger, a checkpoint every epoch, and `self.log` in the step. Tuned: all that
-  costs time and does not change the result is off (`barebones`: progress bar, logger, checkpoints, summary, checks; no `self.log`),
-  batches are cut from tensors that lie on the device and are not moved again, and AdamW is fused
-- tandem: `loop.train_epoch`, at fp32; tandem auto: at what `precision: auto` chooses, measured anew here. Where that is not fp32, the
-  plain loop and lightning tuned run at that precision too
+- plain, 2 workers: its loader with 2 processes that live on between epochs; plain, pageable (GPU): its loader without
+  pinned memory
+- plain, Tandem's network (CPU): the same loop with the network that Tandem trains, which tells the networks' share from
+  the loop's
+- accelerate, lightning default, lightning tuned: only where installed (an environment of their own: see
+  benchmarks/README.md). Default: `Trainer()` as it comes, with progress bar, logger, a checkpoint every epoch, and
+  `self.log` in the step. Tuned: all that costs time and does not change the result is off (`barebones`: progress bar,
+  logger, checkpoints, summary, checks; no `self.log`), batches are cut from tensors that lie on the device and are not
+  moved again, and AdamW is fused
+- tandem: `loop.train_epoch`, at fp32; tandem auto: at what `precision: auto` chooses, measured anew here. Where that is
+  not fp32, the plain loop and lightning tuned run at that precision too
 - tandem graph (GPU): with `step: graph`; tandem auto graph: both
-- floor: Tandem's step on one batch that never changes, so what the loop costs is the difference; graph floor (GPU): the captured step,
-  replayed
+- floor: Tandem's step on one batch that never changes, so what the loop costs is the difference; graph floor (GPU): the
+  captured step, replayed
 
-Each contender lives in a process of its own, so that nothing one of them sets (threads, TF32, allocator) reaches another. They take turns
-in rounds of the same length, in the opposite order every other round; the first is warm-up. The device is idle as a round begins and ends.
+Each contender lives in a process of its own, so that nothing one of them sets (threads, TF32, allocator) reaches
+another. They take turns in rounds of the same length, in the opposite order every other round; the first is warm-up.
+The device is idle as a round begins and ends.
 
-Columns: samples/s and ratio to the plain loop of the same round, as median [quartiles] over the rounds; milliseconds a step; share of the
-floor of the same precision (the graph floor, where there is one); share of peak: FLOP/s over the rate of a large matrix product in the same
-precision, measured in every round too.
+Columns: samples/s and ratio to the plain loop of the same round, as median [quartiles] over the rounds; milliseconds a
+step; share of the floor of the same precision (the graph floor, where there is one); share of peak: FLOP/s over the
+rate of a large matrix product in the same precision, measured in every round too.
 
-Learning rate schedule, augmentation, validation and the ragged last batch of an epoch are left out for all of them: they are not compared.
+Learning rate schedule, augmentation, validation and the ragged last batch of an epoch are left out for all of them:
+they are not compared.
 """
 
 import argparse
@@ -51,6 +56,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,6 +73,7 @@ from stages.diagnosis.counts import count_flop
 from stages.machine.identity import identify
 from stages.machine.rates import matrix_rate
 from stages.machine.regions import synchronize
+from stages.machine.turns import in_turns
 from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment, Train
@@ -189,7 +196,7 @@ def main() -> None:
         if options.contenders:
             entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
         flop = flop_per_sample(case, options.device)
-        rounds = in_turns({name: (case, one) for name, one in entered.items()}, options)
+        rounds = measure_rounds({name: (case, one) for name, one in entered.items()}, options)
         print(f"\n## {case.name}\n\n{case.describe()}; {message}\n\n{HEADER}", flush=True)
         for name in entered:
             print(row(name, case, entered, rounds, flop), flush=True)
@@ -267,8 +274,9 @@ def describe_machine(device: str) -> str:
     gpu = f"{identity['name']}, driver {identity['driver']}; " if device == "cuda" else ""
     versions = [f"{name} {version(name)}" for name in ("torch", *PEERS) if importlib.util.find_spec(name)]
     return (
-        f"{gpu}{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores; {platform.system()}, Python {platform.python_version()}, "
-        f"{', '.join(versions)}; {time.strftime('%Y-%m-%d %H:%M')}, load {os.getloadavg()[0]:.1f}"
+        f"{gpu}{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores; {platform.system()}, "
+        f"Python {platform.python_version()}, {', '.join(versions)}; "
+        f"{time.strftime('%Y-%m-%d %H:%M')}, load {os.getloadavg()[0]:.1f}"
     )
 
 
@@ -344,7 +352,8 @@ def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
     torch.manual_seed(0)
     names = [str(number) for number in range(data.shape.num_outputs)]
     summary = {
-        "classes": names, "num_per_class": {"train": dict.fromkeys(names, 1)}, "features": [], "num_outputs": len(names),
+        "classes": names, "num_per_class": {"train": dict.fromkeys(names, 1)}, "features": [],
+        "num_outputs": len(names),
         "mean": [0.0], "std": [1.0], "target": {"name": "random", "transform": "difference"},
     }  # fmt: skip
     return random_tensors(data, torch.device("cpu")), data.shape, open_task(data.task, summary)
@@ -366,12 +375,11 @@ def peak_of(of_precision: str, device: torch.device) -> float:
 # The measuring side.
 
 
-def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Namespace) -> Rounds:
+def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse.Namespace) -> Rounds:
     """Everyone in a process, in turns, `options.rounds` rounds after one of warm-up."""
-    precisions = dict.fromkeys(contender.precision for _, contender in entered.values())
-    found = Rounds({name: [] for name in entered}, {name: [] for name in precisions}, {})
-    # A server that has imported torch forks them: no second waits for imports, and nothing of this process is inherited. Lightning and
-    # Accelerate are imported by those who need them: an import that asked for the GPU there would take it from all who are forked later.
+    # A server that has imported torch forks them: no second waits for imports, and nothing of this process is
+    # inherited. Lightning and Accelerate are imported by those who need them: an import that asked for the GPU there
+    # would take it from all who are forked later.
     start = multiprocessing.get_context("forkserver")
     start.set_forkserver_preload(
         [
@@ -382,25 +390,23 @@ def in_turns(entered: dict[Any, tuple[Case, Contender]], options: argparse.Names
             "stages.diagnosis.probe",
         ]
     )
+    precisions = dict.fromkeys(contender.precision for _, contender in entered.values())
     with tempfile.TemporaryDirectory() as folder:
-        places: dict[Any, Worker] = {}
+        workers: dict[Any, Worker] = {}
         try:
             for number, (name, (case, contender)) in enumerate(entered.items()):
-                places[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
-            for number in range(options.rounds + 1):
-                for name in reversed(entered) if number % 2 else entered:
-                    try:
-                        rate = places[name].turn(options.seconds)
-                    except RuntimeError as error:
-                        found.missing_reasons[name], found.rates[name] = str(error), []
-                    else:
-                        found.rates[name] += [rate] if number else []
-                for name in precisions:
-                    found.peaks[name] += [peak_of(name, torch.device(options.device))] if number else []
+                workers[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
+            turns: dict[Any, Callable[[], float]] = {
+                name: partial(worker.turn, options.seconds) for name, worker in workers.items()
+            }
+            peaks = {("peak", name): partial(peak_of, name, torch.device(options.device)) for name in precisions}
+            found = in_turns(turns | peaks, options.rounds + 1)
         finally:
-            for place in places.values():
-                place.close()
-    return found
+            for worker in workers.values():
+                worker.close()
+    failed = {name: worker.failed for name, worker in workers.items() if worker.failed}
+    rates = {name: [] if name in failed else found[name][1:] for name in workers}
+    return Rounds(rates, {name: found["peak", name][1:] for name in precisions}, failed)
 
 
 class Worker:
@@ -415,13 +421,12 @@ class Worker:
         self.answer()  # it has taken its first step, or failed, which the first turn tells
 
     def turn(self, seconds: float) -> float:
-        """Samples/s. Raises RuntimeError with the reason where it cannot take part, or no longer."""
-        if not self.failed:
-            self.pipe.send(seconds)
-            count, spent = self.answer()
+        """Samples/s; 0 where it cannot take part, or no longer: `failed` says why."""
         if self.failed:
-            raise RuntimeError(self.failed)
-        return count * self.batch_size / spent
+            return 0.0
+        self.pipe.send(seconds)
+        count, spent = self.answer()
+        return 0.0 if self.failed else count * self.batch_size / spent
 
     def answer(self) -> tuple[int, float]:
         """(steps, seconds)"""
@@ -450,7 +455,8 @@ class Over(BaseException):
 
 
 class StepTimer:
-    """Called after every step. Between two rounds it waits for the next one; counts the steps and the seconds of each."""
+    """Called after every step. Between two rounds it waits for the next one; counts the steps and the seconds of
+    each."""
 
     def __init__(self, pipe: Connection, device: torch.device) -> None:
         self.pipe, self.device = pipe, device
@@ -625,7 +631,7 @@ def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bo
             return batch
 
         def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, **_: Any) -> None:
-            # Lightning's own refuses a fused optimizer under bf16, for the sake of a loss scaling that bf16 does without.
+            # Lightning's own refuses a fused optimizer under bf16, because of a loss scaling that bf16 does without.
             if gradient_clip_val:
                 nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 

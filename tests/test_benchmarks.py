@@ -24,9 +24,9 @@ from benchmarks.throughput import (
     floor,
     flop_per_sample,
     graph_floor,
-    in_turns,
     lightning,
     loss_of,
+    measure_rounds,
     open_trainer,
     plain,
     tandem,
@@ -130,7 +130,7 @@ def test_every_round_is_kept_and_a_row_is_printed_for_every_contender(tmp_path: 
 def test_a_contender_that_cannot_take_part_is_absent_with_its_reason_and_stops_nobody():
     case = CASES[NAMES.index("price")]
     entered = {"plain": (case, REFERENCE), "graph": (case, Contender(graph_floor, step="graph", is_tandem=True))}
-    rounds = in_turns(entered, Namespace(rounds=2, seconds=0.05, device="cpu"))
+    rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu"))
     assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
     assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
 

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import torch
 
 from stages.diagnosis.counts import bytes_of
-from stages.machine.regions import free_bytes
 from stages.machine.turns import in_turns
 from stages.training.batches import Split
 from stages.training.memory import OomPolicy
@@ -45,8 +44,9 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
         found.append({"accumulation": 1})
     if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):
         found.append({"step": "graph"})
-    if is_streamed(trainer) and bytes_of(trainer.train_split) + bytes_of(trainer.val_split) < ROOM * free_bytes(device):
-        found.append({"residency": "device"})
+    if is_streamed(trainer):  # from the host to a GPU
+        needed = bytes_of(trainer.train_split) + bytes_of(trainer.val_split)
+        found += [{"residency": "device"}] if needed < ROOM * torch.cuda.mem_get_info(device)[0] else []
     if device.type == "cpu" and (os.cpu_count() or 1) > 1:
         found.append({"threads": 1 if params.threads > 1 else 2})
     return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}

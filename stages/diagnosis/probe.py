@@ -128,10 +128,6 @@ def measure_parts(trainer: Trainer) -> Probe:
     )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts and alternatives, in turns
-
-
 @dataclass(frozen=True)
 class Part:
     """What runs in a turn, and the trainer whose threads and numerics it runs with."""
@@ -197,12 +193,8 @@ def start(trainer: Trainer, changes: Changes, now: float) -> Part | str:
     return part if seconds <= HOPELESS * now else f"given up: it began {seconds / now:.1f} times as slow"
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Parts run once, alone. A text stands for a number that could not be measured, and says why.
-
-
 def streaming(trainer: Trainer) -> dict[str, float | str]:
-    """Gathering a batch on the host, and copying one to the device from pinned memory."""
+    """Gathering a batch on the host, and copying one from pinned memory, each alone; or why there is no number."""
     if not is_streamed(trainer):
         where = "the device is the CPU" if trainer.device.type == "cpu" else "the data lies on the GPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
@@ -226,7 +218,7 @@ def streaming(trainer: Trainer) -> dict[str, float | str]:
 
 
 def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | str]:
-    """What exists on a GPU alone: the host's time for a step, the device's, the kernels, and CUDA's own memory."""
+    """The host's time for a step, the device's, the kernels, and CUDA's own memory; or why there is no number."""
     if device.type != "cuda":
         return dict.fromkeys(OF_GPU, NO_GPU)
     host = []

@@ -96,12 +96,3 @@ def synchronize(device: torch.device) -> None:
     """Waits until the device has done all its work; the CPU has done it when a call returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on `device` right now."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    import psutil
-
-    return psutil.virtual_memory().available
