@@ -161,7 +161,7 @@ def scores_by_noise(
 
 
 def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[Path]:
-    """Write all of it; return what MLflow gets a copy of."""
+    """Write the files and pictures; return those that MLflow gets a copy of."""
     from stages.figures import drawing, noise, training
     from stages.figures.results import draw_result
 
@@ -170,12 +170,15 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
     write_json(out / "metrics.json", result.metrics)  # numbers alone: it is a DVC metric
     write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})
     write_json(out / "evaluate.json", measured)
-    files.write_table(out / "scores.csv", result.scores)
-    files.write_table(
-        out / "confusion.csv", [{"actual": actual, "predicted": message} for actual, message in result.confusion]
-    )
-    files.write_table(out / "predictions.csv", result.predictions)
-    title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {job.summary['num_per_split']['test']:,} test sequences"
+    tables = {
+        "scores": result.scores,
+        "confusion": [{"actual": actual, "predicted": predicted} for actual, predicted in result.confusion],
+        "predictions": result.predictions,
+    }
+    for name, rows in tables.items():
+        files.write_table(out / f"{name}.csv", rows)
+    num_test = job.summary["num_per_split"]["test"]
+    title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
     pictures = {
         "result": draw_result(job.params.task, result.picture, title),
         "training": training.page(job.workload, [files.read_run(job.workload, job.device)]),
@@ -184,8 +187,8 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
         pictures["noise"] = noise.noise(*by_noise, f"{job.workload}: {score} against noise")
     for name, figure in pictures.items():
         drawing.save(figure, out / "plots" / f"{name}.png")
-    names = ("metrics.json", "result.json", "scores.csv", "confusion.csv", "predictions.csv")
-    return [out / name for name in names] + [out / "plots" / f"{name}.png" for name in pictures]
+    copied = ("metrics.json", "result.json", *(f"{name}.csv" for name in tables))
+    return [out / name for name in copied] + [out / "plots" / f"{name}.png" for name in pictures]
 
 
 def noise_curve(metrics: dict[str, float], score: str, params: Workload) -> tuple[list[float], list[float]] | None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from stages.figures import confusion, drawing, events, forecast, noise, overview, report, training
+from stages.figures import comparison, confusion, drawing, events, forecast, noise, overview, report, training
 
 NASTY = '<b>&"$x$_\u624b'
 REASON = "the device is the CPU: there is no VRAM"
@@ -330,6 +330,19 @@ def test_numbers_that_come_as_text_are_shortened_and_labels_are_not(tmp_path: Pa
     report.write_report(tmp_path / "r.html", [{**make_row(), "scores": scores}], [], {})
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert ">007<" in text and ">1.10<" in text and ">0.1235<" in text and "0.12345" not in text and ">12<" in text
+
+
+def test_markdown_and_html_show_the_same_cells(tmp_path: Path):
+    rows = [{**make_row(device=device), "device_name": "a|b", "summary_lines": {}} for device in ("cpu", "cuda")]
+    report.write_report(tmp_path / "r.html", rows, [], {})
+    in_html = Page((tmp_path / "r.html").read_text(encoding="utf-8")).text
+    table = comparison.markdown(rows, []).splitlines()[: 2 + len(rows)]
+    assert {len(re.split(r"(?<!\\)\|", line)) for line in table} == {len(comparison.COLUMNS) - 1 + 2}
+    for row, line in zip(rows, table[2:], strict=True):
+        for (title, *_), cell in zip(comparison.COLUMNS, comparison.cells(row), strict=True):
+            for text in (cell.text, *cell.details):
+                assert text in in_html
+                assert title == "other metrics" or text.replace("|", r"\|") in line
 
 
 def test_the_same_input_gives_the_same_report(tmp_path: Path):

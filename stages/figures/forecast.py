@@ -24,7 +24,7 @@ def forecast(
     """The last step of every forecast over the test period and close up at its end, and the error by step ahead.
 
     `times` (M,) ISO text and `anchors` (M,) are the time and the level when a forecast was made (its last known step),
-    in order of time; `actual` and each of `forecasts` are (M, H) levels: one is the `network`, the others are baselines.
+    in order of time; `actual` and each of `forecasts` are (M, H) levels: of the `network`, and of its baselines.
     A forecast is drawn at the time when it was made: what was known, predicted and observed stand above each other.
     """
     import pandas as pd
@@ -89,7 +89,7 @@ def draw_levels(
 
 
 def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """5% and 95% quantile (M,) of the last 500 errors known when a forecast was made; NaN while there are fewer than 20.
+    """5% and 95% quantile (M,) of the last 500 errors known when a forecast was made; NaN with fewer than 20.
 
     Empirical prediction interval of Williams and Goodman 1971 (J. American Statistical Association 66). `errors` (M,)
     are actual minus predicted, `num_steps` after their forecast. Windows are at least one step apart, so the error of a

@@ -1,9 +1,10 @@
 """What a workload asks of a model, one module each: the loss to train with, the prediction, the scores.
 
-Every module of a task has a class `Task` of the protocol below, made from preprocess's summary. Tensors and arrays go in,
+Every task's module has a class `Task` of the protocol below, made from preprocess's summary. Tensors and arrays go in,
 data come out: a task reads no file and draws nothing. Importing this package does not import torch.
 
-Shapes: outputs (B, C), or (B, T, C) where `per_step`; targets as preprocess writes them; mask (B, T), True at a real step.
+Shapes: outputs (B, C), or (B, T, C) where `per_step`; targets as preprocess writes them;
+mask (B, T), True: a real step.
 """
 
 import importlib

@@ -1,9 +1,9 @@
 """Forecast: the next H steps of a series, beside two forecasts that cost nothing.
 
-Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the transformed target, standardized); levels (N, H)
-in the target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the same
-windows. Skill is 1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is perfect (Murphy
-1988).
+Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the target, transformed and standardized); levels
+(N, H) in the target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the
+same windows. Skill is 1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is perfect
+(Murphy 1988).
 """
 
 from typing import Any
