@@ -30,7 +30,7 @@ COMPUTING = ("data", "tasks", "models", "training", "machine")
 # Stages whose results are pictures and sentences too.
 SHOWING = {"evaluate": ("figures",), "compare": ("figures", "comparing")}
 # A package that imports its modules by name stands for the one that the workload names, and for none of its siblings.
-REGISTRIES = {"stages.models": "model", "stages.tasks": "task", "stages.data": "source"}
+REGISTRIES = {"stages.models": "model", "stages.tasks": "task", "stages.data": "source", "stages.figures": "task"}
 CACHE = (
     STATE / "fingerprints.json"
 )  # sha256 of a file -> its fingerprint and imports: parsing everything takes a third of a second

@@ -162,8 +162,7 @@ def scores_by_noise(
 
 def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[Path]:
     """Write the files and pictures; return those that MLflow gets a copy of."""
-    from stages.figures import drawing, noise, training
-    from stages.figures.results import draw_result
+    from stages.figures import draw_result, drawing, noise, training
 
     out, task = job.folder, open_task(job.params.task, job.summary)
     score = task.score_name

@@ -70,9 +70,9 @@ DETECT = {"train@rally", "evaluate@rally"}
         ),
         pytest.param("stages/training/step.py", lambda text: text + "\nX = 1\n", TRAINED, id="the step"),
         pytest.param(
-            "stages/figures/confusion.py",
+            "stages/figures/classify.py",
             replace("MAX_NUMBERED_CLASSES = 30", "MAX_NUMBERED_CLASSES = 31"),
-            {f"evaluate@{workload}" for workload in WORKLOADS},
+            {"evaluate@sign", "evaluate@pen"},
             id="a picture",
         ),
         pytest.param(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from stages.figures import comparison, confusion, drawing, events, forecast, noise, overview, report, training
+from stages.figures import classify, comparison, detect, drawing, forecast, noise, overview, report, training
 
 NASTY = '<b>&"$x$_\u624b'
 REASON = "the device is the CPU: there is no VRAM"
@@ -55,7 +55,7 @@ def make_run(device: str = "cpu", num_epochs: int = 12, num_warmup: int = 1) -> 
 
 def make_confusion(num_classes: int) -> Any:
     cells = np.random.default_rng(0).poisson(0.02, size=(num_classes, num_classes)) + 9 * np.eye(num_classes, dtype=int)
-    return confusion.confusion(cells.tolist(), [f"{NASTY} {number}" for number in range(num_classes)], NASTY)
+    return classify.draw(cells.tolist(), [f"{NASTY} {number}" for number in range(num_classes)], NASTY)
 
 
 def make_forecast(num_windows: int, num_steps: int) -> Any:
@@ -64,7 +64,7 @@ def make_forecast(num_windows: int, num_steps: int) -> Any:
     actual = np.stack([level[1 + step : 1 + step + num_windows] for step in range(num_steps)], axis=1)
     known = np.repeat(level[:num_windows, None], num_steps, axis=1)
     baselines = {"persistence": known, "linear autoregression": 0.5 * (known + actual)}
-    return forecast.forecast(times, level[:num_windows], actual, {"network": known + 0.1, **baselines}, NASTY)
+    return forecast.draw(times, level[:num_windows], actual, {"network": known + 0.1, **baselines}, NASTY)
 
 
 def make_events(num_sequences: int, num_steps: int, num_classes: int) -> Any:
@@ -77,7 +77,7 @@ def make_events(num_sequences: int, num_steps: int, num_classes: int) -> Any:
     probabilities = np.full((num_sequences, num_steps, num_classes), 1 / num_classes)
     classes = ["none", *(f"{NASTY} {number}" for number in range(1, num_classes))]
     titles = [f"{NASTY} {number}" for number in range(num_sequences)]
-    return events.events(values, actual, predicted, probabilities, classes, titles, ["u", "v", "_visible"])
+    return detect.events(values, actual, predicted, probabilities, classes, titles, ["u", "v", "_visible"])
 
 
 def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def test_a_warmup_epoch_does_not_stretch_the_axis_and_is_written():
 
 
 def test_the_largest_confusions_come_first():
-    assert confusion.most_confused([[5, 1, 0], [3, 5, 0], [0, 2, 5]], 2) == [(1, 0, 3), (2, 1, 2)]
+    assert classify.most_confused([[5, 1, 0], [3, 5, 0], [0, 2, 5]], 2) == [(1, 0, 3), (2, 1, 2)]
 
 
 def test_the_band_knows_only_what_was_known():
@@ -212,13 +212,13 @@ def test_no_line_is_drawn_across_a_gap():
 
 
 def test_events_are_matched_by_class_and_each_once():
-    truth = events.events_of(np.array([0, 1, 0, 1, 0, 0, 2, 0, 0, 0, 0, 1]))
-    found = events.events_of(np.array([0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0]))
+    truth = detect.events_of(np.array([0, 1, 0, 1, 0, 0, 2, 0, 0, 0, 0, 1]))
+    found = detect.events_of(np.array([0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0]))
     assert truth == [(1, 1), (3, 1), (6, 2), (11, 1)]
     assert found == [(3, 1), (5, 1), (6, 1)]
     # The closest pair first (3, 3) would leave the event at 1 alone: as many as possible are paired.
-    assert events.matched(truth, found, tolerance=2) == [(0, 0), (1, 1)]
-    assert events.matched(truth, found, tolerance=0) == [(1, 0)]
+    assert detect.matched(truth, found, tolerance=2) == [(0, 0), (1, 1)]
+    assert detect.matched(truth, found, tolerance=0) == [(1, 0)]
 
 
 class Page(HTMLParser):

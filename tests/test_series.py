@@ -14,8 +14,7 @@ import torch
 from stages.data import series, write_arrays
 from stages.data.series import Grid, Windows, interval_ns, to_grid
 from stages.data.tables import read_table
-from stages.figures import drawing
-from stages.figures.results import draw_result
+from stages.figures import draw_result, drawing
 from stages.params.schema import Series, SeriesColumns, Split
 from stages.tasks import open_task
 from stages.tasks.forecast import levels, linear_forecast

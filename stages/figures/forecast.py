@@ -18,7 +18,7 @@ MAX_POINTS = 4000  # of a line or band that is far wider than the picture's pixe
 BAND_WINDOWS, MIN_BAND_WINDOWS = 500, 20
 
 
-def forecast(
+def draw(
     times: Sequence[str], anchors: np.ndarray, actual: np.ndarray, forecasts: Mapping[str, np.ndarray], title: str
 ) -> Figure:
     """The last step of every forecast over the test period and close up at its end, and the error by step ahead.

@@ -27,6 +27,25 @@ RING: dict[str, Any] = {
 }
 
 
+def draw(
+    ids: np.ndarray,
+    values: np.ndarray,
+    actual: np.ndarray,
+    predicted: np.ndarray,
+    probabilities: np.ndarray,
+    classes: Sequence[str],
+    features: Sequence[str],
+    tolerance: int,
+    title: str,
+) -> Figure:
+    """The two sequences (N, T, ...) with the most events, and the first two with a wrongly predicted number."""
+    num_actual, num_predicted = (actual > 0).sum(axis=1), (predicted > 0).sum(axis=1)
+    rows = np.concatenate([np.argsort(-num_actual, kind="stable")[:2], np.flatnonzero(num_actual != num_predicted)[:2]])
+    titles = [f"{title}\nsequence {ids[row]}" if row == rows[0] else f"sequence {ids[row]}" for row in rows]
+    shown = (values[rows], actual[rows], predicted[rows], probabilities[rows])
+    return events(*shown, classes, titles, features, tolerance)
+
+
 def events(
     values: Sequence[np.ndarray],
     actual: Sequence[np.ndarray],

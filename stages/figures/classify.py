@@ -14,7 +14,7 @@ MAX_NUMBERED_CLASSES = 30  # with more classes the cells are too small for numbe
 MAX_MATRIX_INCHES = 9.0
 
 
-def confusion(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> Figure:
+def draw(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> Figure:
     """`cells` (C, C) are counts with true classes as rows. Colours show the share of the row, numbers the count.
 
     With more than 30 classes some labels are left out, and a list of the most frequent confusions replaces the numbers.
