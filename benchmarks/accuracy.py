@@ -19,18 +19,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stages import models
 from stages.data.packed import as_tensors, read_arrays
 from stages.data.sequences import Prepared, prepare, simulate, summarize, write_arrays
 from stages.data.tables import find_table
 from stages.files import prepared_dir, raw_dir, read_json
+from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Rally, SequenceTable, Series, Workload
 from stages.tasks import open_task
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
 from stages.training.device import open_device
-from stages.training.trainer import Trainer
+from stages.training.workload import make_trainer
 
 
 def main() -> None:
@@ -81,17 +81,15 @@ def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[floa
         name: Split({key: torch.from_numpy(array) for key, array in tensors.items()}, device)
         for name, tensors in arrays.items()
     }
-    torch.manual_seed(seed)
-    model = models.build(settings.model, models.Shape.of(summary, task))
-    trainer = Trainer(model, splits["train"], splits["val"], settings, task)
+    trainer = make_trainer(splits["train"], splits["val"], settings, Shape.of(summary, task), task)
     start = time.perf_counter()
     while trainer.epochs_done < settings.epochs:
         trainer.epoch()
     seconds = time.perf_counter() - start
     if params.evaluate.weights == "best":
-        model.load_state_dict(trainer.best_weights)
+        trainer.model.load_state_dict(trainer.best_weights)
     test = splits["test"]
-    outputs = loop.predict_outputs(model, test.batches(sequential_indices(test), 1024))
+    outputs = loop.predict_outputs(trainer.model, test.batches(sequential_indices(test), 1024))
     return task.score(task.predict(outputs), test.tensors["targets"], test.tensors["mask"]), seconds
 
 

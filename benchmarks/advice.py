@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.preprocess import describe_machine
 from stages.diagnosis import probe
-from stages.tools.sweep import make_trainer
 from stages.training.trainer import Trainer
+from stages.training.workload import open_prepared
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def compare(
     workload: str, options: argparse.Namespace
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], list[str]]:
     """Change -> gains by several probes, change -> gains by training with it, and what the first probe said besides."""
-    trainer = make_trainer(workload, options.device)
+    trainer = open_prepared(workload, options.device)
     if options.batch_size:
         trainer = changed(trainer, {"batch_size": options.batch_size})
     if options.streamed:

@@ -23,7 +23,7 @@ from benchmarks.preprocess import describe_machine
 from stages.diagnosis.probe import training
 from stages.machine.nvml import SAMPLE_SECONDS
 from stages.machine.regions import measure, synchronize
-from stages.tools.sweep import make_trainer
+from stages.training.workload import open_prepared
 
 Around = Callable[[torch.device], AbstractContextManager[Any]]
 
@@ -39,7 +39,7 @@ def main() -> None:
     print(f"{describe_machine()}; device {options.device} ({thread}), torch {torch.__version__}\n")
     print("| workload | with / without, median [quartiles] | alone, ms |\n|---|---|---|")
     for workload in options.workloads:
-        trainer = make_trainer(workload, options.device)
+        trainer = open_prepared(workload, options.device)
         low, middle, high = statistics.quantiles(ratios(trainer, options.rounds, options.seconds), n=4)
         alone = statistics.median(timed(trainer, iter(()), 0, measure) for _ in range(options.rounds))
         print(f"| {workload} | {middle:.4f} [{low:.4f}, {high:.4f}] | {1000 * alone:.3f} |", flush=True)

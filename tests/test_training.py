@@ -17,12 +17,13 @@ from stages import models
 from stages.data.packed import ALIGNMENT_BYTES, pack
 from stages.machine.regions import measure
 from stages.params.schema import GRU, Augment, Train
-from stages.preload import checksum, choose_residency, measure_load
+from stages.preload import checksum, measure_load
 from stages.records.checkpoint import Checkpoint
 from stages.tasks import classify
 from stages.training.batches import Split, load_split, sequential_indices, shuffled
 from stages.training.device import open_device
 from stages.training.trainer import Trainer
+from stages.training.workload import choose_residency
 
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),

@@ -31,12 +31,12 @@ def count_flop(trainer: Trainer, batch: Batch) -> float:
 @contextmanager
 def without_onednn() -> Iterator[None]:
     """`torch.backends.mkldnn.flags` would also set its TF32 switch, which warns where there is no Intel GPU."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(before)
+        torch.backends.mkldnn.enabled = before
 
 
 ONLY_WRITE = ("copy_", "fill_", "zero_", "random_", "bernoulli_")
