@@ -1,11 +1,12 @@
-"""Test score over five seeds, in one precision or several, and beside MiniRocket with its ridge classifier on the same splits.
+"""Test score over five seeds, in one precision or several, beside MiniRocket with its ridge classifier, same splits.
 
-    python -m benchmarks.accuracy [--workloads sign pen rally price] [--precisions fp32 bf16] [--aeon-python .venv-aeon/bin/python]
+    python -m benchmarks.accuracy [--workloads sign pen rally price] [--precisions fp32 bf16]
+                                  [--aeon-python .venv-aeon/bin/python]
 
-Recipe and data are those of params.yaml; the seed changes the split, the weights and the batch order (of `price`, which is split by time,
-the last two alone; it needs `dvc repro` first). The score is the task's: accuracy, event F1, skill. MiniRocket (Dempster et al. 2021,
-arXiv:2012.08791) comes from aeon, in an environment of its own (benchmarks/README.md); it trains on train and val together and sees
-positions only, no velocity.
+Recipe and data are those of params.yaml; the seed changes the split, the weights and the batch order (of `price`, which
+is split by time, the last two alone; it needs `dvc repro` first). The score is the task's: accuracy, event F1, skill.
+MiniRocket (Dempster et al. 2021, arXiv:2012.08791) comes from aeon, in an environment of its own
+(benchmarks/README.md); it trains on train and val together and sees positions only, no velocity.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def row(workload: str, name: str, accuracies: list[float], seconds: list[float])
 
 
 def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[float, float]:
-    """Test score and training seconds of one seed; the split it was measured on is left in `folder`, without velocity."""
+    """Test score and training seconds of one seed. Leaves the split in `folder`, without velocity."""
     params = load_workload(workload)
     settings = replace(params.train, seed=seed, precision=precision)
     if isinstance(params.preprocess, Series):

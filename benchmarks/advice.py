@@ -2,14 +2,16 @@
 
     python -m benchmarks.advice [--workloads sign pen price rally] [--device cpu] [--rounds 5] [--seconds 2]
 
-The probe (stages/diagnosis/probe.py) runs at the start of every training and says what would make it faster: a larger batch, another
-precision, more threads, on a GPU a captured step. It has tried each for a few steps. Here every change that it tried, promising or not, is
-made in the workload's settings and trained with for real: `Fit.training_batches` with augmentation and the ragged last batch, and
-`Fit.step`, epoch after epoch. Rounds of --seconds, of the settings as they are and of every change, in turns, after one of warm-up each.
+The probe (stages/diagnosis/probe.py) runs at the start of every training and says what would make it faster: a larger
+batch, another precision, more threads, on a GPU a captured step. It has tried each for a few steps. Here every change
+that it tried, promising or not, is made in the workload's settings and trained with for real:
+`Trainer.training_batches` with augmentation and the ragged last batch, and `Trainer.step`, epoch after epoch. Rounds of
+--seconds, of the settings as they are and of every change, in turns, after one of warm-up each.
 
-A gain is in sequences per second, median over the rounds, against the settings as they are in the same round: 1.30 trains through the data
-in 1/1.30 of the time. The error is how much too much the probe promised. Below the table: what bounds each training, and what the probe
-did not try, with the reason. `--probes` probes several times, to see how far its answers scatter; the table shows their median.
+A gain is in sequences per second, median over the rounds, against the settings as they are in the same round: 1.30
+trains through the data in 1/1.30 of the time. The error is how much too much the probe promised. Below the table: what
+bounds each training, and what the probe did not try, with the reason. `--probes` probes several times, to see how far
+its answers scatter; the table shows their median.
 
 Two threads are measured against one on the same cores: do not run anything beside it.
 """

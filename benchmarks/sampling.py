@@ -2,12 +2,14 @@
 
     python -m benchmarks.sampling [--workloads sign pen price rally] [--device cpu] [--rounds 20] [--seconds 0.5]
 
-`measure` (stages/machine/regions.py) stands around every epoch of a training. On a GPU a thread asks NVML beside it, every 50 ms, what the
-epoch takes of the GPU; on the CPU there is no such thread, and what is left is reading clocks and counters before and after. A pair is the
-same steps of `Fit.training_batches` and `Fit.step`, about --seconds long, once with and once without, each first in every other pair; both
-are timed from outside, so that starting and ending the measurement counts too.
+`measure` (stages/machine/regions.py) stands around every epoch of a training. On a GPU a thread asks NVML beside it,
+every 50 ms, what the epoch takes of the GPU; on the CPU there is no such thread, and what is left is reading clocks and
+counters before and after. A pair is the same steps of `Trainer.training_batches` and `Trainer.step`, about --seconds
+long, once with and once without, each first in every other pair; both are timed from outside, so that starting and
+ending the measurement counts too.
 
-The ratio is that of the times, with / without: median over the pairs, with its quartiles. "Alone" is `measure` around nothing.
+The ratio is that of the times, with / without: median over the pairs, with its quartiles. "Alone" is `measure` around
+nothing.
 """
 
 import argparse

@@ -1,9 +1,10 @@
 """Score one trained model on the test split: `python -m flows.stage evaluate WORKLOAD DEVICE`.
 
-In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/: what is deterministic
-(`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`), apart from it what was measured (`evaluate.json`), and
-the pictures (`plots/`): the result, the training, and for a simulation the score against its noise. Everything is added to the training's
-MLflow run. Where the GPU's memory runs out for good and the CPU may take over, flows/stage.py runs this stage again there.
+In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/: what is
+deterministic (`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`), apart from it what was
+measured (`evaluate.json`), and the pictures (`plots/`): the result, the training, and for a simulation the score
+against its noise. Everything is added to the training's MLflow run. Where the GPU's memory runs out for good and the
+CPU may take over, flows/stage.py runs this stage again there.
 """
 
 import platform

@@ -1,9 +1,9 @@
 """Pack each split once into a file the device can take as it is: `python -m flows.stage preload WORKLOAD DEVICE`.
 
-In: data/prepared/<workload>/. Out: data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json: sizes, hashes, and where the
-user wants the data while training (deterministic: training depends on them; what `auto` means is decided there, from the memory that is
-free then). And results/runs/<workload>/<device>/preload.json (measurements: nothing depends on them). torch is imported only where there
-is a GPU to copy to.
+In: data/prepared/<workload>/. Out: data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json: sizes,
+hashes, and where the user wants the data while training (deterministic: training depends on them; what `auto` means is
+decided there, from the memory that is free then). And results/runs/<workload>/<device>/preload.json (measurements:
+nothing depends on them). torch is imported only where there is a GPU to copy to.
 """
 
 import time
@@ -48,7 +48,7 @@ def main(workload: str, device: str) -> None:
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
-    """Rates of reading the packed files (from the page cache: they were just written) and of copying them to the device.
+    """Rates of reading the packed files (from the page cache, where they still are) and of copying them to the device.
 
     What cannot be measured is missing; `missing_reasons` says why.
     """
@@ -71,9 +71,9 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
 
 
 def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
-    """Host-to-device rates to cuda:0, from pageable and from pinned memory (medians over one chunk). Verifies all that arrives.
+    """Host-to-device rates to cuda:0, from pageable and from pinned memory (medians over one chunk).
 
-    Raises RuntimeError where the device holds other bytes than were sent.
+    Verifies all that arrives; raises RuntimeError where the device holds other bytes than were sent.
     """
     import torch
 

@@ -1,11 +1,12 @@
 """Train one workload's model on one device: `python -m flows.stage train WORKLOAD DEVICE`.
 
-In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/: what is deterministic
-(`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from it what was measured (`timings.csv`, `timings.json`, and
-`measured.json`: where, when and of what), and `tracking.json`, the MLflow run.
+In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/: what is
+deterministic (`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from it what was measured
+(`timings.csv`, `timings.json`, and `measured.json`: where, when and of what), and `tracking.json`, the MLflow run.
 
-A killed training resumes from its checkpoint. Ctrl+C once finishes the epoch and saves, twice stops at once. Where the GPU's memory runs
-out for good and the CPU may take over, flows/stage.py runs this stage again there, from the checkpoint.
+A killed training resumes from its checkpoint. Ctrl+C once finishes the epoch and saves, twice stops at once. Where the
+GPU's memory runs out for good and the CPU may take over, flows/stage.py runs this stage again there, from the
+checkpoint.
 """
 
 import hashlib
@@ -44,7 +45,7 @@ from stages.training.memory import OutOfMemory, translate_oom
 from stages.training.trainer import Epoch, Trainer, snapshot
 from stages.training.workload import Job, open_trainer
 
-# The code that every training runs, besides the workload's own model and task (results/code/). dvc.yaml lists the same files.
+# The code that every training runs, besides the workload's model and task (results/code/). dvc.yaml lists the same.
 CODE = (
     "stages/train.py",
     "stages/training/workload.py",
@@ -101,7 +102,7 @@ def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | N
 def train(
     job: Job, inputs: dict[str, Any], checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
 ) -> str:
-    """Train to the end, from the checkpoint where there is one, and write the results. Returns the MLflow run's token."""
+    """Train to the end, from the checkpoint if there is one, and write the results. Returns the MLflow run's token."""
     job, saved, record = resume(job, checkpoint)
     trainer = open_trainer(job, saved)
     with translate_oom(trainer.oom):
@@ -160,7 +161,7 @@ def find_bound(trainer: Trainer, record: Record) -> None:
 
 
 def epochs(job: Job, trainer: Trainer, journal: tracking.Journal) -> Iterator[Epoch]:
-    """The epochs that are left, shown at the terminal; MLflow gets the actions about memory, also those of an epoch that fails."""
+    """The epochs that are left. MLflow gets what is done about memory, also in an epoch that fails."""
     title, num_samples = f"{job.workload} on {job.identity['name']}", len(trainer.train_split)
     progress = Progress(title, job.settings.epochs, trainer.epochs_done)
     while trainer.epochs_done < job.settings.epochs:
@@ -240,7 +241,7 @@ def code_digests(workload: str) -> dict[str, str]:
 
 
 def refuse_changed_inputs(job: Job, inputs: dict[str, Any], saver: Saver) -> None:
-    """Raises ValueError where an input changed: DVC would record the old input's result under the new one (treeverse/dvc#11058)."""
+    """Raises ValueError where an input changed: DVC would record the result under the new one (treeverse/dvc#11058)."""
     now = read_inputs(job.workload, job.device)
     changed = [name for name in now if now[name] != inputs[name]]
     if changed:

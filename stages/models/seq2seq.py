@@ -2,7 +2,7 @@
 
 While training, some of the decoder's inputs are the true values instead of its own (teacher forcing, Williams and Zipser 1989). Their
 share decays over the epochs (scheduled sampling, Bengio et al. 2015, arXiv:1506.03099), so that the network learns to live with its own
-errors. Which ones is drawn elsewhere, on the CPU, and handed in. Sequence to sequence: Sutskever et al. 2014, arXiv:1409.3215.
+errors. The trainer draws which ones, on the CPU. Sequence to sequence: Sutskever et al. 2014, arXiv:1409.3215.
 
 `cell: manual` is the hand-written LSTM that a popular guide recommends over nn.LSTM: the same parameters, the same outputs to rounding.
 """

@@ -1,7 +1,7 @@
 """What a training records: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
 
-In: epochs as `Trainer.epoch` returns them. Out: plain dictionaries; nothing here opens a file or imports torch. One number has one source:
-history.csv, timings.csv, timings.json and MLflow hold the same value.
+In: epochs as `Trainer.epoch` returns them. Out: plain dictionaries; nothing here opens a file or imports torch. One
+number has one source: history.csv, timings.csv, timings.json and MLflow hold the same value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EPOCH_METRICS = {
 
 @dataclass
 class Record:
-    """The results of the epochs so far; saved with every checkpoint. `token` names the MLflow run across interruptions."""
+    """The results of the epochs so far, saved with every checkpoint. `token` names the MLflow run for all restarts."""
 
     token: str
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -96,10 +96,10 @@ def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float
 
 
 def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run's measurements: medians and quartiles over the epochs after warm-up; peaks, means and sums over all of them.
+    """The run's measurements: medians and quartiles over the epochs after warm-up; peaks, means and sums over all.
 
-    Epochs on the CPU, after the memory of the device asked for ran out, count only in `train_seconds`. What could not be
-    measured is None.
+    Epochs on the CPU, after the memory of the device asked for ran out, count only in `train_seconds`. What could not
+    be measured is None.
     """
     here = [row for row in timings if not row["is_elsewhere"]]
     measured = [row for row in here if not row["is_warmup"]]

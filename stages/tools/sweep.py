@@ -1,8 +1,8 @@
-"""Throughput and memory against batch size, on every device there is: `python -m stages.tools.sweep WORKLOAD [options]`.
+"""Throughput and memory against batch size, on every device: `python -m stages.tools.sweep WORKLOAD [options]`.
 
-In: the workload's prepared data and its block of params.yaml. Out: results/sweep/<workload>.csv, .png, and what it says: the largest batch
-that fits, the size beyond which a larger one brings little, and the size from which the GPU beats the CPU. Nothing depends on it; weights
-and results stay as they are.
+In: the workload's prepared data and its block of params.yaml. Out: results/sweep/<workload>.csv, .png, and what it
+says: the largest batch that fits, the size beyond which a larger one brings little, and the size from which the GPU
+beats the CPU. Nothing depends on it; weights and results stay as they are.
 """
 
 import sys
@@ -13,8 +13,8 @@ from typing import Any
 from stages import files
 
 HELP = """\
-Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a fraction of a second, until the
-memory is full or --largest is reached.
+Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a
+fraction of a second, until the memory is full or --largest is reached.
 
   python -m stages.tools.sweep sign
   python -m stages.tools.sweep pen --devices cpu --largest 1024 --seconds 1"""

@@ -1,17 +1,19 @@
 """What a training or an evaluation does when memory runs out: one fallback after the other, the mildest first.
 
 1. free what Python and the allocators keep
-2. read the data from its packed file instead of holding it on the device: the same batches in the same order, the same bits
+2. read the data from its packed file instead of holding it on the device: the same batches in the same order, the same
+   bits
 3. pass a batch in twice as many parts, down to single sequences: a step still uses all of it, equal within rounding
 4. recompute activations instead of keeping them, where the model can (Chen et al. 2016, arXiv:1604.06174)
 5. drop the CUDA graph, which has memory of its own
 6. raise `OutOfMemory`, which says what the user can do, in the order in which to try it
 
-Where oneDNN runs out of memory, the CPU computes without it from then on: equal within rounding. Without this fallback trainings are lost
-that finish with it: once oneDNN fails to make a kernel, it fails in that thread for every later one, whatever memory is free.
+Where oneDNN runs out of memory, the CPU computes without it from then on: equal within rounding. Without this fallback
+trainings are lost that finish with it: once oneDNN fails to make a kernel, it fails in that thread for every later one,
+whatever memory is free.
 
-An action once taken stays: it is printed, saved with the checkpoint (`state`), and tagged in MLflow. Weights change only after a whole
-batch has passed, so that a batch can always be tried again.
+An action once taken stays: it is printed, saved with the checkpoint (`state`), and tagged in MLflow. Weights change
+only after a whole batch has passed, so that a batch can always be tried again.
 """
 
 import ctypes
@@ -30,7 +32,7 @@ Result = TypeVar("Result")
 CLOSE_OTHERS = "close what else uses the memory (`make doctor` says how to find it) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
 ONEDNN = "could not create a primitive"
-# Messages of the CPU's allocator, of C++, of mmap, of the CUDA driver and of its libraries; torch has a class of its own.
+# Messages of the CPU's allocator, C++, mmap, the CUDA driver and its libraries; torch has a class of its own.
 WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
     "std::bad_alloc",

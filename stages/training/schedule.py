@@ -1,4 +1,4 @@
-"""What changes from step to step and from epoch to epoch by a plan: the learning rate, and the share of teacher forcing."""
+"""What changes by a plan: the learning rate from step to step, the share of teacher forcing from epoch to epoch."""
 
 import torch
 
@@ -23,7 +23,7 @@ def make_schedule(
 
 
 def as_numbers(schedule: dict[str, object]) -> dict[str, object]:
-    """A schedule's state without tensors. Where the step is captured, the learning rate is one, and the schedule copies it."""
+    """A schedule's state without tensors: the learning rate of a captured step is one, and the schedule copies it."""
 
     def number(value: object) -> object:
         return float(value) if isinstance(value, torch.Tensor) else value
@@ -35,7 +35,7 @@ def as_numbers(schedule: dict[str, object]) -> dict[str, object]:
 
 
 def teacher_share(config: TeacherForcing, epoch: int, epochs: int) -> float:
-    """The share of true inputs in `epoch` (from 0) of `epochs`: scheduled sampling, Bengio et al. 2015, arXiv:1506.03099."""
+    """The share of true inputs in `epoch` (from 0) of `epochs`: Bengio et al. 2015, arXiv:1506.03099."""
     done = epoch / max(epochs - 1, 1)
     if config.decay == "linear":
         return config.start + (config.end - config.start) * done

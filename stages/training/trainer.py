@@ -33,7 +33,7 @@ class Epoch:
 
 
 class Trainer:
-    """Model, optimizer, schedule and generator: `epoch()` moves them on, `state()` and `restore()` save and load them."""
+    """Model, optimizer, schedule and generator: `epoch()` advances, `state()` and `restore()` save and load them."""
 
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params

@@ -1,7 +1,7 @@
 """One workload on one device, opened: what train, evaluate, the sweep and the benchmarks start with.
 
-In: what the stages before wrote (`Job.of`), or the prepared data alone (`open_prepared`). Out: the torch device, splits on it, and a
-Trainer with fresh weights from the seed.
+In: what the stages before wrote (`Job.of`), or the prepared data alone (`open_prepared`). Out: the torch device, splits
+on it, and a Trainer with fresh weights from the seed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def settings(self) -> Train:
-        """Those of the training. Where the CPU takes over from a GPU, fp32 replaces fp16, which the CPU does not have."""
+        """Those of the training. Where the CPU takes over from a GPU, fp32 replaces fp16: the CPU has none."""
         settings = self.params.train
         is_unsupported = self.is_on_fallback and settings.precision == "fp16"
         return replace(settings, precision="fp32") if is_unsupported else settings
@@ -108,7 +108,7 @@ class Job:
         return load_split(packed_file(self.workload, self.device, name, self.plan), device, "host")
 
     def residency(self, device: torch.device) -> str:
-        """Where the data is held: `device` or `host`. Raises ValueError where `device` was asked for and does not fit."""
+        """Where the data is to be held. Raises ValueError where `device` was asked for and the data does not fit."""
         wanted = "auto" if self.is_on_fallback else self.plan["residency"]
         return choose_residency(wanted, sum(self.plan["bytes"].values()), free_bytes(device), self.identity["name"])
 
@@ -120,7 +120,7 @@ class Job:
 
 
 def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
-    """`device` or `host`. Raises ValueError, before anything is copied, where `device` was asked for and does not fit."""
+    """`device` or `host`. Raises ValueError where `device` was asked for and the data does not fit."""
     room = SHARE_OF_FREE_MEMORY * free_bytes
     if wanted == "device" and needed_bytes > room:
         raise ValueError(
@@ -140,7 +140,8 @@ def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: 
 def open_trainer(job: Job, saved: dict[str, Any] | None) -> Trainer:
     """The training of `job`: from its start, or where the checkpoint `saved` is; its data held as `job` says.
 
-    A checkpoint of another kind of device is where the CPU takes over. The CPU has other memory, so that it starts with whole batches.
+    A checkpoint of another kind of device is where the CPU takes over. The CPU has other memory, so that it starts with
+    whole batches.
     """
     device = job.open_device(job.settings.precision)
     with translate_oom(OomPolicy(advice=advice(device, job.settings.precision))):
