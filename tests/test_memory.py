@@ -543,19 +543,21 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
     assert (tags["status"], tags["out_of_memory"]) == ("FAILED", "; ".join(actions))
 
 
-def test_the_cpu_goes_on_where_the_gpu_stopped_and_gives_what_it_would_have_given(long_sequences: Path, tmp_path: Path):
-    """From the first epoch on, where nothing is saved yet, and from the second: every bit is that of the CPU's own
-    training.
+@pytest.fixture(scope="module")
+def taken_over(long_sequences: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, str]]:
+    """Trainings whose GPU runs out of memory in the first epoch, where nothing is saved yet, and in the second; their
+    output."""
+    folder, allowed = tmp_path_factory.mktemp("taken_over"), ("on_out_of_memory: stop", "on_out_of_memory: cpu")
+    projects = [copy_of(long_sequences, folder / f"from_{epoch}", allowed) for epoch in (1, 2)]
+    started = [start(project, "train", TOO_LITTLE_FOR_A_SEQUENCE, epoch) for epoch, project in enumerate(projects, 1)]
+    return [(project, finished(process)) for project, process in zip(projects, started, strict=True)]
 
-    The simulated GPU computes as the CPU does. With a real one: see below.
-    """
-    allowed = ("on_out_of_memory: stop", "on_out_of_memory: cpu")
-    projects = [copy_of(long_sequences, tmp_path / f"from_{epoch}", allowed) for epoch in (1, 2)]
-    processes = [
-        start(project, "train", TOO_LITTLE_FOR_A_SEQUENCE, from_epoch) for from_epoch, project in enumerate(projects, 1)
-    ]
-    for from_epoch, (project, process) in enumerate(zip(projects, processes, strict=True), 1):
-        output, message = finished(process), f"the training goes on on the CPU, from the start of epoch {from_epoch}"
+
+def test_the_cpu_goes_on_where_the_gpu_stopped_and_gives_what_it_would_have_given(taken_over: list[tuple[Path, str]]):
+    """The simulated GPU computes as the CPU does: every bit is that of the CPU's own training. With a real one: see
+    below."""
+    for from_epoch, (project, output) in enumerate(taken_over, 1):
+        message = f"the training goes on on the CPU, from the start of epoch {from_epoch}"
         assert output.count("train@tiny-auto starts again on the CPU") == 1 and "finished on the CPU" in output
         measured, timings = read_run(project, "measured.json"), read_run(project, "timings.json")
         assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu")
@@ -564,28 +566,37 @@ def test_the_cpu_goes_on_where_the_gpu_stopped_and_gives_what_it_would_have_give
         assert actions[0] == FREED and RECOMPUTED in actions and actions[-1] == message
         assert timings["epoch_seconds"] is None and timings["num_epochs_warmup"] == from_epoch - 1
         assert "those on the CPU do not count" in measured["missing_reasons"]["epoch_seconds"]
-        tags, steps = the_run_in_mlflow(project)
-        assert (tags["out_of_memory"], tags["finished_on"]) == ("; ".join(actions), "cpu")
-        assert (tags["status"], steps) == ("FINISHED", [1, 2, 3])
         assert not list((project / ".tandem/checkpoints").rglob("*.pt"))
-    from_start, moved = (project / "results/runs/tiny/auto" for project in projects)
+    from_start, moved = (project / "results/runs/tiny/auto" for project, _ in taken_over)
     for name in ("best.safetensors", "last.safetensors", "history.csv"):
         assert (moved / name).read_bytes() == (from_start / name).read_bytes(), name
 
 
-def test_an_evaluation_takes_smaller_parts_and_then_the_cpu(long_sequences: Path, tmp_path: Path):
-    project = copy_of(long_sequences, tmp_path / "project", ("on_out_of_memory: stop", "on_out_of_memory: cpu"))
-    finished(start(project, "train"))
-    finished(start(project, "evaluate", TOO_LITTLE_FOR_THE_TEST_SPLIT))
-    parts, metrics = read_run(project, "evaluate.json"), read_run(project, "metrics.json")
+def test_it_stays_one_run_with_each_step_once(taken_over: list[tuple[Path, str]]):
+    for project, _ in taken_over:
+        tags, steps = the_run_in_mlflow(project)
+        assert tags["out_of_memory"] == "; ".join(read_run(project, "measured.json")["out_of_memory"])
+        assert (tags["finished_on"], tags["status"], steps) == ("cpu", "FINISHED", [1, 2, 3])
+
+
+def test_an_evaluation_takes_smaller_parts_and_then_the_cpu(taken_over: list[tuple[Path, str]]):
+    """Of equal weights: see above."""
+    projects, limits = (
+        [project for project, _ in taken_over],
+        (TOO_LITTLE_FOR_THE_TEST_SPLIT, TOO_LITTLE_FOR_A_SEQUENCE),
+    )
+    started = [start(project, "evaluate", limit) for project, limit in zip(projects, limits, strict=True)]
+    for process in started:
+        finished(process)
+    parts, on_cpu = (read_run(project, "evaluate.json") for project in projects)
     actions = ladder(parts["out_of_memory"])
     assert parts["device"] == "cuda" and parts["samples_per_second"] > 0
     assert actions[0] == FREED and "is evaluated in" in actions[-1]
-    finished(start(project, "evaluate", TOO_LITTLE_FOR_A_SEQUENCE))
-    measured = read_run(project, "evaluate.json")
-    assert measured["device"] == "cpu" and measured["out_of_memory"][-1] == "the evaluation is done on the CPU"
-    assert read_run(project, "metrics.json") == pytest.approx(metrics, rel=1e-5)
-    assert the_run_in_mlflow(project)[0]["out_of_memory.evaluate"] == "; ".join(measured["out_of_memory"])
+    assert on_cpu["device"] == "cpu" and on_cpu["out_of_memory"][-1] == "the evaluation is done on the CPU"
+    metrics = [read_run(project, "metrics.json") for project in projects]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-5)
+    tags, _ = the_run_in_mlflow(projects[1])
+    assert tags["out_of_memory.evaluate"] == "; ".join(on_cpu["out_of_memory"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
