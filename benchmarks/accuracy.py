@@ -1,11 +1,12 @@
-"""Test score over five seeds, in one precision or several, and beside MiniRocket with its ridge classifier on the same splits.
+"""Test score over five seeds, in one precision or several, beside MiniRocket with its ridge classifier, same splits.
 
-    python -m benchmarks.accuracy [--workloads sign pen rally price] [--precisions fp32 bf16] [--aeon-python .venv-aeon/bin/python]
+    python -m benchmarks.accuracy [--workloads sign pen rally price] [--precisions fp32 bf16]
+                                  [--aeon-python .venv-aeon/bin/python]
 
-Recipe and data are those of params.yaml; the seed changes the split, the weights and the batch order (of `price`, which is split by time,
-the last two alone; it needs `dvc repro` first). The score is the task's: accuracy, event F1, skill. MiniRocket (Dempster et al. 2021,
-arXiv:2012.08791) comes from aeon, in an environment of its own (benchmarks/README.md); it trains on train and val together and sees
-positions only, no velocity.
+Recipe and data are those of params.yaml; the seed changes the split, the weights and the batch order (of `price`, which
+is split by time, the last two alone; it needs `dvc repro` first). The score is the task's: accuracy, event F1, skill.
+MiniRocket (Dempster et al. 2021, arXiv:2012.08791) comes from aeon, in an environment of its own
+(benchmarks/README.md); it trains on train and val together and sees positions only, no velocity.
 """
 
 import argparse
@@ -19,18 +20,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stages import models
 from stages.data import open_source, write_arrays
 from stages.data.arrays import PreparedSequences
 from stages.data.packed import as_tensors, read_arrays
 from stages.files import prepared_dir, raw_dir, read_json
+from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import SequenceTable, Series, Workload
 from stages.tasks import open_task
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
 from stages.training.device import open_device
-from stages.training.trainer import Trainer
+from stages.training.workload import make_trainer
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def row(workload: str, name: str, accuracies: list[float], seconds: list[float])
 
 
 def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[float, float]:
-    """Test score and training seconds of one seed; the split it was measured on is left in `folder`, without velocity."""
+    """Test score and training seconds of one seed. Leaves the split in `folder`, without velocity."""
     params = load_workload(workload)
     settings = replace(params.train, seed=seed, precision=precision)
     if isinstance(params.preprocess, Series):
@@ -81,17 +82,15 @@ def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[floa
         name: Split({key: torch.from_numpy(array) for key, array in tensors.items()}, device)
         for name, tensors in arrays.items()
     }
-    torch.manual_seed(seed)
-    model = models.build(settings.model, models.Shape.of(summary, task))
-    trainer = Trainer(model, splits["train"], splits["val"], settings, task)
+    trainer = make_trainer(splits["train"], splits["val"], settings, Shape.of(summary, task), task)
     start = time.perf_counter()
     while trainer.epochs_done < settings.epochs:
         trainer.epoch()
     seconds = time.perf_counter() - start
     if params.evaluate.weights == "best":
-        model.load_state_dict(trainer.best_weights)
+        trainer.model.load_state_dict(trainer.best_weights)
     test = splits["test"]
-    outputs = loop.predict_outputs(model, test.batches(sequential_indices(test), 1024))
+    outputs = loop.predict_outputs(trainer.model, test.batches(sequential_indices(test), 1024))
     targets, mask = test.tensors["targets"], test.tensors["mask"]
     return task.score(task.predict(outputs, mask), targets, mask), seconds
 

@@ -2,14 +2,16 @@
 
     python -m benchmarks.advice [--workloads sign pen price rally] [--device cpu] [--rounds 5] [--seconds 2]
 
-The probe (stages/diagnosis/probe.py) runs at the start of every training and says what would make it faster: a larger batch, another
-precision, more threads, on a GPU a captured step. It has tried each for a few steps. Here every change that it tried, promising or not, is
-made in the workload's settings and trained with for real: `Fit.training_batches` with augmentation and the ragged last batch, and
-`Fit.step`, epoch after epoch. Rounds of --seconds, of the settings as they are and of every change, in turns, after one of warm-up each.
+The probe (stages/diagnosis/probe.py) runs at the start of every training and says what would make it faster: a larger
+batch, another precision, more threads, on a GPU a captured step. It has tried each for a few steps. Here every change
+that it tried, promising or not, is made in the workload's settings and trained with for real:
+`Trainer.training_batches` with augmentation and the ragged last batch, and `Trainer.step`, epoch after epoch. Rounds of
+--seconds, of the settings as they are and of every change, in turns, after one of warm-up each.
 
-A gain is in sequences per second, median over the rounds, against the settings as they are in the same round: 1.30 trains through the data
-in 1/1.30 of the time. The error is how much too much the probe promised. Below the table: what bounds each training, and what the probe
-did not try, with the reason. `--probes` probes several times, to see how far its answers scatter; the table shows their median.
+A gain is in sequences per second, median over the rounds, against the settings as they are in the same round: 1.30
+trains through the data in 1/1.30 of the time. The error is how much too much the probe promised. Below the table: what
+bounds each training, and what the probe did not try, with the reason. `--probes` probes several times, to see how far
+its answers scatter; the table shows their median.
 
 Two threads are measured against one on the same cores: do not run anything beside it.
 """
@@ -23,8 +25,8 @@ import torch
 
 from benchmarks.preprocess import describe_machine
 from stages.diagnosis import alternatives, probe
-from stages.tools.sweep import make_trainer
 from stages.training.trainer import Trainer
+from stages.training.workload import open_prepared
 
 
 def main() -> None:
@@ -59,7 +61,7 @@ def compare(
     workload: str, options: argparse.Namespace
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], list[str]]:
     """Change -> gains by several probes, change -> gains by training with it, and what the first probe said besides."""
-    trainer = make_trainer(workload, options.device)
+    trainer = open_prepared(workload, options.device)
     if options.batch_size:
         trainer = changed(trainer, {"batch_size": options.batch_size})
     if options.streamed:

@@ -2,12 +2,14 @@
 
     python -m benchmarks.sampling [--workloads sign pen price rally] [--device cpu] [--rounds 20] [--seconds 0.5]
 
-`measure` (stages/machine/regions.py) stands around every epoch of a training. On a GPU a thread asks NVML beside it, every 50 ms, what the
-epoch takes of the GPU; on the CPU there is no such thread, and what is left is reading clocks and counters before and after. A pair is the
-same steps of `Fit.training_batches` and `Fit.step`, about --seconds long, once with and once without, each first in every other pair; both
-are timed from outside, so that starting and ending the measurement counts too.
+`measure` (stages/machine/regions.py) stands around every epoch of a training. On a GPU a thread asks NVML beside it,
+every 50 ms, what the epoch takes of the GPU; on the CPU there is no such thread, and what is left is reading clocks and
+counters before and after. A pair is the same steps of `Trainer.training_batches` and `Trainer.step`, about --seconds
+long, once with and once without, each first in every other pair; both are timed from outside, so that starting and
+ending the measurement counts too.
 
-The ratio is that of the times, with / without: median over the pairs, with its quartiles. "Alone" is `measure` around nothing.
+The ratio is that of the times, with / without: median over the pairs, with its quartiles. "Alone" is `measure` around
+nothing.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from benchmarks.preprocess import describe_machine
 from stages.diagnosis.probe import training
 from stages.machine.nvml import SAMPLE_SECONDS
 from stages.machine.regions import measure, synchronize
-from stages.tools.sweep import make_trainer
+from stages.training.workload import open_prepared
 
 Around = Callable[[torch.device], AbstractContextManager[Any]]
 
@@ -39,7 +41,7 @@ def main() -> None:
     print(f"{describe_machine()}; device {options.device} ({thread}), torch {torch.__version__}\n")
     print("| workload | with / without, median [quartiles] | alone, ms |\n|---|---|---|")
     for workload in options.workloads:
-        trainer = make_trainer(workload, options.device)
+        trainer = open_prepared(workload, options.device)
         low, middle, high = statistics.quantiles(ratios(trainer, options.rounds, options.seconds), n=4)
         alone = statistics.median(timed(trainer, iter(()), 0, measure) for _ in range(options.rounds))
         print(f"| {workload} | {middle:.4f} [{low:.4f}, {high:.4f}] | {1000 * alone:.3f} |", flush=True)

@@ -78,12 +78,12 @@ from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment, Train
 from stages.tasks import open_task
-from stages.tools.sweep import read_training, trainer_on
 from stages.training import loop, precision
 from stages.training.batches import shuffled
 from stages.training.device import open_device, use_tf32
 from stages.training.step import AUTOCAST, autocast
 from stages.training.trainer import Trainer
+from stages.training.workload import make_trial, read_training
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 PEERS = ("lightning", "accelerate")
@@ -332,9 +332,7 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
         where = as_torch_comes(contender, settings.threads, device)
     tensors, shape, task = random_training(case.data) if case.data else read_training(case.workload)
     whole = len(tensors["targets"]) // settings.batch_size * settings.batch_size
-    trainer: Trainer = trainer_on(
-        {name: tensor[:whole] for name, tensor in tensors.items()}, shape, task, settings, where
-    )
+    trainer = make_trial({name: tensor[:whole] for name, tensor in tensors.items()}, shape, task, settings, where)
     if not contender.is_tandem and not contender.options.get("own_network"):
         trainer.model = Usual(trainer.model)
     return trainer

@@ -23,6 +23,8 @@ STAGES = {
     "evaluate": ("workload", "device"),
     "compare": (),
 }
+# What MLflow records. Where the GPU's memory runs out, these can go on on the CPU.
+RECORDED = ("train", "evaluate")
 # `dvc exp run --temp` works in a copy of the project; DVC_ROOT names the project itself
 ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
@@ -68,8 +70,15 @@ def full_name(stage: str, item: list[str]) -> str:
 
 
 def run(stage: str, item: list[str], name: str) -> int:
+    arguments: list[object] = [*item]
     try:
-        __import__(f"stages.{stage}", fromlist=["main"]).main(*item)
+        if stage in RECORDED:
+            from stages.records import journal
+
+            arguments.append(journal.start())  # its process imports mlflow while this one imports torch
+        actions = __import__(f"stages.{stage}", fromlist=["main"]).main(*arguments)
+        if actions is not None:
+            run_on_cpu(stage, item, actions)
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:
@@ -87,6 +96,19 @@ def run(stage: str, item: list[str], name: str) -> int:
         return fail(name, str(error))
     except Exception as error:  # anything else is a mistake in the code, and wants its traceback
         return fail_with_traceback(name, error)
+
+
+def run_on_cpu(stage: str, item: list[str], actions: list[str]) -> None:
+    """Run the stage again in this process, with the CPU as its device; `actions` is what was done about memory before.
+
+    Does not return: the new program takes the process over, and frees its memory.
+    """
+    import json
+
+    print(f"{full_name(stage, item)} starts again on the CPU, from its checkpoint if it has one", flush=True)
+    # The Prefect flow run that this process belongs to goes on.
+    environment = {**os.environ, "TANDEM_CPU_FALLBACK": json.dumps(actions), "TANDEM_PREFECT": "off"}
+    os.execve(sys.executable, [sys.executable, "-m", "flows.stage", stage, *item], environment)
 
 
 def fail(name: str, message: str, status: int = 1) -> int:

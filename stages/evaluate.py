@@ -1,30 +1,31 @@
-"""Score one trained model on the test split.
+"""Score one trained model on the test split: `python -m flows.stage evaluate WORKLOAD DEVICE`.
 
-In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/: what is deterministic
-(`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`) apart from what was measured (`evaluate.json`), and the
-pictures (`plots/`): the result, the training, and for a simulation the score against its noise. Everything is added to the training's
-MLflow run.
+In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/: what is
+deterministic (`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`), apart from it what was
+measured (`evaluate.json`), and the pictures (`plots/`): the result, the training, and for a simulation the score
+against its noise. Everything is added to the training's MLflow run. Where the GPU's memory runs out for good and the
+CPU may take over, flows/stage.py runs this stage again there.
 """
-
-from __future__ import annotations
 
 import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from stages import files
-from stages.files import prepared_dir, read_json, write_json
+from stages.data import open_source
+from stages.figures import draw_result, drawing, noise, training
+from stages.files import read_json, write_json
+from stages.machine.regions import measure
 from stages.params.schema import Rally, Workload
 from stages.records import journal as tracking
-from stages.tasks import Evaluation, open_task
-from stages.training.workload import JobFiles
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
-    from stages.training.memory import OomPolicy
+from stages.tasks import Evaluation
+from stages.training import loop
+from stages.training.batches import Split, sequential_indices
+from stages.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
+from stages.training.workload import Job, load_network
 
 # Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
 MLMODEL = """flavors:
@@ -36,34 +37,18 @@ BATCH_SIZE = 1024  # no gradients are kept: what fits in training fits here
 NUM_NOISE_SEQUENCES = 500
 
 
-class Job(JobFiles):
-    """One trained model as the files describe it."""
-
-    def read(self, split: str, name: str) -> np.ndarray:
-        """An array that preprocess wrote; raises ValueError where it is not the one it wrote."""
-        import numpy as np
-
-        recorded = self.summary["sha256"][f"{split}/{name}.npy"]
-        path = prepared_dir(self.workload) / split / f"{name}.npy"
-        return np.load(files.verified(path, recorded, f"preprocess@{self.workload}"))
-
-
-def main(workload: str, device: str) -> None:
-    job = Job.of(workload, device)
-    journal = tracking.start()  # before torch: mlflow is imported in its own process meanwhile
+def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | None:
+    """Returns None; or, where the stage has to run again on the CPU, what was done about memory before."""
     try:
+        job = Job.of(workload, device)
         trained = read_json(job.folder / "tracking.json")
         journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})
         result, measured = evaluate(job)
         paths = write_files(job, result, measured)
-        is_elsewhere = measured["device"] != job.identity["kind"]  # its times are not those of the run's device
-        journal.metrics(
-            {
-                **{f"test/{name}": value for name, value in result.metrics.items()},
-                "test/seconds": None if is_elsewhere else measured["evaluate_seconds"],
-                "test/samples_per_second": None if is_elsewhere else measured["samples_per_second"],
-            }
-        )
+        journal.metrics({f"test/{name}": value for name, value in result.metrics.items()})
+        if not job.is_on_fallback:  # the times are those of the device that was asked for
+            seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
+            journal.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
         if measured["out_of_memory"]:
             journal.tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
@@ -71,59 +56,40 @@ def main(workload: str, device: str) -> None:
         journal.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
         journal.artifact(job.folder / "model.json", "model")
         journal.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
+    except OutOfMemory as error:
+        if not job.may_finish_on_cpu:
+            raise
+        return error.actions
     finally:
         known = journal.end(None)
     found = known.get("run_id", "not known yet")
-    score = open_task(job.params.task, job.summary).score_name
-    print(
-        f"{workload} on {job.identity['name']}: {score} {result.metrics[score]:.4f}; {result.sentence}; MLflow run {found}"
-    )
+    score = f"{job.task.score_name} {result.metrics[job.task.score_name]:.4f}"
+    print(f"{workload} on {job.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
+    return None
 
 
 def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
-    """What the test split comes to, and what was measured meanwhile: on the run's device, or on the CPU where that may take over."""
-    from stages.training.memory import OutOfMemory, may_finish_on_cpu
-
-    try:
-        return evaluate_on(job, job.identity["kind"], [])
-    except OutOfMemory as error:
-        if not may_finish_on_cpu(job.device, job.identity, job.params.train):
-            raise
-        actions = error.actions
-    return evaluate_on(job, "cpu", actions)
-
-
-def evaluate_on(job: Job, kind: str, actions: list[str]) -> tuple[Evaluation, dict[str, Any]]:
-    """`taken`: what was done about memory before."""
-    from stages.machine.regions import measure
-    from stages.predictor import load_network
-    from stages.training import loop
-    from stages.training.batches import load_split, sequential_indices
-    from stages.training.device import open_device
-    from stages.training.memory import OomPolicy, advice, translate_oom
-
-    settings = job.params.train
-    where = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic)
-    split = load_split(files.packed_file(job.workload, job.device, "test", job.plan), where, "host")
-    oom = OomPolicy(splits=[split], advice=advice(where))
-    if actions:
-        oom.actions += actions
+    """The result on the test split, and what was measured meanwhile."""
+    device, task = job.open_device(), job.task
+    split = job.open_split("test", device)
+    oom = OomPolicy(splits=[split], advice=advice(device))
+    if job.earlier_actions:
+        oom.actions += job.earlier_actions
         oom.say("the evaluation is done on the CPU")
     with translate_oom(oom):
         model, _ = load_network(job.folder, job.params.evaluate.weights)
-        model.to(where)
-        if job.plan["residency"] == "device":
+        model.to(device)
+        if job.residency(device) == "device":
             oom.make_resident()
-        batches = lambda: oom.batches(split, sequential_indices(split), BATCH_SIZE)  # noqa: E731
-        loop.predict_outputs(model, batches(), oom)  # warm-up: the first pass also allocates and chooses kernels
-        with measure(where) as measured:
-            outputs = loop.predict_outputs(model, batches(), oom)
+        outputs = predict(model, split, oom)  # warm-up: the first pass also allocates and chooses kernels
+        with measure(device) as measured:
+            outputs = predict(model, split, oom)
 
-        result = open_task(job.params.task, job.summary).evaluate(outputs.cpu(), job.read)
+        result = task.evaluate(outputs.cpu(), job.read)
         if isinstance(job.params.preprocess, Rally):
-            result.metrics.update(scores_by_noise(job, job.params.preprocess, model, where, oom))
+            result.metrics.update(scores_by_noise(job, job.params.preprocess, model, device, oom))
     return result, {
-        "device": kind,
+        "device": job.kind,
         "out_of_memory": oom.actions,
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
@@ -133,38 +99,29 @@ def evaluate_on(job: Job, kind: str, actions: list[str]) -> tuple[Evaluation, di
     }
 
 
+def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
+    return loop.predict_outputs(model, oom.batches(split, sequential_indices(split), BATCH_SIZE), oom)
+
+
 def scores_by_noise(
-    job: Job, params: Rally, model: torch.nn.Module, where: torch.device, oom: OomPolicy
+    job: Job, params: Rally, model: torch.nn.Module, device: torch.device, oom: OomPolicy
 ) -> dict[str, float]:
-    """The score on newly simulated sequences with less and more noise than in training: how much camera the model can do without."""
-    import torch
-
-    from stages.data import open_source
-    from stages.training import loop
-    from stages.training.batches import Split, sequential_indices
-
-    task = open_task(job.params.task, job.summary)
-    found = {}
-    source = open_source(params.source)
+    """The score on newly simulated sequences with less and more noise than in training: how good the camera must be."""
+    task, source, found = job.task, open_source(params.source), {}
     for factor in source.NOISE_FACTORS:
         simulated = source.with_noise(params, factor, NUM_NOISE_SEQUENCES, job.summary)
         values, targets = torch.from_numpy(simulated.values), torch.from_numpy(simulated.labels)
-        split = Split(
-            {"values": values, "mask": torch.ones(targets.shape, dtype=torch.bool), "targets": targets}, where
+        mask = torch.ones(targets.shape, dtype=torch.bool)
+        outputs = predict(model, Split({"values": values, "mask": mask, "targets": targets}, device), oom).cpu()
+        found[f"{task.score_name}_at_noise_{factor * params.noise:g}px"] = task.score(
+            task.predict(outputs, mask), targets, mask
         )
-        batches = oom.batches(split, sequential_indices(split), BATCH_SIZE)
-        outputs = loop.predict_outputs(model, batches, oom).cpu()
-        mask = split.tensors["mask"]
-        score = task.score(task.predict(outputs, mask), targets, mask)
-        found[f"{task.score_name}_at_noise_{factor * params.noise:g}px"] = score
     return found
 
 
 def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[Path]:
     """Write the files and pictures; return those that MLflow gets a copy of."""
-    from stages.figures import draw_result, drawing, noise, training
-
-    out, task = job.folder, open_task(job.params.task, job.summary)
+    out, task = job.folder, job.task
     score = task.score_name
     write_json(out / "metrics.json", result.metrics)  # numbers alone: it is a DVC metric
     write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})

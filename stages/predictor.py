@@ -6,32 +6,20 @@ predictor.predict(table)  # a raw table as data/raw/README.md describes it; it n
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
-from torch import nn
 
-from stages import models
 from stages.params import parsing, schema
+from stages.training.workload import load_network
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BATCH_SIZE = 1024
-
-
-def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
-    """The network with `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json."""
-    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    config = parsing.parse(schema.Model, json.loads(json.dumps(about["model"])), "model")
-    network = models.build(config, models.Shape(**about["shape"]))
-    network.load_state_dict(load_file(folder / f"{weights}.safetensors"))
-    return network.eval(), about
 
 
 class Predictor:

@@ -1,8 +1,9 @@
-"""Pack each split once into a file the device can take as it is; decide where the data lives while training.
+"""Pack each split once into a file the device can take as it is: `python -m flows.stage preload WORKLOAD DEVICE`.
 
-In: data/prepared/<workload>/. Out: data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json (deterministic: training
-depends on them) and results/runs/<workload>/<device>/preload.json (measurements: nothing depends on them). torch is imported only
-where there is a GPU to copy to.
+In: data/prepared/<workload>/. Out: data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json: sizes,
+hashes, and where the user wants the data while training (deterministic: training depends on them; what `auto` means is
+decided there, from the memory that is free then). And results/runs/<workload>/<device>/preload.json (measurements:
+nothing depends on them). torch is imported only where there is a GPU to copy to.
 """
 
 import time
@@ -13,20 +14,10 @@ import numpy as np
 import psutil
 
 from stages.data.packed import pack, read_arrays
-from stages.files import (
-    hardware_file,
-    packed_dir,
-    prepared_dir,
-    read_json,
-    run_dir,
-    sha256_file,
-    write_json,
-)
+from stages.files import hardware_file, packed_dir, prepared_dir, read_json, run_dir, sha256_file, write_json
 from stages.params.loading import load_workload
 
 SPLITS = ("train", "val", "test")
-# Weights, optimizer, activations and the allocator want room beside the data.
-SHARE_OF_FREE_MEMORY = 0.6
 CHUNK_BYTES = 64 * 2**20  # what is read or copied at once while measuring
 
 
@@ -38,12 +29,11 @@ def main(workload: str, device: str) -> None:
 
     sizes = {split: pack(read_arrays(source, split, summary), target / f"{split}.safetensors") for split in SPLITS}
     measurements = measure_load([target / f"{split}.safetensors" for split in SPLITS], identity["kind"])
-    residency = choose_residency(wanted, sum(sizes.values()), measurements["free_mib"] * 2**20, identity["name"])
 
     write_json(
         target / "plan.json",
         {
-            "residency": residency,
+            "residency": wanted,
             "bytes": sizes,
             "sha256": {split: sha256_file(target / f"{split}.safetensors") for split in SPLITS},
         },
@@ -54,25 +44,13 @@ def main(workload: str, device: str) -> None:
         for name, rate in measurements.items()
         if name.endswith("_per_second")
     )
-    print(f"{workload} on {identity['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, {residency}-resident; {rates}")
-
-
-def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
-    """`device` or `host`. Decided before anything is copied; raises ValueError where `device` was asked for and does not fit."""
-    room = SHARE_OF_FREE_MEMORY * free_bytes
-    if wanted == "device" and needed_bytes > room:
-        raise ValueError(
-            f"preload.residency is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB "
-            f"and {device_name} has room for {room / 2**20:,.0f} MiB "
-            f"({SHARE_OF_FREE_MEMORY:.0%} of what is free); use auto or host"
-        )
-    return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
+    print(f"{workload} on {identity['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, residency {wanted}; {rates}")
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
-    """Rates of reading the packed files (from the page cache: they were just written) and of copying them to the device.
+    """Rates of reading the packed files (from the page cache, where they still are) and of copying them to the device.
 
-    What there is nothing to measure is absent; `absent` says why.
+    What cannot be measured is missing; `missing_reasons` says why.
     """
     buffer, num_bytes = bytearray(CHUNK_BYTES), 0
     start = time.perf_counter()
@@ -93,9 +71,9 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
 
 
 def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
-    """Host-to-device rates to cuda:0, from pageable and from pinned memory (medians over one chunk); checks all that arrives.
+    """Host-to-device rates to cuda:0, from pageable and from pinned memory (medians over one chunk).
 
-    Raises RuntimeError where the device holds something else than what was sent.
+    Verifies all that arrives; raises RuntimeError where the device holds other bytes than were sent.
     """
     import torch
 
@@ -127,7 +105,7 @@ def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
 
 
 def checksum(data: Any) -> int:
-    """A sum over bytes weighted by position, modulo 2**64: the same on every device, and it notices bytes that changed places."""
+    """A sum over bytes weighted by position, modulo 2**64: equal on every device; swapped bytes change it."""
     import torch
 
     weights = torch.arange(1, data.numel() + 1, device=data.device, dtype=torch.int64)

@@ -1,30 +1,34 @@
-"""Train one workload's model on one device.
+"""Train one workload's model on one device: `python -m flows.stage train WORKLOAD DEVICE`.
 
-In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/: what is deterministic
-(`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from that what was measured (`timings.csv`, `timings.json`, and
-`measured.json`: where, when and of what), and `journal.json`, the MLflow run. A killed training goes on from its checkpoint; Ctrl+C once
-finishes the epoch and saves, twice stops at once.
+In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/: what is
+deterministic (`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from it what was measured
+(`timings.csv`, `timings.json`, and `measured.json`: where, when and of what), and `tracking.json`, the MLflow run.
+
+A killed training resumes from its checkpoint. Ctrl+C once finishes the epoch and saves, twice stops at once. Where the
+GPU's memory runs out for good and the CPU may take over, flows/stage.py runs this stage again there, from the
+checkpoint.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
 
 from stages import files
 from stages.closure import closure, named_by
-from stages.files import hardware_file, packed_dir, preset_file, read_json, run_dir
-from stages.models import Shape
+from stages.diagnosis import probe
+from stages.files import hardware_file, packed_dir, preset_file, read_json
 from stages.params.loading import load_params, load_workload
 from stages.params.parsing import flatten
 from stages.params.schema import Rally
 from stages.records import journal as tracking
 from stages.records import provenance
+from stages.records.checkpoint import Checkpoint
 from stages.records.history import (
     RUN_METRICS,
     Record,
@@ -37,15 +41,11 @@ from stages.records.history import (
     timing_row,
 )
 from stages.records.terminal import Interruption, Progress
-from stages.tasks import Task, open_task
-from stages.training.workload import JobFiles
-
-if TYPE_CHECKING:  # torch is imported in `main`, after mlflow's process has started
-    from stages.records.checkpoint import Checkpoint
-    from stages.training.trainer import Epoch, Trainer
-
-    # Makes the same training on the CPU: (its state, what was done about memory) -> fit
-    Elsewhere = Callable[[dict[str, Any] | None, list[str]], Trainer]
+from stages.training import precision
+from stages.training.device import describe
+from stages.training.memory import OutOfMemory, translate_oom
+from stages.training.trainer import Epoch, Trainer, snapshot
+from stages.training.workload import Job, open_trainer
 
 # What preprocess learned from the data, which a new table must be treated with too.
 LEARNED = ("features", "classes", "mean", "std", "target")
@@ -54,346 +54,158 @@ CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Job(JobFiles):
-    """One training as the files describe it."""
-
-    inputs: dict[str, Any]
-    preset: str
-
-    @classmethod
-    def more(cls, workload: str, device: str) -> dict[str, Any]:
-        return {"inputs": read_inputs(workload, device), "preset": read_json(preset_file(workload))["preset"]}
-
-    @property
-    def task(self) -> Task:
-        return open_task(self.params.task, self.summary)
-
-    @property
-    def data_sha256(self) -> str:
-        """Of the raw table; of the packed training split where the data is simulated."""
-        return str(self.summary.get("table_sha256", self.inputs["data"]["train"]))
-
-    @property
-    def shape(self) -> Shape:
-        return Shape.of(self.summary, self.task)
-
-
-def main(workload: str, device: str) -> None:
-    job = Job.of(workload, device)
-    journal = tracking.start()
-    status = "FAILED"
+def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | None:
+    """Returns None; or, where the stage has to run again on the CPU, what was done about memory before."""
+    status: str | None = "FAILED"
     try:
-        from stages.records.checkpoint import Checkpoint
-        from stages.training.memory import may_finish_on_cpu, translate_oom
-
-        elsewhere = partial(on_the_cpu, job) if may_finish_on_cpu(device, job.identity, job.params.train) else None
-        checkpoint = Checkpoint.of(workload, device, job.inputs)
+        job, inputs = Job.of(workload, device), read_inputs(workload, device)
+        checkpoint = Checkpoint.of(workload, device, inputs)
         with checkpoint.locked(), Interruption() as interruption:
-            trainer, record = begin(job, checkpoint, elsewhere)
-            open_run(job, trainer, record, journal)
-            trainer = run_epochs(job, trainer, record, checkpoint, journal, interruption, elsewhere)
-            with translate_oom(trainer.oom):
-                refuse_changed_inputs(job, trainer, record, checkpoint)
-                result = write_results(job, trainer, record, journal)
+            token = train(job, inputs, checkpoint, journal, interruption)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
+    except OutOfMemory as error:
+        if not job.may_finish_on_cpu:
+            raise
+        status = None  # the same MLflow run goes on
+        return error.actions
     finally:
         known = journal.end(status)
-    files.write_json(
-        run_dir(workload, device) / "tracking.json", {"token": record.token, "experiment": workload, **known}
-    )
+    files.write_json(job.folder / "tracking.json", {"token": token, "experiment": workload, **known})
     checkpoint.path.unlink(missing_ok=True)
-    timed = "no epoch of it was timed there"
-    if result["num_epochs_measured"]:
-        timed = (
-            f"epoch {result['epoch_seconds']:.3f} s (median of {result['num_epochs_measured']}), "
-            f"{result['samples_per_second']:,.0f} samples/s"
-        )
-    finished = ", finished on the CPU" if trainer.oom.moved else ""
-    print(f"{workload} on {job.identity['name']}{finished}: {timed}, {result['train_seconds']:.1f} s in all")
+    return None
 
 
-def begin(job: Job, checkpoint: Checkpoint, elsewhere: Elsewhere | None) -> tuple[Trainer, Record]:
-    """A new training, or an interrupted one where it stopped, with the record to go on with."""
-    import torch
-
-    from stages.training.memory import OutOfMemory, translate_oom
-
-    saved, found = checkpoint.load(torch.device("cpu"))
-    if found:
-        print(
-            found + (f", epoch {saved['fit']['epochs_done']} of {job.params.train.epochs}" if saved else ""), flush=True
-        )
-    record = Record(**saved["record"]) if saved else Record(tracking.new_token())
-    state = saved["fit"] if saved else None
-    kind = state["device"] if state else job.identity["kind"]
-    try:
-        trainer = make_trainer(job, kind, state)
-        with translate_oom(trainer.oom):
-            prepare(job, trainer, record)
-        return trainer, record
-    except OutOfMemory as error:
-        if elsewhere is None or kind == "cpu":
-            raise
-        actions = error.actions
-    trainer = elsewhere(state, actions)
+def train(
+    job: Job, inputs: dict[str, Any], checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
+) -> str:
+    """Train to the end, from the checkpoint if there is one, and write the results. Returns the MLflow run's token."""
+    job, saved, record = resume(job, checkpoint)
+    trainer = open_trainer(job, saved)
     with translate_oom(trainer.oom):
-        prepare(job, trainer, record)
-    return trainer, record
+        if not trainer.epochs_done:
+            choose_precision(job, trainer)
+            find_bound(trainer, record)
+        open_run(job, trainer, record, journal)
+        saver = Saver(job, trainer, record, checkpoint)
+        for epoch in epochs(job, trainer, journal):
+            check_finite(epoch, checkpoint)
+            keep(job, trainer, record, epoch)
+            journal.metrics(epoch_metrics(epoch, len(trainer.train_split), job.task.score_name), step=epoch.number)
+            saver.save_if_due(interruption)
+        refuse_changed_inputs(job, inputs, saver)
+        write_results(job, trainer, record, inputs, journal)
+    return record.token
 
 
-def make_trainer(job: Job, kind: str, state: dict[str, Any] | None) -> Trainer:
-    """The device, the model and its training, all from the seed, and the data; then where `state` says."""
-    import torch
+def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any] | None, Record]:
+    """The job, its checkpoint, or None where the training starts at its first epoch, and the record so far.
 
-    from stages import models
-    from stages.training.batches import load_split
-    from stages.training.device import open_device
-    from stages.training.memory import OomPolicy, advice, translate_oom
-    from stages.training.trainer import Trainer
-
-    settings = job.params.train
-    if kind == "cpu" != job.identity["kind"] and settings.precision == "fp16":
-        settings = replace(settings, precision="fp32")  # of the two the CPU has only this
-    device = open_device({**job.identity, "kind": kind}, settings.threads, settings.deterministic, settings.precision)
-    with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
-        train, val = (
-            load_split(files.packed_file(job.workload, job.device, split, job.plan), device, "host")
-            for split in ("train", "val")
-        )
-        torch.manual_seed(settings.seed)
-        model = models.build(settings.model, job.shape).to(device)
-        trainer = Trainer(model, train, val, settings, job.task)
-        if state is not None:
-            trainer.restore(state)
-        if job.plan["residency"] == "device" and not (state and state["oom"]["streams"]):
-            trainer.oom.make_resident()
-    return trainer
-
-
-def on_the_cpu(job: Job, state: dict[str, Any] | None, actions: list[str]) -> Trainer:
-    """The same training on the CPU, from `state` on, where memory ran out at the end of everything that was `taken`.
-
-    Batches, their order and what augmentation draws are as they would have been: all of it comes from generators on the CPU.
+    A training that the CPU took over goes on there.
     """
-    trainer = make_trainer(job, "cpu", None)
-    if state is not None:
-        # The CPU's memory is another one: there it begins with whole batches again.
-        precision = "fp32" if state["precision"] == "fp16" else state["precision"]
-        step = {**state["step"], "accumulation": trainer.step.accumulation}
-        trainer.restore({**state, "precision": precision, "step": step, "oom": trainer.oom.state()})
-    trainer.oom.actions[:0] = actions
-    trainer.oom.moved = True
-    trainer.oom.say(f"the training goes on on the CPU, from the start of epoch {trainer.epochs_done + 1}")
-    return trainer
+    saved, message = checkpoint.load(torch.device("cpu"))
+    record = Record(**saved["record"]) if saved else Record(tracking.new_token())
+    if saved and saved["trainer"]:
+        print(f"{message}, epoch {saved['trainer']['epochs_done']} of {job.settings.epochs}", flush=True)
+        return (replace(job, kind="cpu") if saved["kind"] == "cpu" else job), saved, record
+    if message and not saved:
+        print(message, flush=True)
+    if job.may_finish_on_cpu:  # where the first epoch fails, the CPU goes on in the same MLflow run
+        checkpoint.save({"kind": job.kind, "trainer": None, "oom": None, "record": vars(record)})
+    return job, None, record
 
 
-def prepare(job: Job, trainer: Trainer, record: Record) -> None:
-    """What is found out about a training before it starts: its precision, and where a step's time goes."""
-    from stages.diagnosis import probe
-    from stages.training import precision
-
-    if trainer.epochs_done:
-        return
-    if job.params.train.precision == "auto":
+def choose_precision(job: Job, trainer: Trainer) -> None:
+    if job.settings.precision == "auto":
         chosen, message = precision.choose(trainer, {**job.identity, "kind": trainer.device.type})
         trainer.set_precision(chosen)
         print(message, flush=True)
-    if job.params.train.probe:
-        found = probe.probe(trainer)
-        if isinstance(found, str):
-            record.summary_lines["bound"] = f"not probed: {found}"
-        else:
-            record.probe, record.not_probed = found.numbers(), found.missing_reasons
-            record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
-            if missing := found.missing_sentence():
-                record.summary_lines["not_measured"] = missing
-        print(record.summary_lines["bound"], flush=True)
 
 
-def run_epochs(
-    job: Job,
-    trainer: Trainer,
-    record: Record,
-    checkpoint: Checkpoint,
-    journal: tracking.Journal,
-    interruption: Interruption,
-    elsewhere: Elsewhere | None,
-) -> Trainer:
-    """Train to the end; return the fit that got there, which is another one where `elsewhere` had to take over."""
-    settings, score, num_samples = job.params.train, job.task.score_name, len(trainer.train_split)
-    progress = Progress(f"{job.workload} on {job.identity['name']}", settings.epochs, trainer.epochs_done)
-    saved_at, save_seconds = time.monotonic(), 0.0
-    while trainer.epochs_done < settings.epochs:
-        trainer, epoch = next_epoch(trainer, journal, elsewhere)
-        check_finite(epoch, checkpoint)
-        record.history.append(history_row(epoch, score))
-        record.timings.append(timing_row(epoch, num_samples, settings.warmup_epochs, trainer.oom.moved))
-        if not trainer.oom.moved:  # of the device asked for
-            record.missing_reasons = trainer.missing_reasons
-        journal.metrics(epoch_metrics(epoch, num_samples, score), step=epoch.number)
-        progress.show(epoch, score, num_samples)
+def find_bound(trainer: Trainer, record: Record) -> None:
+    """Record what bounds a training step and what would help, where params.yaml asks for it."""
+    if not trainer.params.probe:
+        return
+    found = probe.probe(trainer)
+    if isinstance(found, str):
+        record.summary_lines["bound"] = f"not probed: {found}"
+    else:
+        record.probe, record.not_probed = found.numbers(), found.missing_reasons
+        record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
+        if missing := found.missing_sentence():
+            record.summary_lines["not_measured"] = missing
+    print(record.summary_lines["bound"], flush=True)
 
-        since = time.monotonic() - saved_at
-        due = epoch.number == 1 or since > max(CHECKPOINT_SECONDS, save_seconds / CHECKPOINT_SHARE)
-        if (due or interruption.asked) and trainer.epochs_done < settings.epochs:
-            start = time.monotonic()
-            save(trainer, record, checkpoint)
-            saved_at, save_seconds = time.monotonic(), time.monotonic() - start
-            if interruption.asked:
-                where = files.relative(checkpoint.path)
-                print(
-                    f"interrupted after epoch {trainer.epochs_done}, saved in {where}; run again to go on", flush=True
-                )
-                raise KeyboardInterrupt
+
+def epochs(job: Job, trainer: Trainer, journal: tracking.Journal) -> Iterator[Epoch]:
+    """The epochs that are left. MLflow gets what is done about memory, also in an epoch that fails."""
+    title, num_samples = f"{job.workload} on {job.identity['name']}", len(trainer.train_split)
+    progress = Progress(title, job.settings.epochs, trainer.epochs_done)
+    while trainer.epochs_done < job.settings.epochs:
+        num_actions = len(trainer.oom.actions)
+        try:
+            epoch = trainer.epoch()
+        finally:
+            if len(trainer.oom.actions) > num_actions:
+                journal.tags(memory_tags(trainer.oom.actions))
+        progress.show(epoch, job.task.score_name, num_samples)
+        yield epoch
     progress.close()
-    return trainer
 
 
-def next_epoch(trainer: Trainer, journal: tracking.Journal, elsewhere: Elsewhere | None) -> tuple[Trainer, Epoch]:
-    """Move on by an epoch. Where memory runs out for good, it begins again in the fit that `elsewhere` makes, if that may be."""
-    from stages.training.memory import OutOfMemory, translate_oom
-    from stages.training.trainer import on_cpu
-
-    num_taken, start = len(trainer.oom.actions), None
-    try:
-        with translate_oom(trainer.oom):
-            if elsewhere and not trainer.oom.moved:
-                start = on_cpu(trainer.state())
-            return trainer, trainer.epoch()
-    except OutOfMemory as error:
-        if start is None:
-            raise
-        actions = error.actions
-    finally:
-        if len(trainer.oom.actions) > num_taken:
-            journal.tags(memory_tags(trainer))
-    # Outside the `except`: the error holds what lay in the memory that ran out.
-    assert elsewhere is not None
-    trainer = elsewhere(start, actions)
-    journal.tags(memory_tags(trainer))
-    return next_epoch(trainer, journal, None)
+def keep(job: Job, trainer: Trainer, record: Record, epoch: Epoch) -> None:
+    num_samples, num_warmup = len(trainer.train_split), job.settings.warmup_epochs
+    record.history.append(history_row(epoch, job.task.score_name))
+    record.timings.append(timing_row(epoch, num_samples, num_warmup, job.is_on_fallback))
+    if not job.is_on_fallback:  # the reasons are those of the device that was asked for
+        record.missing_reasons = trainer.missing_reasons
 
 
-def save(trainer: Trainer, record: Record, checkpoint: Checkpoint) -> None:
-    from stages.training.memory import translate_oom
+class Saver:
+    """Saves a training at the ends of epochs; where the CPU may take over, at each, because it starts from there."""
 
-    with translate_oom(trainer.oom):
-        checkpoint.save({"fit": trainer.state(), "record": vars(record)})
+    def __init__(self, job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint):
+        self.job, self.trainer, self.record, self.checkpoint = job, trainer, record, checkpoint
+        self.saved_at, self.save_seconds = time.monotonic(), 0.0
+
+    def save_if_due(self, interruption: Interruption) -> None:
+        """Raises KeyboardInterrupt, after it has saved, where the user asked for it."""
+        epochs_done = self.trainer.epochs_done
+        if epochs_done == self.job.settings.epochs:
+            return
+        is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
+        if is_old or epochs_done == 1 or self.job.may_finish_on_cpu or interruption.asked:
+            self.save()
+        if interruption.asked:
+            where = files.relative(self.checkpoint.path)
+            print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to go on", flush=True)
+            raise KeyboardInterrupt
+
+    def save(self) -> None:
+        start = time.monotonic()
+        state = {"kind": self.job.kind, "trainer": self.trainer.state(), "oom": self.trainer.oom.state()}
+        self.checkpoint.save({**state, "record": vars(self.record)})
+        self.saved_at = time.monotonic()
+        self.save_seconds = self.saved_at - start
 
 
-def refuse_changed_inputs(job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint) -> None:
-    """DVC would record a result of old inputs under the new ones (treeverse/dvc#11058)."""
-    now = read_inputs(job.workload, job.device)
-    changed = [name for name in now if now[name] != job.inputs[name]]
-    if changed:
-        save(trainer, record, checkpoint)
+def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
+    if epoch.train_loss - epoch.train_loss != 0:  # NaN or infinite
+        where = files.relative(checkpoint.path)
+        kept = f"; the last good checkpoint is kept in {where}" if checkpoint.path.exists() else ""
         raise ValueError(
-            f"{' and '.join(changed)} of {job.workload} changed while it trained, so the result belongs to neither; "
-            "the checkpoint is kept: put back what was changed to use it, or run `dvc repro` again to train on what is there now"
+            f"the training loss is {epoch.train_loss} in epoch {epoch.number}{kept}; "
+            "try a smaller train.learning_rate, or train.clip_norm 1.0"
         )
 
 
-def write_results(job: Job, trainer: Trainer, record: Record, journal: tracking.Journal) -> dict[str, Any]:
-    """Write all but journal.json, hand copies to MLflow, return what timings.json holds."""
-    from safetensors.torch import save_file
-
-    from stages.training.trainer import snapshot
-
-    out = run_dir(job.workload, job.device)
-    for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
-        with files.replacing(out / f"{name}.safetensors") as temporary:
-            save_file(weights, temporary)
-    about = {
-        "model": asdict(job.params.train.model),
-        "shape": asdict(job.shape),
-        "task": job.params.task,
-        "workload": job.workload,
-    }
-    files.write_json(out / "model.json", {**about, "preprocessing": preprocessing_of(job)})
-    files.write_table(out / "history.csv", record.history)
-    files.write_table(out / "timings.csv", record.timings)
-    result = summarize(record.timings)
-    record.summary_lines["device"] = device_sentence(
-        trainer,
-        job.identity["kind"],
-        sum(row["is_elsewhere"] for row in record.timings),
-        {**result, "num_kernels": record.probe.get("num_kernels")},
-    )
-    if trainer.oom.actions:
-        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
-    missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
-    if not result["num_epochs_measured"]:
-        why = f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; those on the CPU do not count for it"
-        missing_reasons |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
-    files.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
-    files.write_json(
-        out / "measured.json",
-        {
-            **circumstances(missing_reasons, job.identity),
-            **digests(job.inputs),
-            "out_of_memory": trainer.oom.actions,
-            "finished_on": trainer.device.type,
-            "precision": trainer.step.precision,
-            "probe": record.probe,
-            "not_probed": record.not_probed,
-            "summary_lines": record.summary_lines,
-        },
-    )
-
-    journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
-    journal.metrics({f"probe/{name.replace(' ', '_')}": value for name, value in record.probe.items()})
-    journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
-    for name in ("history.csv", "timings.csv"):
-        journal.artifact(out / name)
-    return result
-
-
-def open_run(job: Job, trainer: Trainer, record: Record, journal: tracking.Journal) -> None:
-    """Tell MLflow what is about to be trained, where, on what, from which code."""
-    from stages.training.device import describe
-
-    about, git = describe(trainer.device, job.identity), provenance.git_tags()
-    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    journal.run(
-        record.token,
-        experiment=job.workload,
-        name=f"{job.workload}-{trainer.device.type}-{time.strftime('%m%d-%H%M%S')}",
-        # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
-        params={
-            **flatten(job.params),
-            **{name: about[name] for name in ("device", "device.name", "cpu.threads", "torch")},
-            "preset": job.preset,
-            "precision": trainer.step.precision,
-            "data.sha256": job.data_sha256,
-            "git.commit": git.get("mlflow.source.git.commit", "none"),
-            "num_parameters": num_parameters,
-            "residency": job.plan["residency"],
-        },
-        tags={
-            **about,
-            "mlflow.source.name": f"train@{job.workload}-{job.device}",
-            "mlflow.source.type": "LOCAL",
-            "workload": job.workload,
-            "requested_device": job.device,
-            "preset": job.preset,
-            "data.sha256": job.data_sha256,
-            **git,
-            **memory_tags(trainer),
-            **provenance.caller_tags(),
-        },
-        dataset=dataset_of(job),
-    )
-
-
 def read_inputs(workload: str, device: str) -> dict[str, Any]:
-    """All that decides the outcome: what a checkpoint belongs to, and what must not change while training."""
+    """All that decides the result: what a checkpoint belongs to, and what must not change while training."""
     load_params.cache_clear()
     parameters = flatten(load_workload(workload).train)
-    del parameters["on_out_of_memory"]  # where a training may go on does not make it another one
+    del parameters["on_out_of_memory"]  # where a training goes on does not make it another one
     return {
         "parameters": parameters,
         "data": read_json(packed_dir(workload, device) / "plan.json")["sha256"],
@@ -402,17 +214,134 @@ def read_inputs(workload: str, device: str) -> dict[str, Any]:
     }
 
 
-def digests(inputs: dict[str, Any]) -> dict[str, str]:
-    """What a comparison of two runs' times must find equal."""
+def refuse_changed_inputs(job: Job, inputs: dict[str, Any], saver: Saver) -> None:
+    """Raises ValueError where an input changed: DVC would record the result under the new one (treeverse/dvc#11058)."""
+    now = read_inputs(job.workload, job.device)
+    changed = [name for name in now if now[name] != inputs[name]]
+    if changed:
+        saver.save()
+        raise ValueError(
+            f"{' and '.join(changed)} of {job.workload} changed while it trained, so the result belongs to neither; "
+            "the checkpoint is kept: put back what was changed to use it, or run `dvc repro` again to train on what is "
+            "there now"
+        )
+
+
+def write_results(
+    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal
+) -> None:
+    """Write all but tracking.json, and give MLflow copies."""
+    out = job.folder
+    for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
+        with files.replacing(out / f"{name}.safetensors") as temporary:
+            save_file(weights, temporary)
+    files.write_json(out / "model.json", describe_model(job))
+    files.write_table(out / "history.csv", record.history)
+    files.write_table(out / "timings.csv", record.timings)
+    result = summarize(record.timings)
+    files.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
+    files.write_json(out / "measured.json", describe_measurement(job, trainer, record, inputs, result))
+
+    journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
+    journal.metrics({f"probe/{name.replace(' ', '_')}": value for name, value in record.probe.items()})
+    journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
+    for name in ("history.csv", "timings.csv"):
+        journal.artifact(out / name)
+
+    timed = "no epoch of it was timed there"
+    if result["num_epochs_measured"]:
+        timed = (
+            f"epoch {result['epoch_seconds']:.3f} s (median of {result['num_epochs_measured']}), "
+            f"{result['samples_per_second']:,.0f} samples/s"
+        )
+    finished = ", finished on the CPU" if job.is_on_fallback else ""
+    print(f"{job.workload} on {job.identity['name']}{finished}: {timed}, {result['train_seconds']:.1f} s in all")
+
+
+def describe_measurement(
+    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], result: dict[str, Any]
+) -> dict[str, Any]:
+    """measured.json. Completes the record's sentences."""
+    num_on_cpu = sum(row["is_elsewhere"] for row in record.timings)
+    seen = {**result, "num_kernels": record.probe.get("num_kernels")}
+    record.summary_lines["device"] = device_sentence(job.identity["kind"], len(trainer.verified), num_on_cpu, seen)
+    if trainer.oom.actions:
+        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
+    missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
+    if not result["num_epochs_measured"]:
+        why = (
+            f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; "
+            "those on the CPU do not count for it"
+        )
+        missing_reasons |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
     return {
-        f"{name}_sha256": hashlib.sha256(json.dumps(inputs[name], sort_keys=True).encode()).hexdigest()
-        for name in ("parameters", "data")
+        **circumstances(missing_reasons, job.identity),
+        **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
+        "out_of_memory": trainer.oom.actions,
+        "finished_on": job.kind,
+        "residency": trainer.oom.residency,
+        "precision": trainer.step.precision,
+        "probe": record.probe,
+        "not_probed": record.not_probed,
+        "summary_lines": record.summary_lines,
     }
 
 
-def preprocessing_of(job: Job) -> dict[str, Any]:
-    """What must be done to a new table before the model sees it."""
-    return {**asdict(job.params.preprocess), **{name: job.summary[name] for name in LEARNED if name in job.summary}}
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def describe_model(job: Job) -> dict[str, Any]:
+    """model.json: how to build the network, and what must be done to a new table before the model sees it."""
+    learned = {name: job.summary[name] for name in LEARNED if name in job.summary}
+    return {
+        "model": asdict(job.params.train.model),
+        "shape": asdict(job.shape),
+        "task": job.params.task,
+        "workload": job.workload,
+        "preprocessing": {**asdict(job.params.preprocess), **learned},
+    }
+
+
+def open_run(job: Job, trainer: Trainer, record: Record, journal: tracking.Journal) -> None:
+    """Tell MLflow what is trained, where, on what data, and from which code."""
+    about, git = describe(trainer.device, job.identity), provenance.git_tags()
+    preset = read_json(preset_file(job.workload))["preset"]
+    journal.run(
+        record.token,
+        experiment=job.workload,
+        name=f"{job.workload}-{trainer.device.type}-{time.strftime('%m%d-%H%M%S')}",
+        # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
+        params={
+            **flatten(job.params),
+            **{name: about[name] for name in ("device", "device.name", "cpu.threads", "torch")},
+            "preset": preset,
+            "precision": trainer.step.precision,
+            "data.sha256": data_sha256(job),
+            "git.commit": git.get("mlflow.source.git.commit", "none"),
+            "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+            "residency": trainer.oom.residency,
+        },
+        tags={
+            **about,
+            "mlflow.source.name": f"train@{job.workload}-{job.device}",
+            "mlflow.source.type": "LOCAL",
+            "workload": job.workload,
+            "requested_device": job.device,
+            "preset": preset,
+            "data.sha256": data_sha256(job),
+            **git,
+            **memory_tags(trainer.oom.actions),
+            **({"finished_on": job.kind} if job.is_on_fallback else {}),
+            **provenance.caller_tags(),
+        },
+        dataset=dataset_of(job),
+    )
+
+
+def data_sha256(job: Job) -> str:
+    """Of the raw table; where the data is simulated, of the packed training split."""
+    return str(job.summary.get("table_sha256", job.plan["sha256"]["train"]))
 
 
 def dataset_of(job: Job) -> dict[str, Any]:
@@ -425,22 +354,9 @@ def dataset_of(job: Job) -> dict[str, Any]:
         profile["num_classes"] = len(summary["classes"])
     return {
         "name": job.workload,
-        "digest": job.data_sha256[:16],
+        "digest": data_sha256(job)[:16],
         "source_type": "local",
         "source": json.dumps({"uri": source}),
         "schema": None,
         "profile": json.dumps(profile),
     }
-
-
-def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
-    if epoch.train_loss - epoch.train_loss != 0:  # NaN or infinite
-        kept = (
-            f"; the last good checkpoint is kept in {files.relative(checkpoint.path)}"
-            if checkpoint.path.exists()
-            else ""
-        )
-        raise ValueError(
-            f"the training loss is {epoch.train_loss} in epoch {epoch.number}{kept}; "
-            "try a smaller train.learning_rate, or train.clip_norm 1.0"
-        )

@@ -1,18 +1,26 @@
-"""Memory that really runs out: a limit on a process of its own (CPU), a fraction of the card's (GPU). It costs time and not the experiment.
+"""Memory that really runs out: a limit on a process of its own (CPU), a fraction of the card's (GPU). It costs time,
+not the result.
 
-A scenario is a function that runs apart, in a process with RLIMIT_DATA: what it may still allocate. The data's file, mapped to be read,
-does not count, as it does not where memory is short: the system takes its pages back.
+A scenario is a function that runs in a process of its own under RLIMIT_DATA, which limits what it can allocate. A file
+that is mapped to be read does not count, as it does not where memory is short: the system takes its pages back. Which
+fallback comes last depends on the processor and its libraries; limits are stated in sizes of tensors, so that no
+machine can do without the fallback that a test is about.
 """
 
 import hashlib
+import io
 import json
+import multiprocessing
+import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +38,7 @@ from stages.training.batches import Batch, Split, load_split
 from stages.training.device import open_device
 from stages.training.memory import OomPolicy, OutOfMemory, free_cache, is_out_of_memory
 from stages.training.step import Step
-from stages.training.trainer import Epoch, Trainer, on_cpu
+from stages.training.trainer import Epoch, Trainer
 from tests.conftest import ROOT, TINY, environment, make_project, make_table, settle, stage
 from tests.test_report import make_row, make_run
 from tests.test_training import SETTINGS, finish, fit_on, identity
@@ -38,25 +46,33 @@ from tests.test_training import SETTINGS, finish, fit_on, identity
 LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
 FREED = "freed what the allocators keep"
 RECOMPUTED = "activations are computed again instead of kept"
+ONEDNN_LEFT = "the CPU computes without oneDNN, whose memory ran out"
 CPU = torch.device("cpu")
+MIB = 2**20
 
 
-def apart(scenario: Callable[..., Any], *arguments: Any, folder: Path = ROOT) -> Any:
-    """What `scenario` returns in a process of its own, which imports the project in `folder`."""
-    call = (
-        f"from tests import test_memory\nprint(json.dumps(test_memory.{scenario.__name__}(*json.loads(sys.argv[1]))))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"import json, sys\n{call}", json.dumps(arguments)],
-        cwd=folder,
-        env=environment(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1"),
-        preexec_fn=under_a_limit,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+def apart(scenario: Callable[..., Any], *arguments: Any) -> Any:
+    """What `scenario` returns in a process of its own, forked from one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.test_memory", "torch._dynamo"])
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=answer, args=(sender, scenario, arguments))
+    process.start()
+    sender.close()
+    try:
+        result = receiver.recv()
+    except EOFError:
+        result = None
+    process.join(300)
+    assert process.exitcode == 0, f"{scenario.__name__} ended with {process.exitcode}"
+    return result
+
+
+def answer(sender: Connection, scenario: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    under_a_limit()
+    result = scenario(*arguments)
+    lift()
+    sender.send(result)
 
 
 def under_a_limit() -> None:
@@ -67,7 +83,7 @@ def under_a_limit() -> None:
 def leave(mib: float) -> None:
     """From here on this process can allocate so much more. None of it is left over from before."""
     free_cache()
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + int(mib * 2**20), resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + int(mib * MIB), resource.RLIM_INFINITY))
 
 
 def lift() -> None:
@@ -84,6 +100,11 @@ def digest(model: torch.nn.Module) -> str:
     return hashlib.sha256(weights).hexdigest()
 
 
+def ladder(actions: list[str]) -> list[str]:
+    """The actions without that about oneDNN: whether memory runs out in it depends on the processor."""
+    return [action for action in actions if action != ONEDNN_LEFT]
+
+
 def random_batch(num_sequences: int, num_steps: int) -> Batch:
     draw = torch.Generator().manual_seed(1)
     mask = torch.ones(num_sequences, num_steps, dtype=torch.bool)
@@ -93,7 +114,14 @@ def random_batch(num_sequences: int, num_steps: int) -> Batch:
 
 def step_of(model: torch.nn.Module, **changed: Any) -> Step:
     task = classify.Task({"classes": ["a", "b", "c"]})
-    settings = {"clip_norm": 1.0, "accumulation": 1, "precision": "fp32", "way": "eager", "device": CPU, **changed}
+    settings = {
+        "clip_norm": 1.0,
+        "accumulation": 1,
+        "precision": "fp32",
+        "execution_mode": "eager",
+        "device": CPU,
+        **changed,
+    }
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     return Step(model, lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, 0.0), optimizer, **settings)
 
@@ -101,15 +129,15 @@ def step_of(model: torch.nn.Module, **changed: Any) -> Step:
 # ---------------------------------------------------------------------------------------------------------------------
 # The data
 
-DATA_MIB = 64
+DATA_MIB = 24
 
 
 def train_on(path: str, at_load: float | None, at_first_step: float | None) -> dict[str, Any]:
-    """An epoch on a resident split of DATA_MIB, with so many MiB left from there on."""
+    """An epoch on a resident split of DATA_MIB, with so many MiB left from there on. A step needs a tenth of that."""
     device = open_device(identity("cpu"), threads=1, deterministic=True)
     split = load_split(Path(path), device, "host")
     model = GRU("gru", hidden_size=16, num_layers=1, bidirectional=True, dropout=0.3)
-    settings = replace(SETTINGS, model=model, batch_size=256, epochs=1)
+    settings = replace(SETTINGS, model=model, batch_size=32, epochs=1)
     torch.manual_seed(0)
     network = models.build(model, models.Shape(32, 3, 64, per_step=False))
     val = Split({name: tensor[:64].clone() for name, tensor in split.tensors.items()}, device)
@@ -123,7 +151,7 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
             leave(at_first_step)
         trainer.step(batch)
         trainer.schedule.step()
-    return {"weights": digest(network), "parts": trainer.step.accumulation, "taken": trainer.oom.actions}
+    return {"weights": digest(network), "parts": trainer.step.accumulation, "actions": trainer.oom.actions}
 
 
 @pytest.fixture(scope="module")
@@ -142,12 +170,14 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_same_bits(packed: str):
     resident = apart(train_on, packed, None, None)
-    assert resident["taken"] == []
-    streamed = "the data (64.6 MiB) is read from its file batch by batch instead of held in memory"
-    # 48 MiB are enough for everything but the data; 8 MiB are not even enough for a step, until the data has made room.
-    for at_load, at_first_step in ((48, None), (None, 8)):
+    assert resident["actions"] == []
+    # The data does not fit beside the rest; and where it is there, not even a batch fits until the data has made room.
+    for at_load, at_first_step in ((0.75 * DATA_MIB, None), (None, 0.25)):
         found = apart(train_on, packed, at_load, at_first_step)
-        assert found == {"weights": resident["weights"], "parts": 1, "taken": [FREED, streamed]}
+        assert (found["weights"], found["parts"]) == (resident["weights"], 1)
+        freed, streamed = found["actions"]
+        assert freed == FREED and streamed.startswith("the data (")
+        assert streamed.endswith(" MiB) is read from its file batch by batch instead of held in memory")
 
 
 def test_a_file_that_is_only_read_is_not_memory_of_this_process(packed: str):
@@ -165,46 +195,64 @@ def mib_of_mapping(path: str) -> float:
 # The step, and passes without gradients
 
 
-def one_step(mib: float | None) -> dict[str, Any]:
-    """A step on a batch that wants some 200 MiB, of which a single sequence wants about one."""
+NUM_SEQUENCES, NUM_STEPS = 16, 512  # a batch of few long sequences
+
+
+def kept_mib(step: Step, batch: Batch) -> float:
+    """What autograd keeps of a forward pass: the least that a step on the whole batch needs."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = step.model(*batch.inputs())
+    assert outputs.isfinite().all()
+    return sum(kept.values()) / MIB
+
+
+def one_step(share: float | None) -> dict[str, Any]:
+    """A step with room for a share of what autograd keeps of it."""
     open_device(identity("cpu"), threads=1, deterministic=True)
     torch.manual_seed(0)
-    step, batch = step_of(models.build(LARGE, models.Shape(4, 3, 128, per_step=False))), random_batch(256, 128)
-    if mib is not None:
-        leave(mib)
+    step = step_of(models.build(LARGE, models.Shape(4, 3, NUM_STEPS, per_step=False)))
+    batch = random_batch(NUM_SEQUENCES, NUM_STEPS)
+    if share is not None:
+        leave(share * kept_mib(step, batch))
     try:
         found = {"loss": step(batch).item()}
     except OutOfMemory as error:
         found = {"error": str(error)}
     lift()
     weights = [parameter.double().abs().sum().item() for parameter in step.parameters]
-    return {**found, "weights": weights, "parts": step.accumulation, "taken": step.oom.actions}
+    return {**found, "weights": weights, "parts": step.accumulation, "actions": ladder(step.oom.actions)}
 
 
 def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_sentence():
-    plenty, little, nothing = (apart(one_step, mib) for mib in (None, 60, 0.5))
-    assert (plenty["parts"], plenty["taken"]) == (1, [])
-    assert little["parts"] in (4, 8, 16)
-    parts = [f"a batch of 256 is trained on in {2**n} parts" for n in range(1, 9)]
-    assert little["taken"] == [FREED, *parts[: little["parts"].bit_length() - 1]]
+    plenty, little, nothing = (apart(one_step, share) for share in (None, 0.6, 0.1 / NUM_SEQUENCES))
+    assert (plenty["parts"], plenty["actions"]) == (1, [])
+    parts = [f"a batch of {NUM_SEQUENCES} is trained on in {2**n} parts" for n in range(1, 5)]
+    assert 1 < little["parts"] <= NUM_SEQUENCES
+    assert little["actions"] == [FREED, *parts[: little["parts"].bit_length() - 1]]
     assert little["loss"] == pytest.approx(plenty["loss"], rel=1e-5)
     assert little["weights"] == pytest.approx(plenty["weights"], rel=1e-5)
-    assert nothing["taken"] == [FREED, *parts, RECOMPUTED]
+    assert nothing["actions"] == [FREED, *parts, RECOMPUTED]
     assert nothing["error"].startswith("out of memory (") and "\n" not in nothing["error"]
 
 
 def an_optimizer_that_does_not_fit() -> dict[str, Any]:
-    """Weights of 50 MiB; there is room for their gradients, and not for what AdamW keeps of them."""
+    """There is room for the gradients of the weights, and not for what AdamW keeps: twice as much as the weights."""
     open_device(identity("cpu"), threads=1, deterministic=True)
     wide = replace(LARGE, hidden_size=1024, feedforward_size=4096, num_layers=1)
     batch, runs = random_batch(4, 4), []
-    for mib in (None, 75):
+    for is_limited in (False, True):
         torch.manual_seed(0)
         step = step_of(models.build(wide, models.Shape(4, 3, 4, per_step=False)), accumulation=4)
         before, failed = digest(step.model), ""
-        if mib:
+        if is_limited:
             step.oom.recompute()  # nothing else is left to try
-            leave(mib)
+            leave(1.5 * sum(parameter.nbytes for parameter in step.parameters) / MIB)
             try:
                 step(batch)
             except OutOfMemory as error:
@@ -223,22 +271,23 @@ def test_a_step_that_fails_at_its_very_end_is_not_half_taken():
     assert found["failed"]["weights"] == found["whole"]["weights"]
 
 
-def outputs(mib: float | None) -> dict[str, Any]:
+def outputs(is_limited: bool) -> dict[str, Any]:
+    """Outputs without gradients, with room for half of a single tensor between two layers."""
     open_device(identity("cpu"), threads=1, deterministic=True)
     torch.manual_seed(0)
-    model = models.build(LARGE, models.Shape(4, 3, 128, per_step=False))
-    batch, oom = random_batch(512, 128), OomPolicy()
-    if mib is not None:
-        leave(mib)
+    model = models.build(LARGE, models.Shape(4, 3, NUM_STEPS, per_step=False))
+    batch, oom = random_batch(64, NUM_STEPS), OomPolicy()
+    if is_limited:
+        leave(0.5 * 64 * NUM_STEPS * LARGE.feedforward_size * 4 / MIB)
     found = loop.predict_outputs(model, iter([batch]), oom)
     lift()
-    return {"outputs": found.tolist(), "passes": oom.num_passes, "taken": oom.actions}
+    return {"outputs": found.tolist(), "passes": oom.num_passes, "actions": ladder(oom.actions)}
 
 
 def test_what_needs_no_gradients_goes_through_in_smaller_parts_too():
-    whole, parts = apart(outputs, None), apart(outputs, 30)
-    assert (whole["passes"], whole["taken"]) == (1, [])
-    assert parts["passes"] > 1 and parts["taken"][-1] == f"a batch of 512 is evaluated in {parts['passes']} parts"
+    whole, parts = apart(outputs, False), apart(outputs, True)
+    assert (whole["passes"], whole["actions"]) == (1, [])
+    assert parts["passes"] > 1 and parts["actions"][-1] == f"a batch of 64 is evaluated in {parts['passes']} parts"
     torch.testing.assert_close(torch.tensor(parts["outputs"]), torch.tensor(whole["outputs"]), rtol=1e-4, atol=1e-5)
 
 
@@ -258,12 +307,13 @@ def kernels_that_onednn_cannot_make() -> dict[str, Any]:
     leave(0.3)
     found = [oom.run_with_fallbacks(lambda x=x: torch.nn.functional.gelu(x)).tolist() for x in values]
     lift()
-    return {"values": found, "taken": oom.actions}
+    return {"values": found, "actions": oom.actions}
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 def test_where_memory_runs_out_in_onednn_it_is_done_without():
     found = apart(kernels_that_onednn_cannot_make)
-    assert found["taken"] == ["the CPU computes without oneDNN, whose memory ran out"]
+    assert [action for action in found["actions"] if action != FREED] == [ONEDNN_LEFT]
     for number, values in enumerate(found["values"], start=1):
         expected = torch.nn.functional.gelu(torch.linspace(-1, 1, 40 * number, dtype=torch.float64)).float()
         torch.testing.assert_close(torch.tensor(values), expected, rtol=1e-5, atol=1e-6)
@@ -293,7 +343,8 @@ def gradients(recomputes: bool, precision: str, accumulation: int) -> tuple[list
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_activations_computed_again_give_the_same_gradients_from_less(precision: str, accumulation: int):
-    """Dropout included. fp16 scales the loss: clipped before that is taken out again, the norm would be thousands of times smaller."""
+    """Dropout included. fp16 scales the loss: clipped before that is taken out again, the norm would be thousands of
+    times smaller."""
     kept, kept_bytes = gradients(False, precision, accumulation)
     again, again_bytes = gradients(True, precision, accumulation)
     assert again_bytes < 0.5 * kept_bytes
@@ -306,26 +357,63 @@ def test_activations_computed_again_give_the_same_gradients_from_less(precision:
 # ---------------------------------------------------------------------------------------------------------------------
 # A whole training
 
+# A sequence of 512 steps passes layers of 2048: autograd keeps two tensors of 4 MiB of it, and 18 sequences are a
+# batch.
 NETWORK = (
-    "{name: transformer, hidden_size: %d, num_layers: %d, num_heads: 2, feedforward_size: %d, dropout: 0.1, "
+    "{name: transformer, hidden_size: 16, num_layers: 1, num_heads: 2, feedforward_size: 2048, dropout: 0.1, "
     "checkpoint_activations: false}"
 )
-ENOUGH = 2**14  # MiB
 GRU_OF_TINY = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"
+ON_AUTO = TINY.replace("devices: [cpu]", "devices: [auto]").replace("batch_size: 16", "batch_size: 32")
+LONG = ON_AUTO.replace(GRU_OF_TINY, NETWORK)
+ENOUGH = 2**14  # MiB
+TOO_LITTLE_FOR_A_BATCH = 75
+TOO_LITTLE_FOR_THE_TEST_SPLIT = 24  # of 6 sequences; without gradients too, two of these tensors are there at a time
+TOO_LITTLE_FOR_A_SEQUENCE = 6
 
 
-def prepared(folder: Path, params: str, num_sequences: int, num_steps: int, device: str = "cpu") -> Path:
-    """A project whose training can start."""
+def prepared(folder: Path, params: str, num_sequences: int, num_steps: int) -> Path:
+    """A project whose training on `auto` can start."""
     project = make_project(folder, params, make_table(num_sequences, num_steps))
-    for words in (["hardware"], ["preprocess", "tiny"], ["preload", "tiny", device]):
+    for words in (["hardware"], ["preprocess", "tiny"], ["preload", "tiny", "auto"]):
         stage(project, *words)
     return project
 
 
-def start_within(mib: float, project: Path, *words: str) -> subprocess.Popen[str]:
-    """A stage that may allocate so much more than what it imports."""
+@pytest.fixture(scope="module")
+def long_sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared project; tests train in copies. No machine has its GPU, whose memory is what the process may
+    allocate."""
+    project = prepared(tmp_path_factory.mktemp("long") / "project", LONG, 30, 512)
+    hardware = project / "results/hardware/auto.json"
+    simulated = {**json.loads(hardware.read_text()), "kind": "cuda", "name": "simulated GPU", "driver": "none"}
+    hardware.write_text(json.dumps(simulated))
+    return project
+
+
+@pytest.fixture
+def project(long_sequences: Path, tmp_path: Path) -> Path:
+    return copy_of(long_sequences, tmp_path / "project")
+
+
+def copy_of(project: Path, folder: Path, *changes: tuple[str, str]) -> Path:
+    """A copy with other parameters."""
+    shutil.copytree(project, folder)
+    params = LONG
+    for old, new in changes:
+        assert old in params
+        params = params.replace(old, new)
+    (folder / "params.yaml").write_text(params)
+    return folder
+
+
+def start(
+    project: Path, stage: str, mib: float = ENOUGH, from_epoch: int = 1, with_onednn: bool = True
+) -> subprocess.Popen[str]:
+    """A stage on the simulated GPU, which has so much memory, from an epoch on."""
+    arguments = (stage, mib, from_epoch, with_onednn)
     return subprocess.Popen(
-        [sys.executable, "-c", f"from tests import test_memory; test_memory.stage_within({mib}, {words})"],
+        [sys.executable, "-c", f"from tests import test_memory; test_memory.on_simulated_gpu{arguments}"],
         cwd=project,
         env=environment(PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1"),
         preexec_fn=under_a_limit,
@@ -335,14 +423,40 @@ def start_within(mib: float, project: Path, *words: str) -> subprocess.Popen[str
     )
 
 
-def stage_within(mib: float, words: tuple[str, ...]) -> None:
+def on_simulated_gpu(stage: str, mib: float, from_epoch: int, with_onednn: bool) -> None:
+    """Run the stage with the CPU in the place of the GPU. Where it is started again on the CPU itself, memory is
+    enough."""
     import torch._dynamo  # an optimizer imports it, and it is large  # noqa: F401
 
     from flows.stage import main
+    from stages import evaluate, train  # noqa: F401  (the limit is for what they do, not for importing them)
+    from stages.training import workload
 
-    torch._C._set_mkldnn_enabled(False)  # whether memory runs out in it is chance, and going on without it changes bits
-    leave(mib)
-    sys.exit(main(list(words)))
+    torch.backends.mkldnn.enabled = with_onednn
+    open_cpu, execute, epoch, evaluate_split = workload.open_device, os.execve, Trainer.epoch, evaluate.evaluate
+    workload.open_device = lambda identity, *settings: open_cpu({**identity, "kind": "cpu"}, *settings)
+
+    def execute_with_memory(*arguments: Any) -> None:
+        lift()
+        execute(*arguments)
+
+    def epoch_with_little_memory(trainer: Trainer) -> Epoch:
+        if trainer.epochs_done + 1 == from_epoch:
+            leave(mib)
+        return epoch(trainer)
+
+    def evaluate_with_little_memory(job: workload.Job) -> Any:
+        leave(mib)
+        result = evaluate_split(job)
+        lift()
+        return result
+
+    os.execve, Trainer.epoch, evaluate.evaluate = (
+        execute_with_memory,
+        epoch_with_little_memory,
+        evaluate_with_little_memory,
+    )
+    sys.exit(main([stage, "tiny", "auto"]))
 
 
 def finished(process: subprocess.Popen[str]) -> str:
@@ -352,85 +466,68 @@ def finished(process: subprocess.Popen[str]) -> str:
     return message
 
 
+def printed_actions(output: str) -> list[str]:
+    return [line.removeprefix("out of memory: ") for line in output.splitlines() if line.startswith("out of memory: ")]
+
+
 def read_run(project: Path, name: str) -> Any:
-    return json.loads((project / "results/runs/tiny/cpu" / name).read_text())
+    return json.loads((project / "results/runs/tiny/auto" / name).read_text())
 
 
 def sha256_of_weights(project: Path) -> str:
-    return hashlib.sha256((project / "results/runs/tiny/cpu/last.safetensors").read_bytes()).hexdigest()
+    return hashlib.sha256((project / "results/runs/tiny/auto/last.safetensors").read_bytes()).hexdigest()
 
 
-def tags_in_mlflow(project: Path) -> dict[str, str]:
+def the_run_in_mlflow(project: Path) -> tuple[dict[str, str], list[int]]:
+    """Tags and status of the only run, and the steps that have a training loss."""
     import mlflow
 
     settle(project)
     client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
-    return {**run.data.tags, "status": run.info.status}
+    steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss")]
+    return {**run.data.tags, "status": run.info.status}, steps
 
 
-def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere(tmp_path: Path):
-    params = TINY.replace(GRU_OF_TINY, NETWORK % (64, 2, 256)).replace("batch_size: 16", "batch_size: 192")
-    params = params.replace("epochs: 3", "epochs: 4")
-    killed = prepared(tmp_path / "killed", params, 320, 96)
-    process = start_within(60, killed, "train", "tiny", "cpu")
+def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere(long_sequences: Path, tmp_path: Path):
+    killed = copy_of(long_sequences, tmp_path / "killed")
+    # Without oneDNN: whether memory runs out in it depends on the processor, and going on without it changes bits.
+    process = start(killed, "train", TOO_LITTLE_FOR_A_BATCH, with_onednn=False)
     while not list((killed / ".tandem/checkpoints/tiny").glob("*.pt")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
-    message = process.communicate()[0]
+    output = process.communicate()[0]
     assert process.returncode == -signal.SIGKILL
+    # Whatever the processor makes of it: what was done before the checkpoint is in it, in that order.
+    before = printed_actions(output.partition("epoch 1/")[0])
 
-    resumed = finished(start_within(ENOUGH, killed, "train", "tiny", "cpu"))
+    resumed = finished(start(killed, "train", with_onednn=False))
     assert "going on from" in resumed and "out of memory" not in resumed
     measured = read_run(killed, "measured.json")
     actions = measured["out_of_memory"]
-    assert len(actions) > 2 and all(f"out of memory: {done}\n" in message for done in actions)
-    assert actions[0] == FREED and actions[1].startswith("the data (")
+    assert actions == before
+    assert actions[0] == FREED and actions[1].startswith("the data (") and "is trained on in 2 parts" in actions[2]
     assert measured["summary_lines"]["out_of_memory"] == f"memory ran out: {', then '.join(actions)}"
-    tags = tags_in_mlflow(killed)
+    tags, steps = the_run_in_mlflow(killed)
     assert (tags["out_of_memory"], tags["status"]) == ("; ".join(actions), "FINISHED")
+    assert steps == [1, 2, 3]
 
-    # The result is that of a training which did all of it from its first step on: not a bit of what failed is left.
+    # An epoch is one step here: the result is that of a training which did all of it from its first step on, to the
+    # bit.
     parts = 2 ** sum("is trained on in" in done for done in actions)
-    params = params.replace("accumulation: 1", f"accumulation: {parts}").replace("residency: auto", "residency: host")
-    asked = prepared(tmp_path / "asked", params, 320, 96)
-    finished(start_within(ENOUGH, asked, "train", "tiny", "cpu"))
+    changes = (
+        ("accumulation: 1", f"accumulation: {parts}"),
+        ("checkpoint_activations: false", "checkpoint_activations: true"),
+    )
+    asked = copy_of(long_sequences, tmp_path / "asked", *changes[: 2 if RECOMPUTED in actions else 1])
+    finished(start(asked, "train", with_onednn=False))
     assert read_run(asked, "measured.json")["out_of_memory"] == []
     assert sha256_of_weights(asked) == sha256_of_weights(killed)
 
-    # In the evaluation too.
-    plenty, little = apart(evaluated, folder=asked)
-    assert plenty["out_of_memory"] == []
-    assert little["out_of_memory"][0] == FREED and "is evaluated in" in little["out_of_memory"][-1]
-    assert little["metrics"] == pytest.approx(plenty["metrics"], rel=1e-5)
-    assert little["device"] == "cpu" and little["samples_per_second"] > 0
 
-
-def evaluated() -> list[dict[str, Any]]:
-    from stages import evaluate
-
-    runs = []
-    for mib in (None, 8):
-        if mib:
-            leave(mib)
-        result, measured = evaluate.evaluate(evaluate.Job.of("tiny", "cpu"))
-        lift()
-        runs.append({"metrics": result.metrics, **measured})
-    return runs
-
-
-@pytest.fixture(scope="module")
-def of_long_sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A single one of its sequences wants some 40 MiB."""
-    params = TINY.replace(GRU_OF_TINY, NETWORK % (16, 1, 1024))
-    return prepared(tmp_path_factory.mktemp("long") / "project", params, 30, 2048)
-
-
-def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_result(of_long_sequences: Path):
-    process = start_within(20, of_long_sequences, "train", "tiny", "cpu")
-    message, errors = process.communicate()
-    assert process.returncode == 1
+def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_result(project: Path):
+    output, errors = start(project, "train", TOO_LITTLE_FOR_A_SEQUENCE).communicate()
     (sentence,) = errors.splitlines()
     steps = [
         "close what else uses the memory (`make doctor` says how to find it) and run the same command again",
@@ -438,89 +535,91 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
         "lower train.model.hidden_size or the length of the sequences",
     ]
     assert sentence.startswith("error: out of memory (") and sentence.endswith(", then ".join(steps))
-    assert f", {RECOMPUTED}; what is left to you: " in sentence
-    assert f"out of memory: {RECOMPUTED}\n" in message
-    assert not (of_long_sequences / "results/runs/tiny/cpu/measured.json").exists()
-    tags = tags_in_mlflow(of_long_sequences)
-    assert tags["status"] == "FAILED" and tags["out_of_memory"].endswith(RECOMPUTED)
+    actions = printed_actions(output)
+    assert actions[0] == FREED and RECOMPUTED in actions
+    assert f"{', '.join(actions)}; what is left to you: " in sentence
+    assert not (project / "results/runs/tiny/auto/measured.json").exists()
+    tags, _ = the_run_in_mlflow(project)
+    assert (tags["status"], tags["out_of_memory"]) == ("FAILED", "; ".join(actions))
 
 
-def uninterrupted(state_file: str) -> str:
-    """Two epochs; the state after the first is left behind."""
-    from stages import train
-
-    torch._C._set_mkldnn_enabled(False)  # see stage_within
-    trainer = train.make_trainer(train.Job.of("tiny", "cpu"), "cpu", None)
-    trainer.epoch()
-    torch.save(on_cpu(trainer.state()), state_file)
-    trainer.epoch()
-    return digest(trainer.model)
+@pytest.fixture(scope="module")
+def taken_over(long_sequences: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, str]]:
+    """Trainings whose GPU runs out of memory in the first epoch, where nothing is saved yet, and in the second; their
+    output."""
+    folder, allowed = tmp_path_factory.mktemp("taken_over"), ("on_out_of_memory: stop", "on_out_of_memory: cpu")
+    projects = [copy_of(long_sequences, folder / f"from_{epoch}", allowed) for epoch in (1, 2)]
+    started = [start(project, "train", TOO_LITTLE_FOR_A_SEQUENCE, epoch) for epoch, project in enumerate(projects, 1)]
+    return [(project, finished(process)) for project, process in zip(projects, started, strict=True)]
 
 
-def taken_over(state_file: str, folder: str) -> dict[str, Any]:
-    """The second of the two, begun where memory runs out for good, and taken over by a device that has enough."""
-    from stages import train
-    from stages.records.journal import Journal
-
-    torch._C._set_mkldnn_enabled(False)
-    job = train.Job.of("tiny", "cpu")
-    trainer = train.make_trainer(job, "cpu", torch.load(state_file, weights_only=True))
-
-    def elsewhere(state: dict[str, Any] | None, actions: list[str]) -> Trainer:
-        lift()
-        return train.on_the_cpu(job, state, actions)
-
-    leave(20)
-    trainer, epoch = train.next_epoch(trainer, Journal(Path(folder), None), elsewhere)
-    journal = [json.loads(line) for line in (Path(folder) / "journal.jsonl").read_text().splitlines()]
-    return {
-        "weights": digest(trainer.model),
-        "epoch": epoch.number,
-        "taken": trainer.oom.actions,
-        "parts": trainer.step.accumulation,
-        "moved": trainer.state()["oom"]["moved"],
-        "tags": [entry["tags"] for entry in journal],
-    }
+def test_the_cpu_goes_on_where_the_gpu_stopped_and_gives_what_it_would_have_given(taken_over: list[tuple[Path, str]]):
+    """The simulated GPU computes as the CPU does: every bit is that of the CPU's own training. With a real one: see
+    below."""
+    for from_epoch, (project, output) in enumerate(taken_over, 1):
+        message = f"the training goes on on the CPU, from the start of epoch {from_epoch}"
+        assert output.count("train@tiny-auto starts again on the CPU") == 1 and "finished on the CPU" in output
+        measured, timings = read_run(project, "measured.json"), read_run(project, "timings.json")
+        assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu")
+        actions = measured["out_of_memory"]
+        assert actions == printed_actions(output)
+        assert actions[0] == FREED and RECOMPUTED in actions and actions[-1] == message
+        assert timings["epoch_seconds"] is None and timings["num_epochs_warmup"] == from_epoch - 1
+        assert "those on the CPU do not count" in measured["missing_reasons"]["epoch_seconds"]
+        assert not list((project / ".tandem/checkpoints").rglob("*.pt"))
+    from_start, moved = (project / "results/runs/tiny/auto" for project, _ in taken_over)
+    for name in ("best.safetensors", "last.safetensors", "history.csv"):
+        assert (moved / name).read_bytes() == (from_start / name).read_bytes(), name
 
 
-def test_another_device_takes_over_at_the_start_of_the_epoch_and_gives_what_it_would_have_given(
-    of_long_sequences: Path, tmp_path: Path
-):
-    """From the CPU to the CPU, where every bit can be compared. The same between a GPU and the CPU: see below."""
-    state_file = str(tmp_path / "state.pt")
-    whole = apart(uninterrupted, state_file, folder=of_long_sequences)
-    found = apart(taken_over, state_file, str(tmp_path), folder=of_long_sequences)
-    assert found["weights"] == whole and found["epoch"] == 2
-    assert found["moved"] and found["parts"] == 1
-    assert found["taken"][-2:] == [RECOMPUTED, "the training goes on on the CPU, from the start of epoch 2"]
-    assert found["tags"] == [
-        {"out_of_memory": "; ".join(found["taken"][:-1])},
-        {"out_of_memory": "; ".join(found["taken"]), "finished_on": "cpu"},
-    ]
+def test_it_stays_one_run_with_each_step_once(taken_over: list[tuple[Path, str]]):
+    for project, _ in taken_over:
+        tags, steps = the_run_in_mlflow(project)
+        assert tags["out_of_memory"] == "; ".join(read_run(project, "measured.json")["out_of_memory"])
+        assert (tags["finished_on"], tags["status"], steps) == ("cpu", "FINISHED", [1, 2, 3])
+
+
+def test_an_evaluation_takes_smaller_parts_and_then_the_cpu(taken_over: list[tuple[Path, str]]):
+    """Of equal weights: see above."""
+    projects, limits = (
+        [project for project, _ in taken_over],
+        (TOO_LITTLE_FOR_THE_TEST_SPLIT, TOO_LITTLE_FOR_A_SEQUENCE),
+    )
+    started = [start(project, "evaluate", limit) for project, limit in zip(projects, limits, strict=True)]
+    for process in started:
+        finished(process)
+    parts, on_cpu = (read_run(project, "evaluate.json") for project in projects)
+    actions = ladder(parts["out_of_memory"])
+    assert parts["device"] == "cuda" and parts["samples_per_second"] > 0
+    assert actions[0] == FREED and "is evaluated in" in actions[-1]
+    assert on_cpu["device"] == "cpu" and on_cpu["out_of_memory"][-1] == "the evaluation is done on the CPU"
+    metrics = [read_run(project, "metrics.json") for project in projects]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-5)
+    tags, _ = the_run_in_mlflow(projects[1])
+    assert tags["out_of_memory.evaluate"] == "; ".join(on_cpu["out_of_memory"])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is said of times
 
 
-def rows(seconds: dict[int, float], first_elsewhere: int) -> list[dict[str, Any]]:
+def rows(seconds: dict[int, float], first_on_cpu: int) -> list[dict[str, Any]]:
     """timings.csv of epochs, the first of which is warm-up."""
     made = []
-    for number, actions in seconds.items():
-        measured = Measurement(
-            seconds=actions, cpu_share=1.0, peak_allocated_mib=None if number >= first_elsewhere else 7.0
-        )
+    for number, epoch_seconds in seconds.items():
+        is_on_cpu = number >= first_on_cpu
+        measured = Measurement(seconds=epoch_seconds, cpu_share=1.0, peak_allocated_mib=None if is_on_cpu else 7.0)
         epoch = Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, Measurement(seconds=0.5), True)
-        made.append(timing_row(epoch, 100, 1, is_elsewhere=number >= first_elsewhere))
+        made.append(timing_row(epoch, 100, 1, is_on_fallback=is_on_cpu))
     return made
 
 
 def test_epochs_on_another_device_count_for_nothing_but_the_whole():
-    moved = summarize(rows({1: 9.0, 2: 1.0, 3: 3.0, 4: 50.0, 5: 60.0}, first_elsewhere=4))
+    moved = summarize(rows({1: 9.0, 2: 1.0, 3: 3.0, 4: 50.0, 5: 60.0}, first_on_cpu=4))
     assert (moved["epoch_seconds"], moved["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
     assert (moved["num_epochs_measured"], moved["num_epochs_warmup"], moved["peak_allocated_mib"]) == (2, 1, 7.0)
     assert moved["train_seconds"] == 9 + 1 + 3 + 50 + 60 + 5 * 0.5
-    at_once = summarize(rows({1: 9.0, 2: 50.0}, first_elsewhere=2))
+    at_once = summarize(rows({1: 9.0, 2: 50.0}, first_on_cpu=2))
     assert at_once["epoch_seconds"] is None and at_once["samples_per_second"] is None
     assert at_once["num_epochs_measured"] == 0 and at_once["train_seconds"] == 60
 
@@ -558,6 +657,14 @@ def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A GPU
+
+
+def on_cpu(state: dict[str, Any]) -> dict[str, Any]:
+    """As a checkpoint saves and loads it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, map_location="cpu", weights_only=True)
 
 
 def leave_in_gpu(mib: float) -> None:
@@ -646,7 +753,7 @@ def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: boo
     params = TINY.replace("devices: [cpu]", "devices: [auto]")
     if allowed:
         params = params.replace("on_out_of_memory: stop", "on_out_of_memory: cpu")
-    project = prepared(tmp_path / "project", params, 60, 12, "auto")
+    project = prepared(tmp_path / "project", params, 60, 12)
     done = subprocess.run(
         [
             sys.executable,
@@ -665,6 +772,7 @@ def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: boo
     assert done.returncode == 0, done.stderr
     message = "the training goes on on the CPU, from the start of epoch 1"
     assert f"out of memory: {message}" in done.stdout and "finished on the CPU" in done.stdout
+    assert "starts again on the CPU" in done.stdout
     folder = project / "results/runs/tiny/auto"
     measured, timings = (json.loads((folder / name).read_text()) for name in ("measured.json", "timings.json"))
     assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu") and message in measured["out_of_memory"]
@@ -673,7 +781,8 @@ def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: boo
         and "those on the CPU do not count" in measured["missing_reasons"]["epoch_seconds"]
     )
     assert "outputs were on cpu in each of 3 epochs" in measured["summary_lines"]["device"]
-    tags = tags_in_mlflow(project)
+    tags, steps = the_run_in_mlflow(project)
+    assert steps == [1, 2, 3] and tags["status"] == "FINISHED"
     assert tags["finished_on"] == "cpu" and tags["out_of_memory"].endswith(message)
     stage(project, "evaluate", "tiny", "auto")
     assert message in stage(project, "compare").stdout

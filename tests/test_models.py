@@ -6,11 +6,11 @@ import torch
 
 from stages import models
 from stages.models import Shape
-from stages.models.seq2seq import teacher_share
 from stages.params.schema import GRU, MODELS, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
 from stages.tasks import classify, detect, forecast, open_task
 from stages.training import augment
 from stages.training.batches import Batch
+from stages.training.schedule import teacher_share
 from stages.training.step import Step
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")

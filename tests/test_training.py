@@ -1,4 +1,4 @@
-"""The loop's promises: identical runs, identical batches wherever the data lies, exact resumption; checkpoints that survive."""
+"""The loop's promises: identical runs, identical batches wherever the data lies, exact resumption, safe checkpoints."""
 
 import io
 import os
@@ -17,17 +17,19 @@ from stages import models
 from stages.data.packed import ALIGNMENT_BYTES, pack
 from stages.machine.regions import measure
 from stages.params.schema import GRU, Augment, Train
-from stages.preload import checksum, choose_residency, measure_load
+from stages.preload import checksum, measure_load
 from stages.records.checkpoint import Checkpoint
 from stages.tasks import classify
 from stages.training.batches import Split, load_split, sequential_indices, shuffled
 from stages.training.device import open_device
 from stages.training.trainer import Trainer
+from stages.training.workload import choose_residency
 
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
-    seed=0, epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", on_out_of_memory="stop", step="eager", probe=False,
+    seed=0, epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
+    on_out_of_memory="stop", step="eager", probe=False,
     learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip

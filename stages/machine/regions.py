@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import psutil
 import torch
 
 from stages.machine.nvml import Gpu
@@ -96,3 +97,8 @@ def synchronize(device: torch.device) -> None:
     """Waits until the device has done all its work; the CPU has done it when a call returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that can still be allocated on `device` right now."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available

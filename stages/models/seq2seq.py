@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from stages.models import Shape
 from stages.models.kernels import decoder
 from stages.models.parts import Dropout, run_recurrent
-from stages.params.schema import Seq2Seq, TeacherForcing
+from stages.params.schema import Seq2Seq
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)
-EXPONENTIAL_FLOOR = 0.01  # where an exponential decay towards 0 ends: a geometric series never gets there
 
 
 class ManualLSTM(nn.LSTM):
@@ -81,15 +80,6 @@ class Seq2SeqNetwork(nn.Module):
                 true = teacher_targets[:, step]
                 decoder_input = torch.where(true.isnan(), output, true)
         return torch.stack(outputs, dim=1)
-
-
-def teacher_share(config: TeacherForcing, epoch: int, epochs: int) -> float:
-    """The share of true inputs in `epoch` (from 0) of `epochs`."""
-    done = epoch / max(epochs - 1, 1)
-    if config.decay == "linear":
-        return config.start + (config.end - config.start) * done
-    first, last = (max(share, EXPONENTIAL_FLOOR) for share in (config.start, config.end))
-    return float(first * (last / first) ** done) if config.start else 0.0
 
 
 def build(config: Seq2Seq, shape: Shape) -> Seq2SeqNetwork:

@@ -1,7 +1,7 @@
-"""What a training tells of itself: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
+"""What a training records: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
 
-In: epochs as `Fit.epoch` gives them. Out: plain dictionaries; nothing here opens a file or imports torch. One number has one source: what
-stands in history.csv, timings.csv, timings.json and MLflow is the same value.
+In: epochs as `Trainer.epoch` returns them. Out: plain dictionaries; nothing here opens a file or imports torch. One
+number has one source: history.csv, timings.csv, timings.json and MLflow hold the same value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stages.training.trainer import Epoch, Trainer
+    from stages.training.trainer import Epoch
 
 # What timings.json holds for the whole run, under MLflow's names.
 RUN_METRICS = {
@@ -46,7 +46,7 @@ EPOCH_METRICS = {
 
 @dataclass
 class Record:
-    """What the epochs so far came to; saved with every checkpoint. `token` names the MLflow run across interruptions."""
+    """The results of the epochs so far, saved with every checkpoint. `token` names the MLflow run for all restarts."""
 
     token: str
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -54,9 +54,8 @@ class Record:
     probe: dict[str, float] = field(default_factory=dict)  # where a step's time goes, in numbers
     not_probed: dict[str, str] = field(default_factory=dict)  # what of it is missing, and why
     summary_lines: dict[str, str] = field(default_factory=dict)  # and in words
-    missing_reasons: dict[str, str] = field(
-        default_factory=dict
-    )  # what could not be measured on the device asked for, and why
+    # What could not be measured on the device asked for, and why.
+    missing_reasons: dict[str, str] = field(default_factory=dict)
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
@@ -69,12 +68,12 @@ def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
     }
 
 
-def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_elsewhere: bool) -> dict[str, Any]:
+def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_on_fallback: bool) -> dict[str, Any]:
     measured = epoch.training
     return {
         "epoch": epoch.number,
         "is_warmup": int(epoch.number <= warmup_epochs),
-        "is_elsewhere": int(is_elsewhere),  # on another device than the one asked for
+        "is_elsewhere": int(is_on_fallback),  # on the CPU, where the memory of the device asked for ran out
         "epoch_seconds": measured.seconds,
         "samples_per_second": num_samples / measured.seconds,
         "validation_seconds": epoch.validation.seconds,
@@ -97,9 +96,10 @@ def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float
 
 
 def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run's measurements: medians and quartiles over the epochs after warm-up; peaks, means and sums over all of them.
+    """The run's measurements: medians and quartiles over the epochs after warm-up; peaks, means and sums over all.
 
-    Epochs on another device than the one asked for count in `train_seconds` alone. What could not be measured is None.
+    Epochs on the CPU, after the memory of the device asked for ran out, count only in `train_seconds`. What could not
+    be measured is None.
     """
     here = [row for row in timings if not row["is_elsewhere"]]
     measured = [row for row in here if not row["is_warmup"]]
@@ -127,10 +127,10 @@ def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def device_sentence(trainer: Trainer, asked: str, num_elsewhere: int, result: dict[str, Any]) -> str:
-    """Whether the device was used: what was checked, and what was measured on the one asked for."""
-    places = {asked: len(trainer.verified) - num_elsewhere, trainer.device.type: num_elsewhere or len(trainer.verified)}
-    message = " and ".join(f"on {kind} in each of {count} epochs" for kind, count in places.items() if count)
+def device_sentence(asked: str, num_epochs: int, num_on_cpu: int, result: dict[str, Any]) -> str:
+    """Where the epochs computed: `num_on_cpu` of them on the CPU, where the memory of the device asked for ran out."""
+    epochs = (asked, num_epochs - num_on_cpu), ("cpu", num_on_cpu)
+    message = " and ".join(f"on {kind} in each of {count} epochs" for kind, count in epochs if count)
     measured = {
         "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
         "the process kept {:.2f} CPU cores busy": result["cpu_share"],
@@ -142,14 +142,13 @@ def device_sentence(trainer: Trainer, asked: str, num_elsewhere: int, result: di
     return ", ".join([f"parameters, batches and outputs were {message}", *found])
 
 
-def memory_tags(trainer: Trainer) -> dict[str, str]:
-    """What MLflow is told about memory that ran out; nothing where it did not."""
-    tags = {"out_of_memory": "; ".join(trainer.oom.actions)} if trainer.oom.actions else {}
-    return {**tags, "finished_on": trainer.device.type} if trainer.oom.moved else tags
+def memory_tags(actions: list[str]) -> dict[str, str]:
+    """What MLflow records about memory that ran out; empty where it did not."""
+    return {"out_of_memory": "; ".join(actions)} if actions else {}
 
 
 def circumstances(missing_reasons: dict[str, str], identity: dict[str, Any]) -> dict[str, Any]:
-    """Where and when, without which a timing is worth nothing, and why what is missing could not be measured."""
+    """Where and when the times were measured, and why what is missing could not be measured."""
     return {
         "missing_reasons": missing_reasons,
         "torch": identity["torch"],

@@ -1,4 +1,4 @@
-"""What a person at the terminal sees while a training runs, and how they stop it."""
+"""What the terminal shows while a training runs, and how Ctrl+C stops it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Interruption:
-    """Ctrl+C (or SIGTERM) once: `asked` turns true and the epoch is finished; twice: KeyboardInterrupt at once."""
+    """Ctrl+C (or SIGTERM) once sets `asked`, and the training finishes its epoch; twice raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -38,7 +38,7 @@ class Interruption:
 
 
 class Progress:
-    """A bar with rate and time left on a terminal, a line per epoch elsewhere."""
+    """A bar with rate and time left on a terminal, a line per epoch where there is none."""
 
     def __init__(self, title: str, num_epochs: int, num_done: int):
         from tqdm import tqdm

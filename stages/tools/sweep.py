@@ -1,8 +1,8 @@
-"""Throughput and memory against batch size, on every device there is: `python -m stages.tools.sweep WORKLOAD [options]`.
+"""Throughput and memory against batch size, on every device: `python -m stages.tools.sweep WORKLOAD [options]`.
 
-In: the workload's prepared data and its block of params.yaml. Out: results/sweep/<workload>.csv, .png, and what it says: the largest batch
-that fits, the size beyond which a larger one brings little, and the size from which the GPU beats the CPU. Nothing depends on it; weights
-and results stay as they are.
+In: the workload's prepared data and its block of params.yaml. Out: results/sweep/<workload>.csv, .png, and what it
+says: the largest batch that fits, the size beyond which a larger one brings little, and the size from which the GPU
+beats the CPU. Nothing depends on it; weights and results stay as they are.
 """
 
 import sys
@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages import files
-from stages.files import prepared_dir, read_json
-from stages.params.loading import load_workload
-from stages.params.schema import Train
 
 HELP = """\
-Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a fraction of a second, until the
-memory is full or --largest is reached.
+Takes training steps with batches of 1, 2, 4, ... sequences on every device of this machine, each size for a
+fraction of a second, until the memory is full or --largest is reached.
 
   python -m stages.tools.sweep sign
   python -m stages.tools.sweep pen --devices cpu --largest 1024 --seconds 1"""
@@ -67,12 +64,13 @@ def devices_here() -> list[str]:
 def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[Point], list[str]]:
     """The points, and why each device's curve ends where it does."""
     from stages.training.memory import OomPolicy, translate_oom
+    from stages.training.workload import open_prepared
 
     points: list[Point] = []
     stops = []
     for device in devices:
         with translate_oom(OomPolicy()):
-            trainer = make_trainer(workload, device)
+            trainer = open_prepared(workload, device)
         size = 1
         while size <= largest:
             found = measure_size(trainer, size, seconds)
@@ -91,46 +89,6 @@ def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tu
         else:
             stops.append(f"{device}: every size up to {size // 2} fits")
     return points, stops
-
-
-def make_trainer(workload: str, device: str) -> Any:
-    """The workload's training on `device`, with the training split in memory there."""
-    from stages.machine.identity import identify
-    from stages.training.device import open_device
-
-    settings = load_workload(workload).train
-    where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
-    return trainer_on(*read_training(workload), settings, where)
-
-
-def read_training(workload: str) -> tuple[dict[str, Any], Any, Any]:
-    """The training split's tensors as preprocess wrote them, the Shape of a network for them, and their task."""
-    import torch
-
-    from stages.data.packed import read_arrays
-    from stages.models import Shape
-    from stages.tasks import open_task
-
-    summary = read_json(prepared_dir(workload) / "summary.json")
-    task = open_task(load_workload(workload).task, summary)
-    arrays = read_arrays(prepared_dir(workload), "train", summary)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
-
-
-def trainer_on(tensors: dict[str, Any], shape: Any, task: Any, settings: Train, where: Any) -> Any:
-    """The training of a new network on `tensors`, which lie on the torch device `where`."""
-    import torch
-
-    from stages import models
-    from stages.training.batches import Split
-    from stages.training.trainer import Trainer
-
-    split = Split({name: tensor.to(where) for name, tensor in tensors.items()}, where)
-    torch.manual_seed(settings.seed)
-    trainer = Trainer(models.build(settings.model, shape).to(where), split, split, settings, task)
-    trainer.step.may_adapt = False
-    trainer.model.train()
-    return trainer
 
 
 def measure_size(trainer: Any, size: int, seconds: float) -> Point | None:

@@ -1,8 +1,8 @@
 """Random changes of training sequences that leave their class alone, drawn on the CPU and applied on the device.
 
 `draw` takes all randomness of an epoch from a seeded CPU generator, so a CPU and a GPU run train on the same sequences.
-`apply` is a pure function of one batch and its draws. Nothing here knows what the features mean, except that they come in
-groups of `group`: the first group holds coordinates, the following ones their differences per step (`velocity: true`
+`apply` is a pure function of one batch and its draws. Nothing here knows what the features mean, except that they come
+in groups of `group`: the first group holds coordinates, the following ones their differences per step (`velocity: true`
 in preprocess: x, y, dx, dy is `group: 2`).
 
 Time warping and random linear maps as data augmentation for time series: Um et al. 2017, arXiv:1706.00527.
@@ -28,7 +28,10 @@ def draw(generator: Generator, num_sequences: int, config: Augment) -> Tensor:
 
 
 def apply(values: Tensor, mask: Tensor, draws: Tensor, config: Augment) -> Tensor:
-    """values (B, T, F), mask (B, T), draws (B, k) -> (B, T, F); padding stays zero. Raises `ValueError` if `group` does not divide F."""
+    """values (B, T, F), mask (B, T), draws (B, k) -> (B, T, F); padding stays zero.
+
+    Raises ValueError if `group` does not divide F.
+    """
     num_sequences, num_steps, num_features = values.shape
     if num_features % config.group:
         raise ValueError(f"augment.group must divide the number of features, got {config.group} and {num_features}")
@@ -47,7 +50,7 @@ def apply(values: Tensor, mask: Tensor, draws: Tensor, config: Augment) -> Tenso
 
 
 def warp_time(values: Tensor, mask: Tensor, speed: Tensor, group: int) -> Tensor:
-    """Read each sequence at a speed that varies around 1 and keeps both ends in place; differences are scaled by that speed."""
+    """Read each sequence at a speed that varies around 1, with both ends in place; scale differences by the speed."""
     num_steps = values.shape[1]
     last = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=1)  # (B, 1): index of the last real step
     phase = math.pi * torch.arange(num_steps, device=values.device) / last  # (B, T): 0 to pi

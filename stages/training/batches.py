@@ -1,9 +1,10 @@
 """A split's tensors and the batches cut from them: the whole data path, in one place.
 
-Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). Data that fits lies on the device and a batch is
-one `index_select` per tensor, with no copy from the host and no loader process; data that does not stays in a memory-mapped file and is
-copied batch by batch, the next one while the device works on this one. Both give the same batches in the same order, because the order is
-drawn on the CPU and handed in; a split that is held may turn to its file between two batches (stages/training/memory.py).
+Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). Data that fits lies on the
+device, and a batch is one `index_select` per tensor, with no copy from the host and no loader process. Data that does
+not fit stays in a memory-mapped file and is copied batch by batch, the next one while the device works on this one.
+Both give the same batches in the same order, because the order is drawn on the CPU and passed in. A resident split can
+be released to its file between two batches (stages/training/memory.py).
 """
 
 import json
@@ -26,9 +27,8 @@ class Batch:
     mask: torch.Tensor  # (B, T)
     targets: torch.Tensor  # (B, ...)
     rows: torch.Tensor  # (B,) which sequences of the split these are
-    teacher_targets: torch.Tensor | None = (
-        None  # (B, H) what a decoder is fed with while training (stages/models/seq2seq.py)
-    )
+    # (B, H) the inputs of a decoder while training (stages/models/seq2seq.py)
+    teacher_targets: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -74,13 +74,13 @@ class Split:
         return len(self.tensors["targets"])
 
     def make_resident(self) -> None:
-        """Copy the tensors to the device. Also on the CPU: a training never waits for the disk, and the file may be replaced under it."""
+        """Copy the tensors to the device. On the CPU too: the disk can be slow, and the file can be replaced."""
         if self.path is not None and not self.is_resident:
             self.tensors = {name: tensor.to(self.device, copy=True) for name, tensor in self.tensors.items()}
             self.is_resident = True
 
     def release_to_host(self) -> None:
-        """Let go of what is held, and read it from the file."""
+        """Drop the copy and read from the file."""
         if self.path is not None and self.is_resident:
             self.tensors, self.is_resident = mapped(self.path), False
 
@@ -115,7 +115,7 @@ class Split:
             fetched = fetch(number, rows)
             if ahead is not None:
                 yield ahead
-            # From here on the current stream uses it: the allocator must not hand its memory to the side stream meanwhile.
+            # The current stream uses it from here on: the allocator must not give its memory to the side stream.
             current.wait_event(copied[number % 2])
             for tensor in (fetched.values, fetched.mask, fetched.targets, fetched.rows):
                 tensor.record_stream(current)
@@ -135,7 +135,7 @@ class Split:
 
 
 def load_split(path: Path, device: torch.device, residency: str) -> Split:
-    """The packed split at `path`; `residency` is `device` (copied there once) or `host` (left in the memory-mapped file)."""
+    """The packed split at `path`; `residency` is `device` (copied there once) or `host` (left in the mapped file)."""
     split = Split(mapped(path), device, path)
     if residency == "device":
         split.make_resident()
@@ -143,16 +143,16 @@ def load_split(path: Path, device: torch.device, residency: str) -> Split:
 
 
 def mapped(path: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a safetensors file, in the file: pages are read when touched, and the system takes them back when it needs room.
+    """The tensors of a safetensors file, memory-mapped: the system reads pages when touched, and can take them back.
 
-    Mapped to be read only. safetensors' own loader maps them to be written as well, and what may be written counts as memory of this
-    process. The format: https://github.com/huggingface/safetensors, "Format".
+    The mapping is read-only. safetensors' own loader makes a writable one, which counts as memory of this process. The
+    format: https://github.com/huggingface/safetensors, "Format".
     """
     raw = np.memmap(path, dtype=np.uint8, mode="r")
     start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
     header = json.loads(raw[8:start].tobytes())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch has no tensors that are read only, and says so
+        warnings.simplefilter("ignore")  # torch has no read-only tensors, and warns
         data = torch.from_numpy(raw[start:])
     tensors = {}
     for name, about in header.items():

@@ -16,15 +16,15 @@ KEPT_BYTES_UNDER_A_LIMIT = 2**16
 def open_device(identity: dict[str, Any], threads: int, deterministic: bool, precision: str = "fp32") -> torch.device:
     """The torch device of `identity` (results/hardware/<device>.json), with threads and numerics set for this process.
 
-    fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and GPU compute
-    the same thing. `precision` tf32 turns it on; the CPU has none and goes on in fp32. Raises ValueError where torch cannot use the GPU
-    that the driver showed.
+    fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and
+    GPU compute the same thing. `precision` tf32 turns it on; the CPU has none and goes on in fp32. Raises ValueError
+    where torch cannot use the GPU that the driver showed.
     """
     # cuBLAS reads this when CUDA starts; without it cuDNN's RNNs are not deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
-    # It would fill every new tensor with NaN first, against code that reads what it never wrote: 3 to 9% of a step here, for nothing.
+    # It fills every new tensor with NaN first, to find reads of uninitialized memory: 3 to 9% of a step here.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
     torch.backends.cudnn.benchmark = not deterministic
@@ -37,18 +37,19 @@ def open_device(identity: dict[str, Any], threads: int, deterministic: bool, pre
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ValueError(
-            f"the driver shows {identity['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use it "
-            f"with driver {identity['driver']}; update the driver, or use cpu in params.yaml's devices"
+            f"the driver shows {identity['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use "
+            f"it with driver {identity['driver']}; update the driver, or use cpu in params.yaml's devices"
         )
     return torch.device("cuda", 0)
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what a step's tensors free for the next step's, up to KEPT_BYTES each.
+    """Let the C library keep the memory of a step's tensors for the next step, up to KEPT_BYTES each.
 
-    By default it hands memory back to the system after each step, and the next one waits while the kernel clears the same pages again:
-    6,000 page faults and a quarter of the time of a step of `rally`. Where this process may have only so much (ulimit -d, -v) it keeps next
-    to nothing: what was freed in one size would be missing in another. Without glibc it does nothing. mallopt(3) names the two values.
+    By default it returns memory to the system after each step, and the next step waits while the kernel clears the same
+    pages again: 6,000 page faults and a quarter of the time of a step of `rally`. Where the memory of this process is
+    limited (ulimit -d, -v) it keeps next to nothing: memory freed in one size would be missing in another. Without
+    glibc it does nothing. mallopt(3) names the two values.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
@@ -65,7 +66,7 @@ def use_tf32(on: bool) -> None:
 
 
 def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
-    """What a reader of the record wants to know about where a run happened, as flat text (MLflow tags)."""
+    """Where a run happened, as flat text (MLflow tags)."""
     about = {
         "device": device.type,
         "device.name": identity["name"],

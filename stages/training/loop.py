@@ -1,4 +1,7 @@
-"""One epoch of training and one pass of validation. Nothing here prints, opens a file, tracks, or reads a number from the device."""
+"""One epoch of training and one pass of validation.
+
+Nothing here prints, opens a file, tracks, or reads a number from the device.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,7 +19,8 @@ def train_epoch(
 ) -> torch.Tensor:
     """Take one step per batch; return the mean loss over the sequences, as a scalar on the device.
 
-    The loss is summed where it is computed and read once an epoch: `.item()` in the step would be a synchronization in every step.
+    The loss is summed where it is computed and read once an epoch: `.item()` in the step would be a synchronization in
+    every step.
     """
     model.train()
     total, count = None, 0
@@ -37,7 +41,7 @@ def validate(
     precision: str,
     oom: OomPolicy,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean loss over the sequences, as a scalar on the device, and what is predicted for them (N, ...), in the batches' order."""
+    """The mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order."""
     model.eval()
     total, count, predictions = None, 0, []
     for batch in batches:
@@ -59,7 +63,7 @@ def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy |
 
 
 def forward(model: nn.Module, batch: Batch, precision: str, oom: OomPolicy) -> torch.Tensor:
-    """The model's outputs for a batch, which goes through in as many parts as memory wants."""
+    """The model's outputs for a batch, which passes in `oom.num_passes` parts."""
 
     def work() -> torch.Tensor:
         with autocast(precision, batch.values.device):

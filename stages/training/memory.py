@@ -1,16 +1,19 @@
-"""What is done when memory runs out: one thing after the other, gentlest first, each of them said, and no result is lost by it.
+"""What a training or an evaluation does when memory runs out: one fallback after the other, the mildest first.
 
-1. what Python and the allocators keep is given back
-2. the data is read from its packed file instead of held on the device: the same batches in the same order, the same bits
-3. a batch goes through in twice as many parts, down to single sequences: a step is still taken on all of it, the same within rounding
-4. activations are computed again instead of kept, where the model can (Chen et al. 2016, arXiv:1604.06174)
-5. a CUDA graph, whose memory is its own, is let go
-6. `OutOfMemory`, with what the user can do, in the order in which to try it
+1. free what Python and the allocators keep
+2. read the data from its packed file instead of holding it on the device: the same batches in the same order, the same
+   bits
+3. pass a batch in twice as many parts, down to single sequences: a step still uses all of it, equal within rounding
+4. recompute activations instead of keeping them, where the model can (Chen et al. 2016, arXiv:1604.06174)
+5. drop the CUDA graph, which has memory of its own
+6. raise `OutOfMemory`, which says what the user can do, in the order in which to try it
 
-oneDNN, where memory ran out in it, is done without from then on: the same within rounding.
+Where oneDNN runs out of memory, the CPU computes without it from then on: equal within rounding. Without this fallback
+trainings are lost that finish with it: once oneDNN fails to make a kernel, it fails in that thread for every later one,
+whatever memory is free.
 
-What was done stays done: it is saved with the training (`state`), said in its answers and tagged in MLflow. Weights change only once a
-whole batch has gone through, so that a batch can always be tried again.
+An action once taken stays: it is printed, saved with the checkpoint (`state`), and tagged in MLflow. Weights change
+only after a whole batch has passed, so that a batch can always be tried again.
 """
 
 import ctypes
@@ -23,14 +26,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from stages.params.schema import Train
 from stages.training.batches import Batch, Split
 
 Result = TypeVar("Result")
 CLOSE_OTHERS = "close what else uses the memory (`make doctor` says how to find it) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
 ONEDNN = "could not create a primitive"
-# The CPU's allocator, C++, a file that cannot be mapped; the driver and CUDA's libraries, beside torch's own class of error.
+# Messages of the CPU's allocator, C++, mmap, the CUDA driver and its libraries; torch has a class of its own.
 WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
     "std::bad_alloc",
@@ -42,7 +44,7 @@ WORDS = (
 
 
 class OutOfMemory(ValueError, MemoryError):
-    """Nothing is left to try. One sentence: what failed, what was done about it, what the user can do."""
+    """No fallback is left. One sentence: what failed, what was done about it, what the user can do."""
 
     def __init__(self, failed: str, actions: Sequence[str], advice: Sequence[str]) -> None:
         self.actions = list(actions)
@@ -53,7 +55,7 @@ class OutOfMemory(ValueError, MemoryError):
 
 
 def advice(device: torch.device, precision: str = "") -> list[str]:
-    """What is left to the user, cheapest first. `precision`: of a training."""
+    """What the user can do, cheapest first. `precision`: that of a training."""
     left = [CLOSE_OTHERS]
     if precision in ("fp32", "tf32"):
         left.append("set train.precision to bf16")
@@ -63,13 +65,8 @@ def advice(device: torch.device, precision: str = "") -> list[str]:
     return left
 
 
-def may_finish_on_cpu(device: str, identity: dict[str, Any], settings: Train) -> bool:
-    """Only `auto` chooses: who asks for a GPU gets it or an error."""
-    return device == "auto" and identity["kind"] != "cpu" and settings.on_out_of_memory == "cpu"
-
-
 class OomPolicy:
-    """The ladder of one training or evaluation: how far down it is, and the way to take the next rung."""
+    """The fallbacks of one training or evaluation: which were taken, and how to take the next one."""
 
     def __init__(
         self,
@@ -78,16 +75,15 @@ class OomPolicy:
         advice: Sequence[str] = (CLOSE_OTHERS, SMALLER),
     ) -> None:
         self.model, self.splits, self.advice = model, splits, advice
-        self.actions: list[str] = []  # what was done, in words
-        self.num_passes = 1  # that a batch goes through in where no gradients are wanted
+        self.actions: list[str] = []  # the fallbacks taken, as sentences
+        self.num_passes = 1  # parts that a batch passes in where no gradients are needed
         self.has_freed = self.recomputes = self.without_onednn = False
         self.streams = not any(split.is_resident for split in splits)
-        self.moved = False  # whether the CPU took over from another device
 
     def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
-        """What `work` gives, tried again after each rung: those that help everywhere, then `rungs`.
+        """Returns what `work` returns. Repeats it after each fallback: first those of every work, then `fallbacks`.
 
-        A rung returns what it did, or nothing where there is nothing left of it. Raises OutOfMemory after the last.
+        A fallback returns what it did, or "" where it can do no more. Raises OutOfMemory after the last one.
         """
         while True:
             try:
@@ -98,17 +94,18 @@ class OomPolicy:
                 failed = shorten(error)
             # Outside the `except`: the error holds the tensors of the pass that failed.
             free_cache()
-            for fallback in (
-                *([self.leave_onednn] if failed == ONEDNN else []),
-                self.free,
-                self.release_to_host,
-                *fallbacks,
-            ):
+            first = [self.leave_onednn] if failed == ONEDNN else []
+            for fallback in (*first, self.free, self.release_to_host, *fallbacks):
                 if done := fallback():
                     self.say(done)
                     break
             else:
                 raise OutOfMemory(failed, self.actions, self.advice)
+
+    @property
+    def residency(self) -> str:
+        """Where the splits are held now: `device`, or `host` (in their files)."""
+        return "host" if self.streams else "device"
 
     def say(self, done: str) -> None:
         self.actions.append(done)
@@ -121,11 +118,10 @@ class OomPolicy:
         return "freed what the allocators keep"
 
     def leave_onednn(self) -> str:
-        """Where memory ran out while it made a kernel, it makes no other one any more: the error stays with the thread."""
         if self.without_onednn:
             return ""
         self.without_onednn = True
-        torch._C._set_mkldnn_enabled(False)  # `torch.backends.mkldnn.flags` would set its TF32 switch as well
+        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
         return "the CPU computes without oneDNN, whose memory ran out"
 
     def release_to_host(self) -> str:
@@ -163,7 +159,7 @@ class OomPolicy:
     def batches(
         self, split: Split, order: Tensor, batch_size: int, *changes: Callable[[Batch], Batch]
     ) -> Iterator[Batch]:
-        """The split's batches, each after `changes`. Where one does not fit, the rest is begun anew from there."""
+        """The split's batches, with `changes` applied. Where one does not fit, starts again from that batch on."""
         batches: Iterator[Batch] | None = None
         done = 0
 
@@ -186,14 +182,14 @@ class OomPolicy:
             yield batch
 
     def state(self) -> dict[str, Any]:
-        kept = ("num_passes", "has_freed", "without_onednn", "streams", "recomputes", "moved")
-        return {"taken": list(self.actions), **{name: getattr(self, name) for name in kept}}
+        kept = ("num_passes", "has_freed", "without_onednn", "streams", "recomputes")
+        return {"actions": list(self.actions), **{name: getattr(self, name) for name in kept}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Down to where `state` was. What was done here meanwhile stays done too."""
-        self.actions = [*state["taken"], *(done for done in self.actions if done not in state["taken"])]
+        """Take the actions that `state` holds, in addition to those taken here already."""
+        self.actions = [*state["actions"], *(done for done in self.actions if done not in state["actions"])]
         self.num_passes = max(self.num_passes, state["num_passes"])
-        self.has_freed, self.moved = self.has_freed or state["has_freed"], self.moved or state["moved"]
+        self.has_freed = self.has_freed or state["has_freed"]
         if state["without_onednn"]:
             self.leave_onednn()
         if state["streams"]:
@@ -204,7 +200,7 @@ class OomPolicy:
 
 @contextmanager
 def translate_oom(oom: OomPolicy) -> Iterator[None]:
-    """Memory that runs out in the body, where nothing can be done about it, is told in the same words."""
+    """Translates out-of-memory errors of the body, where no fallback helps, to OutOfMemory with the same message."""
     try:
         yield
     except Exception as error:
@@ -214,7 +210,7 @@ def translate_oom(oom: OomPolicy) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """CUDA's error has a class of its own; the others are told by their words."""
+    """torch's error for CUDA has a class of its own; the others are recognized by their message."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -228,7 +224,7 @@ def shorten(error: Exception) -> str:
 
 
 def free_cache() -> None:
-    """Give back what nobody uses any more: to the GPU, and to the system."""
+    """Return unused memory to the GPU and to the system."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -1,8 +1,9 @@
-"""`precision: auto`: what this device is fastest with for this model, found by a few steps with each.
+"""`precision: auto`: the precision in which this device trains this model fastest, found by a few steps in each.
 
-bf16 is a gain for an LSTM on a processor with AVX512-BF16 or AMX, and a loss for a small GRU on the same one: nobody can tell by looking.
-The choice is kept in `.tandem/precision.json`, so that the same training on the same machine stays the same training; a lower precision
-has to be MIN_GAIN times as fast, so that it does not hang on a measurement's noise.
+bf16 makes an LSTM faster on a processor with AVX512-BF16 or AMX, and a small GRU on the same processor slower: only
+measuring tells. `.tandem/precision.json` keeps the choice, so that the same training on the same machine stays the
+same. A lower precision must be MIN_GAIN times as fast, so that the choice does not depend on the noise of a
+measurement.
 """
 
 import copy
@@ -26,7 +27,7 @@ FILE = STATE / "precision.json"
 
 
 def choose(trainer: Trainer, identity: dict[str, Any]) -> tuple[str, str]:
-    """The precision for `fit`, and where it comes from, in words. Leaves the fit as it was."""
+    """The precision for `trainer`, and a sentence on how it was chosen. Leaves the trainer as it was."""
     known = read_json(FILE) if FILE.exists() else {}
     key = key_of(
         trainer.params, [list(trainer.train_split.tensors[name].shape[1:]) for name in ("values", "targets")], identity
@@ -43,7 +44,7 @@ def choose(trainer: Trainer, identity: dict[str, Any]) -> tuple[str, str]:
 
 
 def key_of(params: Train, shapes: list[list[int]], identity: dict[str, Any]) -> str:
-    """What the choice depends on. The seed and the number of epochs do not belong to it."""
+    """A hash of what the choice depends on. The seed and the number of epochs do not belong to it."""
     about = {
         name: value
         for name, value in flatten(params).items()

@@ -1,10 +1,12 @@
-"""One optimizer step on one batch: forward, backward, clip, update. The one place where the ways to compute it differ.
+"""One optimizer step on one batch: forward, backward, clip, update. The only place where the execution modes differ.
 
-`eager` is torch as it comes. `graph` captures the whole step once as a CUDA graph and replays it: one launch instead of hundreds, for
-batches of one size (the ragged last one goes the eager way). `compile` hands the model to torch.compile. What could not be done as asked is
-done eagerly, and `Step.instead` says why. Memory that runs out is answered by `Relief` (stages/training/memory.py).
+`eager` is torch as it comes. `graph` captures the whole step once as a CUDA graph and replays it: one launch instead of
+hundreds, for batches of one size (the ragged last one is eager). `compile` gives the model to torch.compile. What
+cannot be done as asked is done eagerly, and `Step.fallback_reason` says why. `OomPolicy` (stages/training/memory.py)
+decides what to do when memory runs out.
 
-CUDA graphs: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs. Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
+CUDA graphs: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs. Mixed precision: Micikevicius et al.
+2018, arXiv:1710.03740.
 """
 
 from collections.abc import Callable
@@ -24,12 +26,12 @@ NUM_WARMUP_STEPS = 3  # eager ones on a side stream before a capture: libraries 
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """What a forward pass runs in; weights and sums stay fp32. tf32 is a switch of the device, not of the pass."""
+    """The context of a forward pass; weights and sums stay fp32. tf32 is a switch of the device, not of the pass."""
     return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext()
 
 
 class Step:
-    """`step(batch)` moves the weights by one batch and returns its loss, summed over the sequences, as a scalar on the device."""
+    """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device."""
 
     def __init__(
         self,
@@ -48,11 +50,11 @@ class Step:
         self.parameters = list(model.parameters())
         self.clip_norm, self.accumulation, self.precision = clip_norm, accumulation, precision
         self.device = device
-        # Without fp16 it hands everything through. It keeps its state across checkpoints.
+        # Without fp16 it passes everything through. Checkpoints keep its state.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.oom = oom or OomPolicy(model)
-        self.may_adapt = True  # whether memory that runs out may change how the training goes on
-        self.fallback_reason = ""  # why another way than the one asked for is gone
+        self.may_adapt = True  # whether running out of memory may change how the training continues
+        self.fallback_reason = ""  # why it runs in another mode than the one asked for
         self.forward: Callable[..., Tensor] = model
         if execution_mode == "compile":
             self.forward = torch.compile(model, dynamic=False)
@@ -70,8 +72,8 @@ class Step:
             ran_out = is_out_of_memory(error)
             if self.graph.is_captured or (ran_out and not self.may_adapt):
                 raise
-            # A capture that fails leaves the weights as they were: the batch can still go the eager way. What ends the capture reports
-            # an error of its own, after the one that made it fail.
+            # A capture that fails leaves the weights as they were: the batch can still be done eagerly. Ending the
+            # capture raises an error of its own, after the one that made it fail.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
             self.fallback_reason, self.graph = f"the capture failed: {shorten(cause)}", None
         self.clear()
@@ -108,7 +110,7 @@ class Step:
         return summed
 
     def clear(self) -> None:
-        """Remove what a failed step left: gradients, states that the optimizer had begun to make, the scaler's note of having unscaled."""
+        """Remove what a failed step left: gradients, incomplete optimizer states, the scaler's flag."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in [each for each, kept in self.optimizer.state.items() if "exp_avg_sq" not in kept]:
             del self.optimizer.state[parameter]
@@ -117,7 +119,7 @@ class Step:
         self.scaler = scaler
 
     def backward(self, batch: Batch) -> Tensor:
-        """Gradients of the batch's mean loss, gone through in `accumulation` parts."""
+        """Compute the gradients of the batch's mean loss, in `accumulation` parts. Returns the summed loss."""
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
         for part in batch.parts(self.accumulation):
@@ -153,7 +155,7 @@ class Step:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Of torch's generators: what a step draws (dropout) it draws again when it is tried again, and when a training goes on."""
+    """The state of torch's generators. With it a repeated step, or a resumed training, draws the same dropout."""
     state = {"cpu": torch.get_rng_state()}
     return state if device.type == "cpu" else state | {"cuda": torch.cuda.get_rng_state(device)}
 
@@ -179,8 +181,8 @@ def why_no_graph(device: torch.device, precision: str, model: nn.Module) -> str:
 class Graph:
     """A step captured once and replayed for every batch of the same shapes.
 
-    The first batches of training are the warm-up: they are real steps, taken on a side stream. The optimizer must be `capturable` and its
-    learning rate a tensor, which the schedule changes in place between two replays.
+    The first batches of training are the warm-up: they are real steps, taken on a side stream. The optimizer must be
+    `capturable` and its learning rate a tensor, which the schedule changes in place between two replays.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One training as a state that moves epoch by epoch: all that must be saved to go on bit for bit lies in here."""
+"""One training as a state that advances epoch by epoch. It holds all that must be saved to resume bit for bit."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -8,19 +8,19 @@ import torch
 from torch import nn
 
 from stages.machine.regions import Measurement, measure
-from stages.models.seq2seq import teacher_share
 from stages.params.schema import Seq2Seq, Train
 from stages.tasks import Task
 from stages.training import augment, loop
 from stages.training.batches import Batch, Split, sequential_indices, shuffled
 from stages.training.device import use_tf32
 from stages.training.memory import OomPolicy, advice
+from stages.training.schedule import as_numbers, make_schedule, teacher_share
 from stages.training.step import Step, random_state, set_random_state
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch came to. The losses and the score are deterministic, the measurements are not."""
+    """The result of one epoch. The losses and the score are deterministic, the measurements are not."""
 
     number: int  # from 1
     learning_rate: float  # of the epoch's last step
@@ -33,16 +33,9 @@ class Epoch:
 
 
 class Trainer:
-    """Model, optimizer, schedule and generator: `epoch()` moves them on, `state()` and `restore()` save and load them."""
+    """Model, optimizer, schedule and generator: `epoch()` advances, `state()` and `restore()` save and load them."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        train: Split,
-        val: Split,
-        params: Train,
-        task: Task,
-    ):
+    def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
         in_graph = params.step == "graph" and self.device.type == "cuda"
@@ -80,13 +73,14 @@ class Trainer:
     def epoch(self) -> Epoch:
         params = self.params
         if self.device.type == "cuda":
-            # cuDNN's dropout between an RNN's layers begins anew wherever torch's generator is set, as resuming does: so every epoch does.
+            # cuDNN's dropout between an RNN's layers starts anew wherever torch's generator is set. Resuming sets it,
+            # so every epoch does.
             set_random_state(random_state(self.device), self.device)
         batches = self.training_batches()
         with measure(self.device) as training:
             train_loss = loop.train_epoch(self.model, batches, self.step, self.schedule)
         if self.step.graph is not None and training.peak_allocated_mib is not None:
-            # A replay allocates nothing: its activations lie in the graph's own memory, and show while it is captured.
+            # A replay allocates nothing: its activations lie in the graph's own memory, which the capture allocates.
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
         with measure(self.device) as validation:
             loss, predictions = loop.validate(
@@ -122,7 +116,7 @@ class Trainer:
         return self.oom.run_with_fallbacks(lambda: split.tensors[name].to(self.device))
 
     def training_batches(self) -> Iterator[Batch]:
-        """The next epoch's batches. All that is random is drawn here, before the clock starts; what is done with it is timed."""
+        """The next epoch's batches. Draws all random numbers here, before the clock starts; applying them is timed."""
         order, config = shuffled(self.train_split, self.generator), self.params.augment
         changes: list[Callable[[Batch], Batch]] = []
         if config.mix or config.shift or config.warp:
@@ -145,17 +139,20 @@ class Trainer:
         return self.oom.batches(self.train_split, order, self.params.batch_size, *changes)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
-        """The first `size` sequences as a batch on the device, with a teacher where the decoder takes one.
+        """The first `size` sequences as a batch on the device, with teacher forcing where the decoder takes it.
 
-        Where there are fewer it is all of them, or with `repeat` some of them again.
+        Where the split has fewer, the batch holds all of them, or with `repeat` some of them again.
         """
-        there = len(self.train_split)
-        rows = torch.arange(size if repeat else min(size, there)) % there
+        available = len(self.train_split)
+        rows = torch.arange(size if repeat else min(size, available)) % available
         batch = next(self.train_split.batches(rows, size))
         return replace(batch, teacher_targets=batch.targets) if isinstance(self.params.model, Seq2Seq) else batch
 
     def verify_device(self, outputs: torch.Tensor) -> None:
-        """torch moves nothing on its own: where parameters, data and outputs lie, there it computes. Once per epoch, outside the clock."""
+        """Raises RuntimeError where a parameter, the data or an output is not on the training's device.
+
+        torch computes where its operands lie and never moves them. Called once per epoch, outside the clock.
+        """
         batch = next(self.val_split.batches(sequential_indices(self.val_split)[:1], 1))
         places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
         if places != {self.device.type}:
@@ -178,7 +175,6 @@ class Trainer:
             "schedule": self.schedule.state_dict(),
             "precision": self.step.precision,
             "step": self.step.state(),
-            "oom": self.oom.state(),
             "generator": self.generator.get_state(),
             "torch_rng": random_state(self.device),
             "device": self.device.type,
@@ -187,52 +183,22 @@ class Trainer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Put everything where `state` says, which may have been saved on another device."""
+        """Load what `state()` returned, possibly on another device."""
         self.model.load_state_dict(state["model"])
         self.best_weights, self.best_loss = state["best_weights"], state["best_loss"]
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            # Of the saved rate the value alone: whether it is a tensor, and where, is this device's affair.
+            # Only the saved value: whether the rate is a tensor, and where it lies, depends on this device.
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
             group["capturable"] = is_tensor
         self.schedule.load_state_dict(as_numbers(state["schedule"]))
         self.set_precision(state["precision"])
         self.step.restore(state["step"])
-        self.oom.restore(state["oom"])
         self.generator.set_state(state["generator"].cpu())
         set_random_state(state["torch_rng"], self.device)
         self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])
-
-
-def as_numbers(schedule: dict[str, Any]) -> dict[str, Any]:
-    """A schedule's state without tensors: of a captured step's rate, which is one, it keeps copies."""
-    plain = lambda value: float(value) if isinstance(value, torch.Tensor) else value  # noqa: E731
-    return {
-        name: list(map(plain, value)) if isinstance(value, list) else plain(value) for name, value in schedule.items()
-    }
-
-
-def on_cpu(state: Any) -> Any:
-    """A copy of a fit's state, or of a part of it, on the CPU."""
-    if isinstance(state, torch.Tensor):
-        return state.detach().to("cpu", copy=True)
-    if isinstance(state, dict):
-        return {name: on_cpu(value) for name, value in state.items()}
-    return type(state)(map(on_cpu, state)) if isinstance(state, list | tuple) else state
-
-
-def make_schedule(
-    optimizer: torch.optim.Optimizer, params: Train, num_steps: int
-) -> torch.optim.lr_scheduler.LRScheduler:
-    """Learning rate by step. cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; one-cycle: Smith and Topin 2019, arXiv:1708.07120."""
-    if params.schedule == "cosine":
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=num_steps)
-    # One step more than is taken: the scheduler is stepped after the last step too.
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=params.learning_rate, total_steps=num_steps + 1, cycle_momentum=False
-    )
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:

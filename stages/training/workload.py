@@ -1,42 +1,209 @@
-"""One workload on one device, as the files of the stages before describe it: what train and evaluate begin with."""
+"""One workload on one device, opened: what train, evaluate, the sweep and the benchmarks start with.
+
+In: what the stages before wrote (`Job.of`), or the prepared data alone (`open_prepared`). Out: the torch device, splits
+on it, and a Trainer with fresh weights from the seed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from stages.files import hardware_file, packed_dir, prepared_dir, read_json, run_dir
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from stages import models
+from stages.data.packed import read_arrays
+from stages.files import (
+    hardware_file,
+    packed_dir,
+    packed_file,
+    prepared_dir,
+    read_json,
+    run_dir,
+    verified,
+)
+from stages.machine.identity import identify
+from stages.machine.regions import free_bytes
+from stages.models import Shape
+from stages.params import parsing, schema
 from stages.params.loading import load_workload
-from stages.params.schema import Workload
+from stages.params.schema import Train, Workload
+from stages.tasks import Task, open_task
+from stages.training.batches import Split, load_split
+from stages.training.device import open_device
+from stages.training.memory import OomPolicy, advice, translate_oom
+from stages.training.trainer import Trainer
+
+# Weights, optimizer, activations and the allocator need room beside the data.
+SHARE_OF_FREE_MEMORY = 0.6
+# Set by flows/stage.py where it starts a stage again on the CPU: what was done about memory before, as a list in JSON.
+CPU_FALLBACK = "TANDEM_CPU_FALLBACK"
 
 
 @dataclass(frozen=True)
-class JobFiles:
+class Job:
+    """One workload on one device, as the files of the stages before describe it."""
+
     workload: str
-    device: str
+    device: str  # as params.yaml asks for it: auto, cpu or cuda
     params: Workload
-    identity: dict[str, Any]
+    identity: dict[str, Any]  # of the device that was asked for
     plan: dict[str, Any]
     summary: dict[str, Any]
+    kind: str  # of the device that computes, cpu or cuda: identity["kind"], or cpu where the CPU takes over
+    earlier_actions: tuple[str, ...] = ()  # what was done about memory before the CPU took over
 
     @classmethod
-    def of(cls, workload: str, device: str) -> Self:
+    def of(cls, workload: str, device: str) -> Job:
+        identity, fallback = read_json(hardware_file(device)), os.environ.get(CPU_FALLBACK)
         return cls(
             workload,
             device,
             load_workload(workload),
-            read_json(hardware_file(device)),
+            identity,
             read_json(packed_dir(workload, device) / "plan.json"),
             read_json(prepared_dir(workload) / "summary.json"),
-            **cls.more(workload, device),
+            identity["kind"] if fallback is None else "cpu",
+            tuple(json.loads(fallback or "[]")),
         )
-
-    @classmethod
-    def more(cls, workload: str, device: str) -> dict[str, Any]:
-        """The fields that a kind of job adds."""
-        return {}
 
     @property
     def folder(self) -> Path:
         return run_dir(self.workload, self.device)
+
+    @property
+    def task(self) -> Task:
+        return open_task(self.params.task, self.summary)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.of(self.summary, self.task)
+
+    @property
+    def settings(self) -> Train:
+        """Those of the training. Where the CPU takes over from a GPU, fp32 replaces fp16: the CPU has none."""
+        settings = self.params.train
+        is_unsupported = self.is_on_fallback and settings.precision == "fp16"
+        return replace(settings, precision="fp32") if is_unsupported else settings
+
+    @property
+    def is_on_fallback(self) -> bool:
+        """Whether the CPU took over from the device that was asked for."""
+        return self.kind != self.identity["kind"]
+
+    @property
+    def may_finish_on_cpu(self) -> bool:
+        """Only `auto` chooses: who asks for a GPU gets it or an error."""
+        return self.device == "auto" and self.kind != "cpu" and self.params.train.on_out_of_memory == "cpu"
+
+    def open_device(self, precision: str = "fp32") -> torch.device:
+        identity = {**self.identity, "kind": self.kind}
+        return open_device(identity, self.settings.threads, self.settings.deterministic, precision)
+
+    def open_split(self, name: str, device: torch.device) -> Split:
+        """The packed split, still in its file. Raises ValueError where the file is not the one that preload wrote."""
+        return load_split(packed_file(self.workload, self.device, name, self.plan), device, "host")
+
+    def residency(self, device: torch.device) -> str:
+        """Where the data is to be held. Raises ValueError where `device` was asked for and the data does not fit."""
+        wanted = "auto" if self.is_on_fallback else self.plan["residency"]
+        return choose_residency(wanted, sum(self.plan["bytes"].values()), free_bytes(device), self.identity["name"])
+
+    def read(self, split: str, name: str) -> np.ndarray:
+        """An array that preprocess wrote. Raises ValueError where the file is not the one that it wrote."""
+        recorded = self.summary["sha256"][f"{split}/{name}.npy"]
+        path = prepared_dir(self.workload) / split / f"{name}.npy"
+        return np.load(verified(path, recorded, f"preprocess@{self.workload}"))
+
+
+def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
+    """`device` or `host`. Raises ValueError where `device` was asked for and the data does not fit."""
+    room = SHARE_OF_FREE_MEMORY * free_bytes
+    if wanted == "device" and needed_bytes > room:
+        raise ValueError(
+            f"preload.residency is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB "
+            f"and {device_name} has room for {room / 2**20:,.0f} MiB "
+            f"({SHARE_OF_FREE_MEMORY:.0%} of what is free); use auto or host"
+        )
+    return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
+
+
+def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: Task) -> Trainer:
+    """A training from its start, where the splits want their batches; the seed decides its weights."""
+    torch.manual_seed(settings.seed)
+    return Trainer(models.build(settings.model, shape).to(train.device), train, val, settings, task)
+
+
+def open_trainer(job: Job, saved: dict[str, Any] | None) -> Trainer:
+    """The training of `job`: from its start, or where the checkpoint `saved` is; its data held as `job` says.
+
+    A checkpoint of another kind of device is where the CPU takes over. The CPU has other memory, so that it starts with
+    whole batches.
+    """
+    device = job.open_device(job.settings.precision)
+    with translate_oom(OomPolicy(advice=advice(device, job.settings.precision))):
+        residency = job.residency(device)
+        train, val = (job.open_split(name, device) for name in ("train", "val"))
+        trainer = make_trainer(train, val, job.settings, job.shape, job.task)
+        trainer.oom.actions += job.earlier_actions
+        if saved and saved["kind"] == job.kind:
+            trainer.restore(saved["trainer"])
+            trainer.oom.restore(saved["oom"])
+            residency = "host" if saved["oom"]["streams"] else residency
+        elif saved:
+            trainer.restore(state_for_cpu(saved["trainer"]))
+        if job.earlier_actions:
+            trainer.oom.say(f"the training goes on on the CPU, from the start of epoch {trainer.epochs_done + 1}")
+        if residency == "device":
+            trainer.oom.make_resident()
+    return trainer
+
+
+def state_for_cpu(state: dict[str, Any]) -> dict[str, Any]:
+    """A GPU's training state for the CPU, which has no fp16, and which tries whole batches again.
+
+    Batches, their order and augmentation stay what they would have been: they come from generators on the CPU.
+    """
+    precision = "fp32" if state["precision"] == "fp16" else state["precision"]
+    return {**state, "precision": precision, "step": {**state["step"], "accumulation": 1}}
+
+
+def open_prepared(workload: str, device: str) -> Trainer:
+    """A trial training of the workload on `device` (cpu or cuda), on what preprocess wrote, held on the device."""
+    settings = load_workload(workload).train
+    where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
+    return make_trial(*read_training(workload), settings, where)
+
+
+def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
+    """The training split as preprocess wrote it, the shape of a network for it, and the task."""
+    summary = read_json(prepared_dir(workload) / "summary.json")
+    task = open_task(load_workload(workload).task, summary)
+    arrays = read_arrays(prepared_dir(workload), "train", summary)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
+
+
+def make_trial(
+    tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: torch.device
+) -> Trainer:
+    """A training on `tensors` that measures as asked: it raises where memory runs out, instead of taking a fallback."""
+    split = Split({name: tensor.to(device) for name, tensor in tensors.items()}, device)
+    trainer = make_trainer(split, split, settings, shape, task)
+    trainer.step.may_adapt = False
+    trainer.model.train()
+    return trainer
+
+
+def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
+    """The network with `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json."""
+    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    config = parsing.parse(schema.Model, json.loads(json.dumps(about["model"])), "model")
+    network = models.build(config, models.Shape(**about["shape"]))
+    network.load_state_dict(load_file(folder / f"{weights}.safetensors"))
+    return network.eval(), about
