@@ -24,7 +24,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from stages.diagnosis.livecheck import REINSTALL, RESTART, Finding, process_name, without_user
+from stages.diagnosis.livecheck import REINSTALL, RESTART, Finding, process_name
+from stages.urls import without_password
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST_PYTHON = (3, 11)
@@ -76,7 +77,7 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
         try:
             found.extend(check())
         except Exception as error:
-            what = f"this check failed: {type(error).__name__}: {without_user(str(error))}"
+            what = f"this check failed: {type(error).__name__}: {without_password(str(error))}"
             why, fix = "what it looks at may be damaged or missing", "see the message; git status shows altered files"
             found.append(Finding(check.__name__, "problem", what, why, fix))
 
@@ -460,10 +461,8 @@ def mlflow_schema() -> tuple[str, set[str]]:
 
 def servers() -> Iterator[Finding]:
     """The servers that the environment names. User names and passwords in addresses are not shown."""
-    from flows.prefect_api import ApiError, PrefectApi, configured
-
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    shown = f"MLFLOW_TRACKING_URI {without_user(uri).partition('?')[0]}"
+    shown = f"MLFLOW_TRACKING_URI {without_password(uri).partition('?')[0]}"
     if uri.startswith("http") and (wrong := unreachable(uri)):
         why = "trainings go on, and keep their records in .tandem/journals until these can be sent"
         fix = "start that server, or: unset MLFLOW_TRACKING_URI; then: python -m stages.records.uploader sync"
@@ -474,31 +473,34 @@ def servers() -> Iterator[Finding]:
         )
     elif uri:
         yield Finding("servers", "ok", f"{shown}{' answers' if uri.startswith('http') else ''}")
-    settings = configured()
-    if os.environ.get("TANDEM_PREFECT") == "off" or not settings:
-        yield Finding("servers", "ok", "no Prefect server is set, so stages run plainly")
-        return
-    shown = f"PREFECT_API_URL {without_user(settings['PREFECT_API_URL'])}"
-    try:
-        PrefectApi(settings).check(2.0)
+    url = os.environ.get("PREFECT_API_URL", "")
+    shown = f"PREFECT_API_URL {without_password(url).partition('?')[0]}"
+    if not url:
+        yield Finding(
+            "servers", "ok", "PREFECT_API_URL is not set; python -m flows.pipeline takes the server of make ui"
+        )
+    elif wrong := unreachable(url):
+        why, fix = (
+            "python -m flows.pipeline fails at its start (dvc repro does not need it)",
+            "unset PREFECT_API_URL, or: make ui",
+        )
+        yield Finding("servers", "problem", f"{shown} does not answer: {wrong}", why, fix)
+    else:
         yield Finding("servers", "ok", f"{shown} answers")
-    except (ApiError, ValueError) as error:
-        why, fix = "every stage fails at its start", "make ui, or go on without: export TANDEM_PREFECT=off"
-        yield Finding("servers", "problem", f"{shown} does not answer: {without_user(str(error))}", why, fix)
 
 
 def unreachable(url: str) -> str:
-    """Why an MLflow server does not answer within 2 s; empty where it does, or asks for a password."""
+    """Why an MLflow server or Prefect API does not answer within 2 s; empty where it does, or asks for a password."""
     from urllib.error import HTTPError
     from urllib.request import urlopen
 
     try:
-        with urlopen(f"{without_user(url).partition('?')[0].rstrip('/')}/health", timeout=2):
+        with urlopen(f"{without_password(url).partition('?')[0].rstrip('/')}/health", timeout=2):
             return ""
     except HTTPError as error:
-        return "" if error.code in (401, 403) else f"/health answered {error.code}, so this may be no MLflow"
+        return "" if error.code in (401, 403) else f"/health answered {error.code}, so this may be another server"
     except (OSError, ValueError) as error:
-        return without_user(str(getattr(error, "reason", error)))
+        return without_password(str(getattr(error, "reason", error)))
 
 
 def leftovers() -> Iterator[Finding]:

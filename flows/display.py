@@ -1,0 +1,176 @@
+"""Shows a pipeline run in Prefect's UI: each stage as a child flow run, its log lines, and artifacts.
+
+Goes in: the lines that DVC prints (flows/dvc.py). Comes out: calls of Prefect's own client, made by the pipeline's
+process. Losing the server costs the display and no result.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import httpx
+from prefect import Flow, Task, get_client
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
+from prefect.logging.loggers import flow_run_logger
+from prefect.settings import temporary_settings
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
+
+from flows import dvc
+from flows.stage import STAGES
+
+UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a run that has started and not ended
+SECONDS_BETWEEN_POLLS = 2.0  # of the child's state, for a cancel in the UI
+T = TypeVar("T")
+
+
+class StageCancelled(Exception):
+    """Somebody cancelled the flow run of the stage that this names."""
+
+
+@contextmanager
+def prefect_client(timeout: float, url: str | None = None) -> Iterator[SyncPrefectClient]:
+    """Prefect's client for `url`, or for the API in use. It gives up after two attempts of `timeout` seconds each."""
+    # the server closes a connection that is idle for 5 s
+    httpx_settings = {"timeout": timeout, "limits": httpx.Limits(keepalive_expiry=4.0)}
+    settings: dict[Any, Any] = {"client.max_retries": 1} | ({"api.url": url} if url else {})
+    with temporary_settings(settings), get_client(httpx_settings, sync_client=True) as client:
+        yield client
+
+
+class Display:
+    """The child flow runs, log lines and artifacts of one pipeline run."""
+
+    def __init__(self, pipeline_run: FlowRun):
+        self.pipeline_run = pipeline_run
+        self.progress = dvc.Progress()
+        self.token = dvc.prepare_environment()
+        self.child: FlowRun | None = None
+        self.next_poll = 0.0
+        self.is_lost = False
+        self.stack = ExitStack()
+        self.client: SyncPrefectClient
+        logging.raiseExceptions = (
+            False  # or Prefect's log handler prints an error for each batch once the server is lost
+        )
+
+    def __enter__(self) -> "Display":
+        self.client = self.stack.enter_context(prefect_client(timeout=3.0))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if kind is not None:
+            by_itself = isinstance(error, StageCancelled)
+            self.end_child(Cancelled(message="cancelled" if by_itself else "stopped with the pipeline run above it"))
+        self.stack.close()
+
+    def environment(self) -> dict[str, str]:
+        """What DVC and the stages inherit. The stages' own flow runs begin after them, so they know the pipeline's."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
+        run_id = str(self.pipeline_run.id)
+        own |= {"TANDEM_FLOW_RUN_ID": run_id, "TANDEM_PARENT_FLOW_RUN_ID": run_id}
+        return own | {"PYTHONUNBUFFERED": "1"}  # a stage's lines arrive as it prints them
+
+    def line(self, line: str) -> None:
+        """Show a line of DVC's or of the running stage's output."""
+        event = self.progress.read(line)
+        if event:
+            self.end_child(self.failed_state() if event.kind == "failed" else Completed())
+        first = line.partition(":")[0].lower()
+        is_error = first in ("error", "traceback (most recent call last)")
+        level = logging.ERROR if is_error else logging.WARNING if first.endswith("warning") else logging.INFO
+        logger = flow_run_logger(self.child) if self.child else get_run_logger()
+        logger.log(level, "%s", line)
+        if event and event.kind in ("running", "skipped", "restored"):
+            self.show_stage(event.stages[0], event.kind)
+
+    def show_stage(self, name: str, kind: dvc.Kind) -> None:
+        """Show a stage that begins as a child flow run, one that DVC does not run as a task run that has ended."""
+        stage, _, item = name.partition("@")
+        words = STAGES.get(stage, ())
+        states: dict[dvc.Kind, State[Any]] = {
+            "skipped": Completed(name="Skipped", message="unchanged since the last run; DVC skipped it"),
+            "restored": Completed(
+                name="Cached", message="restored from DVC's run-cache, timings included, without running"
+            ),
+        }
+
+        def create() -> FlowRun | None:
+            key, run_id = f"{name}-{uuid4().hex}", self.pipeline_run.id
+            task_run = self.client.create_task_run(
+                Task(do_nothing, name=stage), run_id, key, name=name, state=states.get(kind)
+            )
+            if kind != "running":
+                return None
+            # a workload's name may hold hyphens, a device's does not
+            parameters = dict(zip(words, item.rsplit("-", max(len(words) - 1, 0)), strict=False))
+            return self.client.create_flow_run(
+                Flow(do_nothing, name=stage, validate_parameters=False),
+                name=name,
+                parameters=parameters,
+                tags=["tandem", *parameters.values()],
+                parent_task_run_id=task_run.id,  # the server mirrors the child's state there
+                state=Running(),
+            )
+
+        self.child = self.send(create)
+        self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
+
+    def end_child(self, state: State[Any]) -> None:
+        if child := self.child:
+            self.child = None
+            self.send(lambda: self.client.set_flow_run_state(child.id, state, force=True))
+
+    def failed_state(self) -> State[Any]:
+        failure = self.progress.failure(self.token, "DVC ended before it")
+        if failure.killed_by == "SIGINT":
+            return Cancelled(message="interrupted; the same command takes it up again")
+        return (Crashed if failure.killed_by else Failed)(message=failure.message)
+
+    def poll(self) -> None:
+        """Raise StageCancelled where somebody has cancelled the stage's flow run."""
+        child = self.child
+        if child is None or time.monotonic() < self.next_poll:
+            return
+        run = self.send(lambda: self.client.read_flow_run(child.id))
+        # without an answer there is nothing to watch: the server is lost, or somebody has deleted the flow run
+        self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if run else float("inf")
+        if run and run.state and (run.state.is_cancelling() or run.state.is_cancelled()):
+            raise StageCancelled(child.name)
+
+    def artifact(self, key: str, kind: str, data: str, description: str) -> None:
+        artifact = ArtifactCreate(
+            key=key, type=kind, data=data, description=description, flow_run_id=self.pipeline_run.id
+        )
+        self.send(lambda: self.client.create_artifact(artifact))
+
+    def check(self) -> None:
+        """Notice a server that was lost since the last call."""
+        self.send(self.client.hello)
+
+    def send(self, request: Callable[[], T]) -> T | None:
+        """The answer, or None once the server is lost, which is said once."""
+        if self.is_lost:
+            return None
+        try:
+            return request()
+        except httpx.TransportError as error:
+            self.is_lost = True
+            reason = str(error) or type(error).__name__
+            print(
+                f"warning: lost the Prefect API ({reason}); the pipeline goes on, its display there may be out of date"
+            )
+        except (httpx.HTTPError, PrefectException) as error:
+            print(f"warning: Prefect refused a part of the display: {error}")
+        return None
+
+
+def do_nothing() -> None:
+    """Prefect's Flow and Task want a function; DVC runs what these stand for."""
