@@ -16,7 +16,7 @@ import httpx
 from prefect import Flow, Task, get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.logging.loggers import flow_run_logger
@@ -25,9 +25,14 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows import dvc
 from flows.stage import STAGES
+from stages.urls import without_password
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a run that has started and not ended
 SECONDS_BETWEEN_POLLS = 2.0  # of the child's state, for a cancel in the UI
+NOT_RUN = {  # name and message of the state of a stage that DVC did not run
+    "skipped": ("Skipped", "unchanged since the last run; DVC skipped it"),
+    "restored": ("Cached", "restored from DVC's run-cache, timings included, without running"),
+}
 T = TypeVar("T")
 
 
@@ -88,40 +93,31 @@ class Display:
         level = logging.ERROR if is_error else logging.WARNING if first.endswith("warning") else logging.INFO
         logger = flow_run_logger(self.child) if self.child else get_run_logger()
         logger.log(level, "%s", line)
-        if event and event.kind in ("running", "skipped", "restored"):
-            self.show_stage(event.stages[0], event.kind)
+        if event and event.kind == "running":
+            self.child = self.send(lambda: self.start_child(event.stages[0]))
+            self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
+        elif event and event.kind in NOT_RUN:
+            state: State[Any] = Completed(name=NOT_RUN[event.kind][0], message=NOT_RUN[event.kind][1])
+            self.send(lambda: self.create_task_run(event.stages[0], state))
 
-    def show_stage(self, name: str, kind: dvc.Kind) -> None:
-        """Show a stage that begins as a child flow run, one that DVC does not run as a task run that has ended."""
+    def create_task_run(self, name: str, state: State[Any] | None = None) -> TaskRun:
+        task, key = Task(do_nothing, name=name.partition("@")[0]), f"{name}-{uuid4().hex}"
+        return self.client.create_task_run(task, self.pipeline_run.id, key, name=name, state=state)
+
+    def start_child(self, name: str) -> FlowRun:
+        """Create the running flow run of a stage, below a task run of the pipeline that the server gives its state."""
         stage, _, item = name.partition("@")
         words = STAGES.get(stage, ())
-        states: dict[dvc.Kind, State[Any]] = {
-            "skipped": Completed(name="Skipped", message="unchanged since the last run; DVC skipped it"),
-            "restored": Completed(
-                name="Cached", message="restored from DVC's run-cache, timings included, without running"
-            ),
-        }
-
-        def create() -> FlowRun | None:
-            key, run_id = f"{name}-{uuid4().hex}", self.pipeline_run.id
-            task_run = self.client.create_task_run(
-                Task(do_nothing, name=stage), run_id, key, name=name, state=states.get(kind)
-            )
-            if kind != "running":
-                return None
-            # a workload's name may hold hyphens, a device's does not
-            parameters = dict(zip(words, item.rsplit("-", max(len(words) - 1, 0)), strict=False))
-            return self.client.create_flow_run(
-                Flow(do_nothing, name=stage, validate_parameters=False),
-                name=name,
-                parameters=parameters,
-                tags=["tandem", *parameters.values()],
-                parent_task_run_id=task_run.id,  # the server mirrors the child's state there
-                state=Running(),
-            )
-
-        self.child = self.send(create)
-        self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
+        # a workload's name may hold hyphens, a device's does not
+        parameters = dict(zip(words, item.rsplit("-", max(len(words) - 1, 0)), strict=False))
+        return self.client.create_flow_run(
+            Flow(do_nothing, name=stage, validate_parameters=False),
+            name=name,
+            parameters=parameters,
+            tags=["tandem", *parameters.values()],
+            parent_task_run_id=self.create_task_run(name).id,
+            state=Running(),
+        )
 
     def end_child(self, state: State[Any]) -> None:
         if child := self.child:
@@ -168,7 +164,7 @@ class Display:
                 f"warning: lost the Prefect API ({reason}); the pipeline goes on, its display there may be out of date"
             )
         except (httpx.HTTPError, PrefectException) as error:
-            print(f"warning: Prefect refused a part of the display: {error}")
+            print(f"warning: Prefect refused a part of the display: {without_password(str(error))}")
         return None
 
 

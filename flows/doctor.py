@@ -1,10 +1,11 @@
-"""`python -m flows.doctor [--json] [--no-live]`, which is `make doctor`: what is wrong here, and the command that mends it.
+"""`python -m flows.doctor [--json] [--no-live]`, which is `make doctor`: what is wrong here, and how to mend it.
 
-Goes in: the machine and the project as they are. Comes out: one line for everything that is well; for the rest what is wrong, why it
-matters and the fix. Exit status 0 is healthy (warnings allowed), 1 means problems. Nothing is changed.
+Goes in: the machine and the project as they are. Comes out: one line for everything that is well; for the rest what is
+wrong, why it matters and the fix. Exit status 0 is healthy (warnings allowed), 1 means problems. It changes nothing.
 
-It is for broken environments too: it imports only the standard library, every check runs by itself with a time limit, and what may crash
-(the GPU's driver, torch) is asked in a process of its own, stages/diagnosis/livecheck.py. Any Python 3.11 will do, without packages too.
+It works in broken environments: it imports only the standard library, each check runs by itself with a time limit, and
+what may crash (the GPU's driver, torch) runs in a process of its own, stages/diagnosis/livecheck.py. Any Python 3.11
+will do, even without packages.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ def memory() -> Iterator[Finding]:
 
 
 def folders() -> dict[Path, str]:
-    """Where this project writes, by the name a person knows it by: each folder, or the nearest one above it that is there."""
+    """Where this project writes, and the name a person knows it by: each folder, or the nearest existing one above."""
     from configparser import ConfigParser, Error
 
     from stages.files import HOME, MLRUNS, STATE
@@ -271,7 +272,8 @@ def disk() -> Iterator[Finding]:
         status = "problem" if free < GIB or no_inodes else "warning" if free < 5 * GIB else "ok"
         what = f"{free / GIB:.1f} GiB free{', and no inodes,' if no_inodes else ''} for {', '.join(members.values())}"
         why = "a checkpoint, or DVC's copy of a result, may not fit"
-        fix = "du -xh . | sort -h | tail; dvc gc --workspace --all-commits --all-experiments drops results that nothing names"
+        collect = "dvc gc --workspace --all-commits --all-experiments"
+        fix = f"du -xh . | sort -h | tail; {collect} drops results that nothing names"
         yield Finding("disk", status, what, why, fix)
 
 
@@ -516,7 +518,8 @@ def leftovers() -> Iterator[Finding]:
         what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.records.uploader sync"
         yield Finding("leftovers", "warning", what, "these trainings are not in MLflow yet", fix)
     if UI_STATE.exists() and not is_ui(process := ui_process()):
-        what = f".tandem/ui.json is left from a make ui that was killed{f'; its process is now {process}' if process else ''}"
+        now = f"; its process is now {process}" if process else ""
+        what = f".tandem/ui.json is left from a make ui that was killed{now}"
         why = "make ui takes itself for running, and refuses to start" if process else "nothing is lost"
         yield Finding("leftovers", "problem" if process else "warning", what, why, "rm .tandem/ui.json")
     sizes = [path.stat().st_size for path in (STATE / "checkpoints").rglob("*.pt")]

@@ -1,8 +1,8 @@
 """The flow behind the Prefect UI: one DVC run with live logs and cancel, each of its stages shown as a child flow run.
 
 By hand: `python -m flows.pipeline [--workloads sign pen] [--devices cpu cuda] [-S sign.train.epochs=5] [--force]`.
-DVC owns the graph. The flow starts `dvc repro`, or `dvc exp run --temp` where values differ from params.yaml, so that an
-override never stays behind in the working tree.
+DVC owns the graph. The flow starts `dvc repro`, or `dvc exp run --temp` where values differ from params.yaml, so that
+an override never stays behind in the working tree.
 """
 
 import argparse
@@ -13,7 +13,8 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 from prefect import flow
 from prefect.context import FlowRunContext
@@ -25,7 +26,7 @@ from flows.display import Display, StageCancelled, prefect_client
 from stages import files
 from stages.params.loading import parse_params, read_yaml
 from stages.params.parsing import nearest, replaced
-from stages.params.schema import Device, Params
+from stages.params.schema import Device
 from stages.urls import without_password
 
 # With Prefect's own settings a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
@@ -57,7 +58,7 @@ def pipeline(
     run = FlowRunContext.get()
     assert run and run.flow_run
     try:
-        plan = make_plan(workloads, devices, with_preset(preset, overrides or {}), force, run.flow_run.name)
+        plan = make_plan(workloads, devices, preset, overrides or {}, force, run.flow_run.name)
     except (ValueError, OSError) as error:
         return Failed(message=str(error))
     try:
@@ -94,34 +95,30 @@ def leave(result: State) -> NoReturn:
     os._exit(0 if result.is_completed() else 1)
 
 
-class Plan:
-    """The DVC commands of a run, and the experiment they make (None: they work on the workspace)."""
-
-    def __init__(self, commands: list[list[str]], experiment: str | None):
-        self.commands, self.experiment = commands, experiment
-
-
-def with_preset(preset: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
-    """`overrides` with the preset among them. Raises ValueError where both say one."""
-    if preset and "preset" in overrides:
-        raise ValueError("preset is given both as a parameter and in overrides; leave one of the two out")
-    return {**overrides, "preset": preset} if preset else overrides
+class Plan(NamedTuple):
+    commands: list[list[str]]  # the arguments of each dvc command
+    experiment: str | None  # the DVC experiment that they make; None where they work on the workspace
 
 
 def make_plan(
-    workloads: list[str] | None, devices: list[Device] | None, overrides: dict[str, Any], force: bool, name: str
+    workloads: list[str] | None,
+    devices: list[Device] | None,
+    preset: str | None,
+    overrides: dict[str, Any],
+    force: bool,
+    name: str,
 ) -> Plan:
     """Check everything the caller chose against params.yaml. Raises ValueError naming the nearest accepted value."""
     raw = read_yaml(files.ROOT / "params.yaml")
     params = parse_params(raw)
-    for key, chosen in (("workloads", workloads), ("devices", devices)):
+    for key, chosen in (("workloads", workloads), ("devices", devices), ("preset", preset)):
         if chosen and key in overrides:
             raise ValueError(f"{key} is given both as a parameter and in overrides; leave one of the two out")
     for workload in workloads or ():
         if workload not in params.blocks:
             raise ValueError(f"workload {workload!r} is not in params.yaml{nearest(workload, params.blocks)}")
     flags = ["--force"] if force else []
-    values = dict(overrides)
+    values = overrides | ({"preset": preset} if preset else {})
     if workloads and not set(workloads) <= set(params.workloads):
         values["workloads"] = list(workloads)
     if devices and not set(devices) <= set(params.devices):
@@ -133,18 +130,11 @@ def make_plan(
         experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")
         sets = [word for key, value in values.items() for word in ("--set-param", f"{key}={hydra(value)}")]
         return Plan([["exp", "run", "--temp", "--name", experiment, *flags, *sets]], experiment)
-    targets = select(params, workloads, devices)
-    if not targets:
+    pairs = [(w, d) for w in workloads or params.workloads for d in devices or params.devices]
+    if set(pairs) == {(w, d) for w in params.workloads for d in params.devices}:
         return Plan([["repro", *flags]], None)
+    targets = [f"evaluate@{workload}-{device}" for workload, device in pairs]
     return Plan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None)
-
-
-def select(params: Params, workloads: list[str] | None, devices: list[Device] | None) -> list[str]:
-    """DVC's targets for this choice; none where it is all of params.yaml."""
-    chosen = [(w, d) for w in workloads or params.workloads for d in devices or params.devices]
-    if set(chosen) == {(w, d) for w in params.workloads for d in params.devices}:
-        return []
-    return [f"evaluate@{workload}-{device}" for workload, device in chosen]
 
 
 def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -160,10 +150,9 @@ def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def dotted(value: Any, prefix: str = "") -> list[str]:
-    if not isinstance(value, dict):
-        return [prefix]
-    here = [prefix] if prefix else []
-    return here + [n for key, part in value.items() for n in dotted(part, f"{prefix}.{key}" if prefix else str(key))]
+    """The dotted name of every key at every depth."""
+    pairs = value.items() if isinstance(value, dict) else ()
+    return [name for key, part in pairs for name in (f"{prefix}{key}", *dotted(part, f"{prefix}{key}."))]
 
 
 def hydra(value: Any) -> str:
@@ -218,11 +207,7 @@ def read_results(experiment: str | None) -> dict[str, Any]:
     else:
         from dvc.api import DVCFileSystem
 
-        at_commit = DVCFileSystem(str(files.ROOT), rev=experiment)
-
-        def read(path: str) -> str:
-            return at_commit.read_text(path, encoding="utf-8")
-
+        read = partial(DVCFileSystem(str(files.ROOT), rev=experiment).read_text, encoding="utf-8")
     try:
         results = json.loads(read("results/compare.json"))
         results["markdown"] = read("results/compare.md")

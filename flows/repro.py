@@ -1,6 +1,7 @@
-"""`python -m flows.repro [arguments of dvc repro]`, which is `make repro`: dvc repro, then what it did and what came out.
+"""`python -m flows.repro [arguments of dvc repro]`, which is `make repro`: dvc repro, then a summary.
 
-DVC runs in this process, so a stage's output reaches the terminal as it does under `dvc repro`. The exit status is DVC's.
+The summary says what ran and what came out. DVC runs in this process, so a stage's output reaches the terminal as it
+does under `dvc repro`. The exit status is DVC's.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`python -m flows.ui`, which is `make ui`: Prefect's server, MLflow's server and the deployments, until Ctrl+C.
 
-All of it listens on this machine only. State and logs lie in `.tandem/` and `mlruns/`; nothing in the user's home changes.
+They listen on this machine only. State and logs are in `.tandem/` and `mlruns/`; nothing in the user's home changes.
 """
 
 import argparse
@@ -157,12 +157,13 @@ def wait_until_ready(server: Server) -> None:
 
 
 def cancel_runs(servers: list[Server]) -> None:
-    """Cancel what the deployments run, as the UI would: the training saves a checkpoint and each run shows how it ended.
+    """Cancel what the deployments run, as the UI would, so that a training saves a checkpoint.
 
     A deployment that is only terminated leaves its run and the stages below it Running for ever.
     """
     if any(server.process.poll() is not None for server in servers) or len(servers) < 3:
         return
+    from httpx import HTTPError
     from prefect.states import Cancelling
 
     deadline = time.monotonic() + STOP_WITHIN
@@ -175,19 +176,23 @@ def cancel_runs(servers: list[Server]) -> None:
             while runs and time.monotonic() < deadline:
                 time.sleep(0.2)
                 runs = started(client)
-    except Exception as error:  # whatever it is, the servers have to be stopped
+    except HTTPError as error:
         print(f"warning: running pipelines may stay displayed as Running ({error})", file=sys.stderr)
 
 
 def mark_orphans_crashed(server: Server) -> None:
     """Show runs of deployments as Crashed that ended when the machine went down, or when all of this was killed."""
+    from httpx import HTTPError
     from prefect.states import Crashed
 
     message = "nothing was heard of it again: `make ui` or the machine ended under it"
-    with prefect_of(server) as client:
-        for run in started(client):
-            for orphan in (*started(client, parent_flow_run_id={"any_": [run.id]}), run):
-                client.set_flow_run_state(orphan.id, Crashed(message=message), force=True)
+    try:
+        with prefect_of(server) as client:
+            for run in started(client):
+                for orphan in (*started(client, parent_flow_run_id={"any_": [run.id]}), run):
+                    client.set_flow_run_state(orphan.id, Crashed(message=message), force=True)
+    except HTTPError as error:
+        raise RuntimeError(f"{server.name} does not answer: {error}; see {server.log}") from error
 
 
 def started(client: "SyncPrefectClient", **criteria: Any) -> "list[FlowRun]":

@@ -444,9 +444,10 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
     result = project.run("-m", "flows.pipeline", "-S", "sign.train.epoch=3")
     assert result.returncode == 1 and "did you mean 'sign.train.epochs'?" in result.stderr
     assert not project.children(project.latest("pipeline"))
-    from flows.pipeline import make_plan, with_preset
+    from flows.pipeline import make_plan
 
-    nothing: dict[str, Any] = {"workloads": None, "devices": None, "overrides": {}, "force": False, "name": "calm-fox"}
+    nothing: dict[str, Any] = dict.fromkeys(("workloads", "devices", "preset"))
+    nothing |= {"overrides": {}, "force": False, "name": "calm-fox"}
     for given, expected in (
         ({"workloads": ["sgin"]}, "did you mean 'sign'?"),
         ({"devices": ["tpu"]}, "accepted: auto, cpu, cuda"),
@@ -456,10 +457,10 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
         with pytest.raises(ValueError, match=re.escape(expected)):
             make_plan(**nothing | given)
     assert make_plan(**nothing).commands == [["repro"]]
-    small = make_plan(**nothing | {"overrides": with_preset("small-gpu", {})})
+    small = make_plan(**nothing | {"preset": "small-gpu"})
     assert small.commands == [["exp", "run", "--temp", "--name", "calm-fox", "--set-param", 'preset="small-gpu"']]
     with pytest.raises(ValueError, match="preset is given both"):
-        with_preset("cpu", {"preset": "gpu"})
+        make_plan(**nothing | {"preset": "cpu", "overrides": {"preset": "gpu"}})
     some = make_plan(**nothing | {"workloads": ["sign"], "force": True}).commands
     assert some == [["repro", "--force", "evaluate@sign-auto"], ["repro", "--single-item", "compare"]]
     plan = make_plan(**nothing | {"devices": ["cpu"], "overrides": {"sign.train.schedule": "cosine"}})
