@@ -41,11 +41,11 @@ class StageCancelled(Exception):
 
 
 @contextmanager
-def prefect_client(timeout: float, url: str | None = None) -> Iterator[SyncPrefectClient]:
-    """Prefect's client for `url`, or for the API in use. It gives up after two attempts of `timeout` seconds each."""
+def prefect_client(timeout: float, url: str | None = None, retries: int = 1) -> Iterator[SyncPrefectClient]:
+    """Prefect's client for `url`, or for the API in use. It gives each attempt `timeout` seconds."""
     # the server closes a connection that is idle for 5 s
     httpx_settings = {"timeout": timeout, "limits": httpx.Limits(keepalive_expiry=4.0)}
-    settings: dict[Any, Any] = {"client.max_retries": 1} | ({"api.url": url} if url else {})
+    settings: dict[Any, Any] = {"client.max_retries": retries} | ({"api.url": url} if url else {})
     with temporary_settings(settings), get_client(httpx_settings, sync_client=True) as client:
         yield client
 
@@ -67,7 +67,7 @@ class Display:
         )
 
     def __enter__(self) -> "Display":
-        self.client = self.stack.enter_context(prefect_client(timeout=3.0))
+        self.client = self.stack.enter_context(prefect_client(timeout=5.0))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
@@ -148,8 +148,12 @@ class Display:
         self.send(lambda: self.client.create_artifact(artifact))
 
     def check(self) -> None:
-        """Notice a server that was lost since the last call."""
-        self.send(self.client.hello)
+        """Ask a last time whether the server answers: it may have been lost since the last call, or be back."""
+        with prefect_client(timeout=2.5, retries=0) as client:
+            error = client.api_healthcheck()
+        if error and not self.is_lost:
+            warn_of_loss(error)
+        self.is_lost = error is not None
 
     def send(self, request: Callable[[], T]) -> T | None:
         """The answer, or None once the server is lost, which is said once."""
@@ -159,13 +163,15 @@ class Display:
             return request()
         except httpx.TransportError as error:
             self.is_lost = True
-            reason = str(error) or type(error).__name__
-            print(
-                f"warning: lost the Prefect API ({reason}); the pipeline goes on, its display there may be out of date"
-            )
+            warn_of_loss(error)
         except (httpx.HTTPError, PrefectException) as error:
             print(f"warning: Prefect refused a part of the display: {without_password(str(error))}")
         return None
+
+
+def warn_of_loss(error: Exception) -> None:
+    reason = str(error) or type(error).__name__
+    print(f"warning: lost the Prefect API ({reason}); the pipeline goes on, its display there may be out of date")
 
 
 def do_nothing() -> None:

@@ -248,7 +248,7 @@ def main(arguments: list[str]) -> int:
     advice = "; start it with `make ui`, or run `dvc repro` without Prefect"
     if url == "/api":
         return refuse(f"no Prefect API is configured{advice}")
-    with prefect_client(timeout=2.5, url=url) as client:
+    with prefect_client(timeout=2.5, url=url, retries=0) as client:
         if error := client.api_healthcheck():
             return refuse(f"{without_password(url)}: {without_password(str(error))}{advice}")
     try:
