@@ -16,6 +16,7 @@ import httpx
 from prefect import Flow, Task, get_client
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
@@ -50,6 +51,17 @@ def prefect_client(timeout: float, url: str | None = None, retries: int = 1) -> 
         yield client
 
 
+def unfinished(client: SyncPrefectClient, **criteria: Any) -> list[FlowRun]:
+    """The flow runs that have started, have not ended and meet `criteria`, the fields of Prefect's FlowRunFilter."""
+    wanted = FlowRunFilter.model_validate({"state": {"type": {"any_": UNFINISHED}}, **criteria})
+    return client.read_flow_runs(flow_run_filter=wanted)
+
+
+def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> None:
+    for run in unfinished(client, **criteria):
+        client.set_flow_run_state(run.id, state, force=True)
+
+
 class Display:
     """The child flow runs, log lines and artifacts of one pipeline run."""
 
@@ -62,9 +74,8 @@ class Display:
         self.is_lost = False
         self.stack = ExitStack()
         self.client: SyncPrefectClient
-        logging.raiseExceptions = (
-            False  # or Prefect's log handler prints an error for each batch once the server is lost
-        )
+        # or Prefect's log handler prints an error for each batch of lines once the server is lost
+        logging.raiseExceptions = False
 
     def __enter__(self) -> "Display":
         self.client = self.stack.enter_context(prefect_client(timeout=5.0))
@@ -73,7 +84,10 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if kind is not None:
             by_itself = isinstance(error, StageCancelled)
-            self.end_child(Cancelled(message="cancelled" if by_itself else "stopped with the pipeline run above it"))
+            final: State[Any] = Cancelled(
+                message="cancelled" if by_itself else "stopped with the pipeline run above it"
+            )
+            self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
         self.stack.close()
 
     def environment(self) -> dict[str, str]:

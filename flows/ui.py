@@ -13,21 +13,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from flows import dvc, repro
 from stages import files
 
-if TYPE_CHECKING:  # importing prefect takes a second; here it is needed once the server has started
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
-
 HOST = "127.0.0.1"
 LOGS = files.STATE / "logs"
 READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
+OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs that the deployments started
 STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/dvc.py)
 
 
@@ -37,6 +32,11 @@ class Server:
     process: subprocess.Popen[bytes]
     ready_url: str
     log: Path
+
+    @property
+    def api_url(self) -> str:
+        """Of Prefect's server."""
+        return self.ready_url.removesuffix("/health")
 
 
 def main(arguments: list[str]) -> int:
@@ -166,16 +166,18 @@ def cancel_runs(servers: list[Server]) -> None:
     from httpx import HTTPError
     from prefect.states import Cancelling
 
+    from flows.display import prefect_client, unfinished
+
     deadline = time.monotonic() + STOP_WITHIN
     try:
-        with prefect_of(servers[0]) as client:
-            runs = started(client)
+        with prefect_client(timeout=5.0, url=servers[0].api_url) as client:
+            runs = unfinished(client, **OF_DEPLOYMENTS)
             for run in runs:
                 print(f"cancelling {run.name}, which saves what it has", flush=True)
                 client.set_flow_run_state(run.id, Cancelling(message="`make ui` was stopped"), force=True)
             while runs and time.monotonic() < deadline:
                 time.sleep(0.2)
-                runs = started(client)
+                runs = unfinished(client, **OF_DEPLOYMENTS)
     except HTTPError as error:
         print(f"warning: running pipelines may stay displayed as Running ({error})", file=sys.stderr)
 
@@ -183,33 +185,18 @@ def cancel_runs(servers: list[Server]) -> None:
 def mark_orphans_crashed(server: Server) -> None:
     """Show runs of deployments as Crashed that ended when the machine went down, or when all of this was killed."""
     from httpx import HTTPError
-    from prefect.states import Crashed
+    from prefect.states import Crashed, State
 
-    message = "nothing was heard of it again: `make ui` or the machine ended under it"
+    from flows.display import end_runs, prefect_client, unfinished
+
+    gone: State[None] = Crashed(message="nothing was heard of it again: `make ui` or the machine ended under it")
     try:
-        with prefect_of(server) as client:
-            for run in started(client):
-                for orphan in (*started(client, parent_flow_run_id={"any_": [run.id]}), run):
-                    client.set_flow_run_state(orphan.id, Crashed(message=message), force=True)
+        with prefect_client(timeout=5.0, url=server.api_url) as client:
+            if runs := unfinished(client, **OF_DEPLOYMENTS):
+                end_runs(client, gone, parent_flow_run_id={"any_": [run.id for run in runs]})
+            end_runs(client, gone, **OF_DEPLOYMENTS)
     except HTTPError as error:
         raise RuntimeError(f"{server.name} does not answer: {error}; see {server.log}") from error
-
-
-def started(client: "SyncPrefectClient", **criteria: Any) -> "list[FlowRun]":
-    """The flow runs that have started and not ended: those of the deployments, or those that meet `criteria`."""
-    from prefect.client.schemas.filters import FlowRunFilter
-
-    from flows.display import UNFINISHED
-
-    criteria = criteria or {"deployment_id": {"is_null_": False}}
-    wanted = {"state": {"type": {"any_": UNFINISHED}}, **criteria}
-    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted))
-
-
-def prefect_of(server: Server) -> AbstractContextManager["SyncPrefectClient"]:
-    from flows.display import prefect_client
-
-    return prefect_client(timeout=5.0, url=server.ready_url.removesuffix("/health"))
 
 
 def stop_all(servers: list[Server]) -> None:

@@ -585,7 +585,7 @@ def test_a_server_lost_midway_costs_seconds_and_no_result(project: Project, door
         started = time.monotonic()
         output, _ = process.communicate(timeout=150)
     assert process.returncode == 0, output
-    assert "Traceback" not in output, output
+    assert "Traceback" not in output and output.count("lost the Prefect API") == 1, output
     assert time.monotonic() - started < (15 if kind == "killed" else 30), output
     assert "Completed: sign 0.8750 on cpu; 3 ran" in output
 
