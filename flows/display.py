@@ -9,6 +9,9 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import copy_context
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -30,6 +33,7 @@ from stages.urls import without_password
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a run that has started and not ended
 SECONDS_BETWEEN_POLLS = 2.0  # of the child's state, for a cancel in the UI
+SECONDS_TO_FINISH = 15.0  # for what is not sent when DVC has ended
 NOT_RUN = {  # name and message of the state of a stage that DVC did not run
     "skipped": ("Skipped", "unchanged since the last run; DVC skipped it"),
     "restored": ("Cached", "restored from DVC's run-cache, timings included, without running"),
@@ -63,14 +67,20 @@ def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> N
 
 
 class Display:
-    """The child flow runs, log lines and artifacts of one pipeline run."""
+    """The child flow runs, log lines and artifacts of one pipeline run.
+
+    A thread sends them: a slow server then never blocks DVC's output, and a signal interrupts no request.
+    """
 
     def __init__(self, pipeline_run: FlowRun):
         self.pipeline_run = pipeline_run
         self.progress = dvc.Progress()
         self.token = dvc.prepare_environment()
         self.child: FlowRun | None = None
+        self.cancelled_stage = ""
         self.next_poll = 0.0
+        self.todo: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self.thread: Thread
         self.is_lost = False
         self.stack = ExitStack()
         self.client: SyncPrefectClient
@@ -79,9 +89,13 @@ class Display:
 
     def __enter__(self) -> "Display":
         self.client = self.stack.enter_context(prefect_client(timeout=5.0))
+        # the thread needs this context for Prefect's settings and for the logger of the pipeline's run
+        self.thread = Thread(target=copy_context().run, args=(self.work,), daemon=True)
+        self.thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self.finish()
         if kind is not None:
             by_itself = isinstance(error, StageCancelled)
             final: State[Any] = Cancelled(
@@ -97,9 +111,38 @@ class Display:
         own |= {"TANDEM_FLOW_RUN_ID": run_id, "TANDEM_PARENT_FLOW_RUN_ID": run_id}
         return own | {"PYTHONUNBUFFERED": "1"}  # a stage's lines arrive as it prints them
 
+    def work(self) -> None:
+        """Send what there is to send, and look now and then whether somebody has cancelled the stage."""
+        while True:
+            try:
+                request = self.todo.get(timeout=SECONDS_BETWEEN_POLLS)
+            except Empty:
+                self.poll()
+                continue
+            if request is None:
+                return
+            request()
+            self.poll()
+
+    def finish(self) -> None:
+        """Wait until everything is sent."""
+        self.todo.put(None)
+        self.thread.join(SECONDS_TO_FINISH)
+
     def line(self, line: str) -> None:
-        """Show a line of DVC's or of the running stage's output."""
+        """Take a line of DVC's or of the running stage's output."""
         event = self.progress.read(line)
+        self.todo.put(lambda: self.show(line, event))
+
+    def stage_ended(self, state: State[Any]) -> None:
+        self.todo.put(lambda: self.end_child(state))
+
+    def raise_if_cancelled(self) -> None:
+        """Raise StageCancelled where somebody has cancelled the stage's flow run."""
+        if self.cancelled_stage:
+            raise StageCancelled(self.cancelled_stage)
+
+    def show(self, line: str, event: dvc.Event | None) -> None:
         if event:
             self.end_child(self.failed_state() if event.kind == "failed" else Completed())
         first = line.partition(":")[0].lower()
@@ -145,7 +188,6 @@ class Display:
         return (Crashed if failure.killed_by else Failed)(message=failure.message)
 
     def poll(self) -> None:
-        """Raise StageCancelled where somebody has cancelled the stage's flow run."""
         child = self.child
         if child is None or time.monotonic() < self.next_poll:
             return
@@ -153,7 +195,7 @@ class Display:
         # without an answer there is nothing to watch: the server is lost, or somebody has deleted the flow run
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if run else float("inf")
         if run and run.state and (run.state.is_cancelling() or run.state.is_cancelled()):
-            raise StageCancelled(child.name)
+            self.cancelled_stage = child.name
 
     def artifact(self, key: str, kind: str, data: str, description: str) -> None:
         artifact = ArtifactCreate(

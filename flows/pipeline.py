@@ -64,6 +64,7 @@ def pipeline(
     try:
         with one_at_a_time(), Display(run.flow_run) as display:
             result = execute(plan, display)
+            display.finish()
             display.check()
         if display.is_lost:
             leave(result)
@@ -77,13 +78,14 @@ def pipeline(
 def execute(plan: "Plan", display: "Display") -> State:
     for arguments in plan.commands:
         print("dvc " + " ".join(arguments))
-        status = dvc.run(arguments, display.environment(), display.line, display.poll)
+        status = dvc.run(arguments, display.environment(), display.line, display.raise_if_cancelled)
         if status != 0:
             ended = f"dvc {arguments[0]} {dvc.ending(status)}"
-            display.end_child(Crashed(message=ended))
+            display.stage_ended(Crashed(message=ended))
             return Failed(message=str(display.progress.failure(display.token, ended)))
-        display.end_child(Completed())
+        display.stage_ended(Completed())
     results = read_results(plan.experiment)
+    display.finish()
     show_artifacts(results, display)
     return Completed(message=headline(results, display.progress.outcomes))
 
