@@ -28,7 +28,8 @@ Kind = Literal["running", "saved", "skipped", "restored", "failed"]
 NAME = r"'[^']+'"
 PATTERNS: dict[Kind, re.Pattern[str]] = {
     "running": re.compile(rf"^Running stage (?P<stages>{NAME}):"),
-    "saved": re.compile(r"^(?:Generating|Updating) lock file (?P<stages>)"),  # the stage before it has ended
+    # the stage before this line has ended
+    "saved": re.compile(r"^(?:Generating lock file|Updating lock file|Use `dvc push`)(?P<stages>)"),
     "skipped": re.compile(rf"^(?:Stage )?(?P<stages>{NAME}) didn't change, skipping"),
     "restored": re.compile(rf"^Stage (?P<stages>{NAME}) is cached - skipping run, checking out outputs"),
     "failed": re.compile(rf"failed to reproduce(?: stages:)? (?P<stages>{NAME}(?:(?:, | and ){NAME})*)"),

@@ -412,6 +412,7 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
         ("train@sign-auto", "train-sign-auto says hello"),
         ("compare", "compare says hello"),
         ("pipeline", "Running stage 'train@sign-auto':"),
+        ("pipeline", "Use `dvc push` to send your updates to remote storage."),
     ):
         assert lines.count(line) == 1 and line in logs[owner], (line, logs)
     body = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
