@@ -1,10 +1,11 @@
-"""`python -m flows.doctor [--json] [--no-live]`, which is `make doctor`: what is wrong here, and the command that mends it.
+"""`python -m flows.doctor [--json] [--no-live]`, which is `make doctor`: what is wrong here, and how to mend it.
 
-Goes in: the machine and the project as they are. Comes out: one line for everything that is well; for the rest what is wrong, why it
-matters and the fix. Exit status 0 is healthy (warnings allowed), 1 means problems. Nothing is changed.
+Goes in: the machine and the project as they are. Comes out: one line for everything that is well; for the rest what is
+wrong, why it matters and the fix. Exit status 0 is healthy (warnings allowed), 1 means problems. It changes nothing.
 
-It is for broken environments too: it imports only the standard library, every check runs by itself with a time limit, and what may crash
-(the GPU's driver, torch) is asked in a process of its own, stages/diagnosis/livecheck.py. Any Python 3.11 will do, without packages too.
+It works in broken environments: it imports only the standard library, each check runs by itself with a time limit, and
+what may crash (the GPU's driver, torch) runs in a process of its own, stages/diagnosis/livecheck.py. Any Python 3.11
+will do, even without packages.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from stages.diagnosis.livecheck import REINSTALL, RESTART, Finding, process_name, without_user
+from stages.diagnosis.livecheck import REINSTALL, RESTART, Finding, process_name
+from stages.urls import without_password
 
 ROOT = Path(__file__).resolve().parents[1]
 OLDEST_PYTHON = (3, 11)
@@ -76,7 +78,7 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
         try:
             found.extend(check())
         except Exception as error:
-            what = f"this check failed: {type(error).__name__}: {without_user(str(error))}"
+            what = f"this check failed: {type(error).__name__}: {without_password(str(error))}"
             why, fix = "what it looks at may be damaged or missing", "see the message; git status shows altered files"
             found.append(Finding(check.__name__, "problem", what, why, fix))
 
@@ -243,7 +245,7 @@ def memory() -> Iterator[Finding]:
 
 
 def folders() -> dict[Path, str]:
-    """Where this project writes, by the name a person knows it by: each folder, or the nearest one above it that is there."""
+    """Where this project writes, and the name a person knows it by: each folder, or the nearest existing one above."""
     from configparser import ConfigParser, Error
 
     from stages.files import HOME, MLRUNS, STATE
@@ -270,7 +272,8 @@ def disk() -> Iterator[Finding]:
         status = "problem" if free < GIB or no_inodes else "warning" if free < 5 * GIB else "ok"
         what = f"{free / GIB:.1f} GiB free{', and no inodes,' if no_inodes else ''} for {', '.join(members.values())}"
         why = "a checkpoint, or DVC's copy of a result, may not fit"
-        fix = "du -xh . | sort -h | tail; dvc gc --workspace --all-commits --all-experiments drops results that nothing names"
+        collect = "dvc gc --workspace --all-commits --all-experiments"
+        fix = f"du -xh . | sort -h | tail; {collect} drops results that nothing names"
         yield Finding("disk", status, what, why, fix)
 
 
@@ -434,10 +437,8 @@ def history() -> Iterator[Finding]:
 
 def servers() -> Iterator[Finding]:
     """The servers that the environment names. User names and passwords in addresses are not shown."""
-    from flows.prefect_api import ApiError, PrefectApi, configured
-
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-    shown = f"MLFLOW_TRACKING_URI {without_user(uri).partition('?')[0]}"
+    shown = f"MLFLOW_TRACKING_URI {without_password(uri).partition('?')[0]}"
     if uri.startswith("http") and (wrong := unreachable(uri)):
         why = "trainings go on, and keep their records in .tandem/journals until these can be sent"
         fix = "start that server, or: unset MLFLOW_TRACKING_URI; then: python -m stages.records.uploader sync"
@@ -448,31 +449,34 @@ def servers() -> Iterator[Finding]:
         )
     elif uri:
         yield Finding("servers", "ok", f"{shown}{' answers' if uri.startswith('http') else ''}")
-    settings = configured()
-    if os.environ.get("TANDEM_PREFECT") == "off" or not settings:
-        yield Finding("servers", "ok", "no Prefect server is set, so stages run plainly")
-        return
-    shown = f"PREFECT_API_URL {without_user(settings['PREFECT_API_URL'])}"
-    try:
-        PrefectApi(settings).check(2.0)
+    url = os.environ.get("PREFECT_API_URL", "")
+    shown = f"PREFECT_API_URL {without_password(url).partition('?')[0]}"
+    if not url:
+        yield Finding(
+            "servers", "ok", "PREFECT_API_URL is not set; python -m flows.pipeline takes the server of make ui"
+        )
+    elif wrong := unreachable(url):
+        why, fix = (
+            "python -m flows.pipeline fails at its start (dvc repro does not need it)",
+            "unset PREFECT_API_URL, or: make ui",
+        )
+        yield Finding("servers", "problem", f"{shown} does not answer: {wrong}", why, fix)
+    else:
         yield Finding("servers", "ok", f"{shown} answers")
-    except (ApiError, ValueError) as error:
-        why, fix = "every stage fails at its start", "make ui, or go on without: export TANDEM_PREFECT=off"
-        yield Finding("servers", "problem", f"{shown} does not answer: {without_user(str(error))}", why, fix)
 
 
 def unreachable(url: str) -> str:
-    """Why an MLflow server does not answer within 2 s; empty where it does, or asks for a password."""
+    """Why an MLflow server or Prefect API does not answer within 2 s; empty where it does, or asks for a password."""
     from urllib.error import HTTPError
     from urllib.request import urlopen
 
     try:
-        with urlopen(f"{without_user(url).partition('?')[0].rstrip('/')}/health", timeout=2):
+        with urlopen(f"{without_password(url).partition('?')[0].rstrip('/')}/health", timeout=2):
             return ""
     except HTTPError as error:
-        return "" if error.code in (401, 403) else f"/health answered {error.code}, so this may be no MLflow"
+        return "" if error.code in (401, 403) else f"/health answered {error.code}, so this may be another server"
     except (OSError, ValueError) as error:
-        return without_user(str(getattr(error, "reason", error)))
+        return without_password(str(getattr(error, "reason", error)))
 
 
 def leftovers() -> Iterator[Finding]:
@@ -488,7 +492,8 @@ def leftovers() -> Iterator[Finding]:
         what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.records.uploader sync"
         yield Finding("leftovers", "warning", what, "these trainings are not in MLflow yet", fix)
     if UI_STATE.exists() and not is_ui(process := ui_process()):
-        what = f".tandem/ui.json is left from a make ui that was killed{f'; its process is now {process}' if process else ''}"
+        now = f"; its process is now {process}" if process else ""
+        what = f".tandem/ui.json is left from a make ui that was killed{now}"
         why = "make ui takes itself for running, and refuses to start" if process else "nothing is lost"
         yield Finding("leftovers", "problem" if process else "warning", what, why, "rm .tandem/ui.json")
     sizes = [path.stat().st_size for path in (STATE / "checkpoints").rglob("*.pt")]

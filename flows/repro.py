@@ -1,6 +1,7 @@
-"""`python -m flows.repro [arguments of dvc repro]`, which is `make repro`: dvc repro, then what it did and what came out.
+"""`python -m flows.repro [arguments of dvc repro]`, which is `make repro`: dvc repro, then a summary.
 
-DVC runs in this process, so a stage's output reaches the terminal as it does under `dvc repro`. The exit status is DVC's.
+The summary says what ran and what came out. DVC runs in this process, so a stage's output reaches the terminal as it
+does under `dvc repro`. The exit status is DVC's.
 """
 
 import json
@@ -12,84 +13,58 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows.dvc_log import Event, Kind, killer, outcomes, parse
+from flows import dvc
 from stages import files
 
-LAST_ERROR = files.STATE / "last_error.json"
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 
 
-class EventLog(logging.Handler):
-    """Collects what DVC's own log says of each stage."""
+class LogHandler(logging.Handler):
+    """Hands the records of DVC's log to `progress`, as the lines that DVC prints."""
 
-    def __init__(self) -> None:
+    def __init__(self, progress: dvc.Progress) -> None:
         super().__init__(logging.INFO)
-        self.events: list[Event] = []
-        self.error = ""
+        self.progress = progress
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         while error:
-            text, error = f"{text}: {error}", error.__cause__
-        if event := parse(text):
-            self.events.append(event)
-        if record.levelno >= logging.ERROR:
-            self.error = text.strip(": ")
+            text, error = f"{text}: {error}".strip(": "), error.__cause__
+        self.progress.read(f"ERROR: {text}" if record.levelno >= logging.ERROR else text)
 
 
 def main(arguments: list[str]) -> int:
     os.chdir(files.ROOT)
-    token = prepare_environment()
+    token = dvc.prepare_environment()
     started = time.monotonic()
 
-    from dvc.cli import main as dvc  # sets up its loggers
+    from dvc.cli import main as run_dvc  # sets up its loggers
 
-    log = EventLog()
-    logging.getLogger("dvc").addHandler(log)
-    status: int = dvc(["repro", *arguments])
+    progress = dvc.Progress()
+    logging.getLogger("dvc").addHandler(LogHandler(progress))
+    status: int = run_dvc(["repro", *arguments])
     sys.stdout.flush()
     asked_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
     if not asked_for_less:
-        for line in summary(log, token, status, time.monotonic() - started):
+        for line in summary(progress, token, status, time.monotonic() - started):
             print(line)
     return status
 
 
-def prepare_environment() -> str:
-    """What every stage under this process inherits. Returns the token that marks this run's errors."""
-    token = os.urandom(6).hex()
-    binaries = str(Path(sys.executable).parent)  # dvc.yaml says `python`, and means this one
-    os.environ["PATH"] = os.pathsep.join([binaries, os.environ.get("PATH", os.defpath)])
-    os.environ["TANDEM_RUN"] = token
-    os.environ["DVC_NO_ANALYTICS"] = "true"
-    for name in ("DVC_ROOT", "DVC_STAGE"):  # of a stage that calls this
-        os.environ.pop(name, None)
-    return token
-
-
-def summary(log: EventLog, token: str, status: int, seconds: float) -> list[str]:
-    stages = outcomes(log.events)
+def summary(progress: dvc.Progress, token: str, status: int, seconds: float) -> list[str]:
+    stages = progress.outcomes
     lines = ["", f"Tandem: {'finished' if status == 0 else 'failed'} after {seconds:.1f} s"]
     for title, kind in (("ran", "running"), ("restored", "restored"), ("unchanged", "skipped"), ("failed", "failed")):
         if names := [name for name, outcome in stages.items() if outcome == kind]:
             lines.append(f"  {title:<10} {', '.join(names)}")
     if status != 0:
-        return [*lines, f"  {'reason':<10} {last_error(token) or killer(log.error) or log.error}"]
+        return [*lines, f"  {'reason':<10} {progress.failure(token, f'dvc ended with exit status {status}')}"]
     lines += ["", *results_lines(files.results_dir() / "compare.json", stages), "", *next_lines()]
     return lines
 
 
-def last_error(token: str) -> str | None:
-    """What the stage that failed in the run `token` said: `train@sign-auto: ...`."""
-    try:
-        entry = json.loads(LAST_ERROR.read_text(encoding="utf-8"))
-        return f"{entry['stage']}: {entry['message']}" if entry["run"] == token else None
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def results_lines(path: Path, stages: dict[str, Kind]) -> list[str]:
+def results_lines(path: Path, stages: dict[str, dvc.Kind]) -> list[str]:
     """Score, epoch time and device of every training, and whether its times were measured in this run."""
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]

@@ -1,4 +1,4 @@
-"""`python -m flows.serve`: the deployments of the pipeline on the Prefect API in use, until stopped. `make ui` starts it.
+"""`python -m flows.serve`: the pipeline's deployments on the Prefect API in use, until stopped. `make ui` starts it.
 
 `on-demand` runs when somebody starts it, `nightly` at 02:00 local time. One run at a time: the others wait their turn.
 """

@@ -2,19 +2,16 @@
 
 Goes in: the stage's name and the item of the matrix it works on. Comes out: what `stages/<stage>.py` writes, and the
 exit status: 0, 1 (failed; the reason on stderr and in `.tandem/last_error.json`, because DVC turns every failure into
-exit 255) or 130 (Ctrl+C).
+exit 255) or 130 (Ctrl+C). The stage ends when dvc ends.
 
-Where a Prefect API is configured, or a pipeline run started this one, the stage is a Prefect flow run too
-(flows/report.py); `TANDEM_PREFECT=off` never touches Prefect. `hardware` runs on every `dvc repro`, so this
-module imports next to nothing.
+It knows no Prefect: flows/pipeline.py shows the stages there. `hardware` runs on every `dvc repro`, so this module
+imports next to nothing.
 """
 
 import os
 import sys
 
-from flows import prefect_api
-
-# what each stage is called with; these are also the parameters its Prefect flow run shows
+# what each stage is called with; also the parameters of its Prefect flow run
 STAGES = {
     "hardware": (),
     "preprocess": ("workload",),
@@ -36,17 +33,9 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    name = full_name(stage, item)
     if "DVC_STAGE" in os.environ:
         die_with_dvc()
-    if os.environ.get("TANDEM_PREFECT") != "off" and (api := prefect_api.configured()):
-        from flows import report
-
-        status = report.supervise(stage, name, dict(zip(STAGES[stage], item, strict=True)), api)
-        if status is not None:
-            return status
-        # None: this is the forked child, which runs the stage
-    return run(stage, item, name)
+    return run(stage, item, full_name(stage, item))
 
 
 def parse(argv: list[str]) -> tuple[str, list[str]]:
@@ -84,7 +73,7 @@ def run(stage: str, item: list[str], name: str) -> int:
     except KeyboardInterrupt:
         return fail(name, "interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails again at exit
         return fail(name, "the reader of its output went away; log to a file and follow that file")
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("stages", "flows"):
@@ -94,7 +83,7 @@ def run(stage: str, item: list[str], name: str) -> int:
         return fail(name, describe(error))
     except ValueError as error:
         return fail(name, str(error))
-    except Exception as error:  # anything else is a mistake in the code, and wants its traceback
+    except Exception as error:  # a mistake in the code, whose traceback is needed
         return fail_with_traceback(name, error)
 
 
@@ -137,7 +126,7 @@ def describe(error: OSError) -> str:
 
 
 def record_error(name: str, message: str) -> None:
-    """Leave the reason where `flows.repro` and `flows.pipeline` find it. Never raises: the stage has failed already."""
+    """Leave the reason where flows/dvc.py finds it. Never raises: the stage has failed already."""
     import json
     import time
 
@@ -146,7 +135,6 @@ def record_error(name: str, message: str) -> None:
         "message": message,
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "run": os.environ.get("TANDEM_RUN"),  # which repro or pipeline run it belongs to: nobody reports an old error
-        "pid": os.getpid(),
     }
     try:
         os.makedirs(os.path.dirname(LAST_ERROR), exist_ok=True)

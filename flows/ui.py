@@ -1,6 +1,6 @@
 """`python -m flows.ui`, which is `make ui`: Prefect's server, MLflow's server and the deployments, until Ctrl+C.
 
-All of it listens on this machine only. State and logs lie in `.tandem/` and `mlruns/`; nothing in the user's home changes.
+They listen on this machine only. State and logs are in `.tandem/` and `mlruns/`; nothing in the user's home changes.
 """
 
 import argparse
@@ -15,24 +15,15 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from flows import repro
-from flows.prefect_api import UNFINISHED, ApiError, PrefectApi, state
+from flows import dvc, repro
 from stages import files
 
 HOST = "127.0.0.1"
 LOGS = files.STATE / "logs"
 READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
-STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/pipeline.py)
-# Runs a module that ends when this process ends, even by kill -9.
-BOUND = """
-import runpy, sys
-from flows.stage import die_with
-die_with(int(sys.argv[1]))
-sys.argv = sys.argv[2:]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
+OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs that the deployments started
+STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/dvc.py)
 
 
 @dataclass(frozen=True)
@@ -41,6 +32,11 @@ class Server:
     process: subprocess.Popen[bytes]
     ready_url: str
     log: Path
+
+    @property
+    def api_url(self) -> str:
+        """Of Prefect's server."""
+        return self.ready_url.removesuffix("/health")
 
 
 def main(arguments: list[str]) -> int:
@@ -60,7 +56,7 @@ def main(arguments: list[str]) -> int:
             time.sleep(0.5)
         dead = next(server for server in servers if server.process.poll() is not None)
         raise RuntimeError(f"{dead.name} ended with exit status {dead.process.returncode}; see {dead.log}")
-    except (RuntimeError, ApiError) as error:
+    except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -112,7 +108,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
     servers.append(start("MLflow's server", command, environment, f"{mlflow}/health"))
     wait_until_ready(servers[0])
-    mark_orphans_crashed(api_of(servers))
+    mark_orphans_crashed(servers[0])
     deployment = f"{prefect}/api/deployments/name/pipeline/nightly"
     servers.append(start("the deployments (flows.serve)", ["flows.serve"], environment, deployment))
     for server in servers[1:]:
@@ -125,18 +121,9 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
 
 
 def start(name: str, command: list[str], environment: dict[str, str], ready_url: str) -> Server:
-    log = LOGS / f"{name.split()[-1].strip('()') if 'flows' in name else name.split(chr(39))[0].lower()}.log"
+    log = LOGS / f"{command[0]}.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-c", BOUND, str(os.getpid()), *command],
-            cwd=files.ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
-    return Server(name, process, ready_url, log)
+        return Server(name, dvc.start(command, environment, file), ready_url, log)
 
 
 def free_port(name: str, port: int) -> int:
@@ -170,58 +157,52 @@ def wait_until_ready(server: Server) -> None:
 
 
 def cancel_runs(servers: list[Server]) -> None:
-    """Cancel what the deployments run, as the UI would: the training saves a checkpoint and every run says how it ended.
+    """Cancel what the deployments run, as the UI would, so that a training saves a checkpoint.
 
-    A deployment that is only terminated leaves its run and the stages below Running for ever.
+    A deployment that is only terminated leaves its run and the stages below it Running for ever.
     """
     if any(server.process.poll() is not None for server in servers) or len(servers) < 3:
         return
-    api = api_of(servers)
+    from httpx import HTTPError
+    from prefect.states import Cancelling
+
+    from flows.display import prefect_client, unfinished
+
     deadline = time.monotonic() + STOP_WITHIN
     try:
-        runs = started(api)
-        for run in runs:
-            print(f"cancelling {run['name']}, which saves what it has", flush=True)
-            api.set_state(run["id"], state("CANCELLING", "`make ui` was stopped"))
-        while runs and time.monotonic() < deadline:
-            time.sleep(0.2)
-            runs = started(api)
-    except ApiError as error:
+        with prefect_client(timeout=5.0, url=servers[0].api_url) as client:
+            runs = unfinished(client, **OF_DEPLOYMENTS)
+            for run in runs:
+                print(f"cancelling {run.name}, which saves what it has", flush=True)
+                client.set_flow_run_state(run.id, Cancelling(message="`make ui` was stopped"), force=True)
+            while runs and time.monotonic() < deadline:
+                time.sleep(0.2)
+                runs = unfinished(client, **OF_DEPLOYMENTS)
+    except HTTPError as error:
         print(f"warning: running pipelines may stay displayed as Running ({error})", file=sys.stderr)
 
 
-def mark_orphans_crashed(api: PrefectApi) -> None:
-    """What the deployments ran when the machine went down, or all of this was killed, runs no more."""
-    gone = state("CRASHED", "nothing was heard of it again: `make ui` or the machine ended under it")
-    for run in started(api):
-        for run_id in (*api.children(run["id"], UNFINISHED), run["id"]):
-            api.set_state(run_id, gone)
+def mark_orphans_crashed(server: Server) -> None:
+    """Show runs of deployments as Crashed that ended when the machine went down, or when all of this was killed."""
+    from httpx import HTTPError
+    from prefect.states import Crashed, State
 
+    from flows.display import end_runs, prefect_client, unfinished
 
-def started(api: PrefectApi) -> list[dict[str, Any]]:
-    """The deployments' flow runs that have started and not ended."""
-    wanted = {"deployment_id": {"is_null_": False}, "state": {"type": {"any_": UNFINISHED}}}
-    runs: list[dict[str, Any]] = api.call("POST", "/flow_runs/filter", {"flow_runs": wanted}, 5.0)
-    return runs
-
-
-def api_of(servers: list[Server]) -> PrefectApi:
-    return PrefectApi({"PREFECT_API_URL": servers[0].ready_url.removesuffix("/health")})
+    gone: State[None] = Crashed(message="nothing was heard of it again: `make ui` or the machine ended under it")
+    try:
+        with prefect_client(timeout=5.0, url=server.api_url) as client:
+            if runs := unfinished(client, **OF_DEPLOYMENTS):
+                end_runs(client, gone, parent_flow_run_id={"any_": [run.id for run in runs]})
+            end_runs(client, gone, **OF_DEPLOYMENTS)
+    except HTTPError as error:
+        raise RuntimeError(f"{server.name} does not answer: {error}; see {server.log}") from error
 
 
 def stop_all(servers: list[Server]) -> None:
     """The deployments first, then the servers they report to."""
     for server in reversed(servers):
-        for number, patience in ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)):
-            try:
-                os.killpg(server.process.pid, number)
-                deadline = time.monotonic() + patience
-                while time.monotonic() < deadline:
-                    server.process.poll()
-                    os.killpg(server.process.pid, 0)
-                    time.sleep(0.05)
-            except ProcessLookupError:  # nothing is left of it
-                break
+        dvc.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def environment(**extra: str) -> dict[str, str]:
         for who in ("AUTHOR", "COMMITTER")
         for what in ("NAME", "EMAIL")
     }
-    return {**kept, "TANDEM_PREFECT": "off", **git, **extra}
+    return {**kept, **git, **extra}
 
 
 def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:

@@ -252,7 +252,7 @@ def test_servers_that_do_not_answer_and_no_password_is_shown(project: Path):
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
         secret = f"http://me:top@secret@{address}"
-        extra = {"MLFLOW_TRACKING_URI": secret, "PREFECT_API_URL": f"{secret}/api", "TANDEM_PREFECT": ""}
+        extra = {"MLFLOW_TRACKING_URI": secret, "PREFECT_API_URL": f"{secret}/api"}
         done = run(project, "--no-live", **extra)
     assert done.returncode == 1 and "secret" not in done.stdout + done.stderr
     assert f"warning  servers    MLFLOW_TRACKING_URI http://{address} does not answer: " in done.stdout

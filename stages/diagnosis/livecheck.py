@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stages.urls import without_password
+
 if TYPE_CHECKING:
     from torch import device as Device
 
@@ -110,12 +112,7 @@ def process_name(pid: int) -> str:
         words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
         return "which /proc does not show"
-    return without_user(" ".join([os.path.basename(words[0]), *words[1:3]]).strip())
-
-
-def without_user(text: str) -> str:
-    """`text` with user names and passwords cut out of addresses."""
-    return re.sub(r"//.*@", "//", text)
+    return without_password(" ".join([os.path.basename(words[0]), *words[1:3]]).strip())
 
 
 def driver_findings(facts: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[Finding]:
