@@ -95,8 +95,7 @@ def run_on_cpu(stage: str, item: list[str], actions: list[str]) -> None:
     import json
 
     print(f"{full_name(stage, item)} starts again on the CPU, from its checkpoint if it has one", flush=True)
-    # The Prefect flow run that this process belongs to goes on.
-    environment = {**os.environ, "TANDEM_CPU_FALLBACK": json.dumps(actions), "TANDEM_PREFECT": "off"}
+    environment = {**os.environ, "TANDEM_CPU_FALLBACK": json.dumps(actions)}
     os.execve(sys.executable, [sys.executable, "-m", "flows.stage", stage, *item], environment)
 
 
