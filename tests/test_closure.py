@@ -83,7 +83,10 @@ DETECT = {"train@rally", "evaluate@rally"}
         pytest.param("flows/pipeline.py", lambda text: text + "\nX = 1\n", set(), id="a flow"),
         pytest.param("stages/params/checks.py", lambda text: text + "\nX = 1\n", set(), id="a check of params.yaml"),
         pytest.param(
-            "stages/training/device.py", replace("update the driver, or", "renew the driver, or"), set(), id="a refusal's words"
+            "stages/training/device.py",
+            replace("update the driver, or", "renew the driver, or"),
+            set(),
+            id="a refusal's words",
         ),
         pytest.param("stages/training/loop.py", lambda text: text + "\n# A remark.\n", set(), id="a comment"),
         pytest.param("stages/training/loop.py", replace('"""One epoch', '"""An epoch'), set(), id="a docstring"),
