@@ -28,7 +28,7 @@ class Evaluation:
     scores: list[dict[str, Any]]  # the scores in detail: a row per class, or per step ahead
     confusion: list[tuple[str, str]]  # (actual, predicted), a pair per counted case
     predictions: list[dict[str, Any]]  # a row per prediction
-    picture: dict[str, Any]  # what the task's picture shows: arguments of its function in stages/figures/results.py
+    picture: dict[str, Any]  # what the task's picture shows: arguments of `draw` in stages/figures/<task>.py
 
 
 class Task(Protocol):
