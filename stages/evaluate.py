@@ -73,7 +73,7 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
     device, task = job.open_device(), job.task
     split = job.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
-    if job.earlier_actions:
+    if job.is_on_fallback:
         oom.actions += job.earlier_actions
         oom.say("the evaluation is done on the CPU")
     with translate_oom(oom):

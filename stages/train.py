@@ -58,10 +58,10 @@ def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | N
     """Returns None; or, where the stage has to run again on the CPU, what was done about memory before."""
     status: str | None = "FAILED"
     try:
-        job, inputs = Job.of(workload, device), read_inputs(workload, device)
-        checkpoint = Checkpoint.of(workload, device, inputs)
+        job, checkpoint = Job.of(workload, device), Checkpoint.of(workload, device, read_inputs(workload, device))
         with checkpoint.locked(), Interruption() as interruption:
-            token = train(job, inputs, checkpoint, journal, interruption)
+            job, saved = resume(job, checkpoint)
+            train(job, saved, checkpoint, journal, interruption)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -73,17 +73,17 @@ def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | N
         return error.actions
     finally:
         known = journal.end(status)
-    files.write_json(job.folder / "tracking.json", {"token": token, "experiment": workload, **known})
+    run = {"token": saved["record"]["token"], "experiment": workload, **known}
+    files.write_json(job.folder / "tracking.json", run)
     checkpoint.path.unlink(missing_ok=True)
     return None
 
 
 def train(
-    job: Job, inputs: dict[str, Any], checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
-) -> str:
-    """Train to the end, from the checkpoint if there is one, and write the results. Returns the MLflow run's token."""
-    job, saved, record = resume(job, checkpoint)
-    trainer = open_trainer(job, saved)
+    job: Job, saved: dict[str, Any], checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
+) -> None:
+    """Train from where `saved` is to the end, and write the results."""
+    trainer, record = open_trainer(job, saved), Record(**saved["record"])
     with translate_oom(trainer.oom):
         if not trainer.epochs_done:
             choose_precision(job, trainer)
@@ -95,26 +95,26 @@ def train(
             keep(job, trainer, record, epoch)
             journal.metrics(epoch_metrics(epoch, len(trainer.train_split), job.task.score_name), step=epoch.number)
             saver.save_if_due(interruption)
-        refuse_changed_inputs(job, inputs, saver)
-        write_results(job, trainer, record, inputs, journal)
-    return record.token
+        refuse_changed_inputs(job, saver)
+        write_results(job, trainer, record, checkpoint.belongs_to, journal)
 
 
-def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any] | None, Record]:
-    """The job, its checkpoint, or None where the training starts at its first epoch, and the record so far.
+def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
+    """The job and its checkpoint, whose trainer is None where no epoch is saved.
 
     A training that the CPU took over goes on there.
     """
     saved, message = checkpoint.load(torch.device("cpu"))
-    record = Record(**saved["record"]) if saved else Record(tracking.new_token())
     if saved and saved["trainer"]:
         print(f"{message}, epoch {saved['trainer']['epochs_done']} of {job.settings.epochs}", flush=True)
-        return (replace(job, kind="cpu") if saved["kind"] == "cpu" else job), saved, record
-    if message and not saved:
-        print(message, flush=True)
-    if job.may_finish_on_cpu:  # where the first epoch fails, the CPU goes on in the same MLflow run
-        checkpoint.save({"kind": job.kind, "trainer": None, "oom": None, "record": vars(record)})
-    return job, None, record
+        return (replace(job, kind="cpu") if saved["kind"] == "cpu" else job), saved
+    if saved is None:
+        if message:
+            print(message, flush=True)
+        saved = {"kind": job.kind, "trainer": None, "oom": None, "record": vars(Record(tracking.new_token()))}
+        if job.may_finish_on_cpu:  # where the first epoch fails, the CPU goes on in the same MLflow run
+            checkpoint.save(saved)
+    return job, saved
 
 
 def choose_precision(job: Job, trainer: Trainer) -> None:
@@ -214,10 +214,10 @@ def read_inputs(workload: str, device: str) -> dict[str, Any]:
     }
 
 
-def refuse_changed_inputs(job: Job, inputs: dict[str, Any], saver: Saver) -> None:
+def refuse_changed_inputs(job: Job, saver: Saver) -> None:
     """Raises ValueError where an input changed: DVC would record the result under the new one (treeverse/dvc#11058)."""
     now = read_inputs(job.workload, job.device)
-    changed = [name for name in now if now[name] != inputs[name]]
+    changed = [name for name in now if now[name] != saver.checkpoint.belongs_to[name]]
     if changed:
         saver.save()
         raise ValueError(

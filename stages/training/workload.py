@@ -140,7 +140,7 @@ def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: 
     return Trainer(models.build(settings.model, shape).to(train.device), train, val, settings, task)
 
 
-def open_trainer(job: Job, saved: dict[str, Any] | None) -> Trainer:
+def open_trainer(job: Job, saved: dict[str, Any]) -> Trainer:
     """The training of `job`: from its start, or where the checkpoint `saved` is; its data held as `job` says.
 
     A checkpoint of another kind of device is where the CPU takes over. The CPU has other memory, so that it starts with
@@ -151,15 +151,15 @@ def open_trainer(job: Job, saved: dict[str, Any] | None) -> Trainer:
         residency = job.residency(device)
         train, val = (job.open_split(name, device) for name in ("train", "val"))
         trainer = make_trainer(train, val, job.settings, job.shape, job.task)
-        trainer.oom.actions += job.earlier_actions
-        if saved and saved["kind"] == job.kind:
+        if saved["kind"] != job.kind:
+            if saved["trainer"]:
+                trainer.restore(state_for_cpu(saved["trainer"]))
+            trainer.oom.actions += job.earlier_actions
+            trainer.oom.say(f"the training goes on on the CPU, from the start of epoch {trainer.epochs_done + 1}")
+        elif saved["trainer"]:
             trainer.restore(saved["trainer"])
             trainer.oom.restore(saved["oom"])
             residency = "host" if saved["oom"]["streams"] else residency
-        elif saved:
-            trainer.restore(state_for_cpu(saved["trainer"]))
-        if job.earlier_actions:
-            trainer.oom.say(f"the training goes on on the CPU, from the start of epoch {trainer.epochs_done + 1}")
         if residency == "device":
             trainer.oom.make_resident()
     return trainer
