@@ -39,9 +39,19 @@ from stages.training.device import open_device
 from stages.training.memory import OomPolicy, OutOfMemory, free_cache, is_out_of_memory
 from stages.training.step import Step
 from stages.training.trainer import Epoch, Trainer
-from tests.conftest import ROOT, TINY, environment, make_project, make_table, settle, stage
-from tests.test_report import make_row, make_run
-from tests.test_training import SETTINGS, finish, fit_on, identity
+from tests.conftest import (
+    ROOT,
+    SETTINGS,
+    TINY,
+    environment,
+    finish,
+    new_trainer,
+    identity,
+    make_project,
+    make_table,
+    settle,
+    stage,
+)
 
 LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
 FREED = "freed what the allocators keep"
@@ -624,37 +634,6 @@ def test_epochs_on_another_device_count_for_nothing_but_the_whole():
     assert at_once["num_epochs_measured"] == 0 and at_once["train_seconds"] == 60
 
 
-def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
-    """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
-    from flows.repro import results_lines
-    from stages.comparing.verdict import verdict
-    from stages.figures import comparison, overview, report, training
-
-    more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "summary_lines": {}}
-    untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}
-    gpu = {**make_row(device="cuda"), **more, **untimed}
-    cpu = {**make_row(), **more, "finished_on": "cpu", "epochs": [1.0, 2.0]}
-    message = verdict([cpu, gpu])
-    assert (
-        message == "sign: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
-    )
-    relieved = {**make_row(device="cuda"), **more, "epochs": [1.0, 2.0], "out_of_memory": ["smaller parts"]}
-    assert verdict([cpu, relieved]).endswith("because memory ran out while training on cuda.")
-    lines = comparison.markdown([cpu, gpu], [message]).splitlines()
-    assert "| 0.250 | 1,564 |" in lines[2] and "| none | none |" in lines[3]
-    report.write_report(tmp_path / "report.html", [cpu, gpu], [message], {})
-    assert (tmp_path / "report.html").read_text(encoding="utf-8").count(">none<") == 2
-    (tmp_path / "compare.json").write_text(json.dumps({"rows": [cpu, gpu]}))
-    assert " none " in results_lines(tmp_path / "compare.json", {})[2]
-    labels = [text.get_text() for axes in overview.summary([cpu, gpu]).axes for text in axes.texts]
-    assert labels.count("none") == 1
-
-    run = make_run("cuda", 10)
-    run["timings"] = [{**row, "is_elsewhere": float(row["epoch"] > 6)} for row in run["timings"]]
-    titles = [axes.get_title() for axes in training.page("sign", [run]).axes]
-    assert any("(5 epochs), 5 of warm-up or on the CPU in grey" in title for title in titles), titles
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # A GPU
 
@@ -792,11 +771,11 @@ def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: boo
 def test_a_gpus_training_goes_on_from_a_state_on_the_cpu_on_either_device(tmp_path: Path):
     """A captured step keeps its rate in a tensor on the device, which an eager one on the CPU does not."""
     settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), step="graph")
-    whole, losses = finish(fit_on("cuda", "device", tmp_path, settings))
+    whole, losses = finish(new_trainer("cuda", "device", tmp_path, settings))
     for device in ("cuda", "cpu"):
-        begun = fit_on("cuda", "device", tmp_path, settings)
+        begun = new_trainer("cuda", "device", tmp_path, settings)
         begun.epoch(), begun.epoch()
-        trainer = fit_on(device, "device", tmp_path, settings)
+        trainer = new_trainer(device, "device", tmp_path, settings)
         trainer.restore(on_cpu(begun.state()))
         weights, last_losses = finish(trainer)
         assert last_losses == pytest.approx(losses[2:], rel=1e-3)

@@ -3,6 +3,7 @@
 import base64
 import functools
 import io
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -349,3 +350,34 @@ def test_the_same_input_gives_the_same_report(tmp_path: Path):
     for name in ("first", "second"):
         report.write_report(tmp_path / name, [make_row()], ["verdict"], {"sign": []})
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
+    """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
+    from flows.repro import results_lines
+    from stages.comparing.verdict import verdict
+    from stages.figures import comparison, overview, report, training
+
+    more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "summary_lines": {}}
+    untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}
+    gpu = {**make_row(device="cuda"), **more, **untimed}
+    cpu = {**make_row(), **more, "finished_on": "cpu", "epochs": [1.0, 2.0]}
+    message = verdict([cpu, gpu])
+    assert (
+        message == "sign: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
+    )
+    relieved = {**make_row(device="cuda"), **more, "epochs": [1.0, 2.0], "out_of_memory": ["smaller parts"]}
+    assert verdict([cpu, relieved]).endswith("because memory ran out while training on cuda.")
+    lines = comparison.markdown([cpu, gpu], [message]).splitlines()
+    assert "| 0.250 | 1,564 |" in lines[2] and "| none | none |" in lines[3]
+    report.write_report(tmp_path / "report.html", [cpu, gpu], [message], {})
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").count(">none<") == 2
+    (tmp_path / "compare.json").write_text(json.dumps({"rows": [cpu, gpu]}))
+    assert " none " in results_lines(tmp_path / "compare.json", {})[2]
+    labels = [text.get_text() for axes in overview.summary([cpu, gpu]).axes for text in axes.texts]
+    assert labels.count("none") == 1
+
+    run = make_run("cuda", 10)
+    run["timings"] = [{**row, "is_elsewhere": float(row["epoch"] > 6)} for row in run["timings"]]
+    titles = [axes.get_title() for axes in training.page("sign", [run]).axes]
+    assert any("(5 epochs), 5 of warm-up or on the CPU in grey" in title for title in titles), titles

@@ -11,60 +11,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
-from stages import models
 from stages.data.packed import ALIGNMENT_BYTES, pack
 from stages.machine.regions import measure
-from stages.params.schema import GRU, Augment, Train
 from stages.preload import checksum, measure_load
 from stages.records.checkpoint import Checkpoint
-from stages.tasks import classify
 from stages.training.batches import Split, load_split, sequential_indices, shuffled
 from stages.training.device import open_device
-from stages.training.trainer import Trainer
 from stages.training.workload import choose_residency
+from tests.conftest import SETTINGS, finish, new_trainer, identity, tensors
 
-SETTINGS = Train(
-    model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
-    augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
-    seed=0, epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
-    on_out_of_memory="stop", step="eager", probe=False,
-    learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
-    label_smoothing=0.1, threads=1, deterministic=True,
-)  # fmt: skip
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-
-
-def tensors(num_sequences: int = 50) -> dict[str, torch.Tensor]:
-    draw = torch.Generator().manual_seed(3)
-    return {
-        "values": torch.randn(num_sequences, 9, 4, generator=draw),
-        "mask": torch.arange(9)[None, :] < torch.randint(3, 10, (num_sequences, 1), generator=draw),
-        "targets": torch.randint(0, 3, (num_sequences,), generator=draw),
-    }
-
-
-def identity(device: str) -> dict:
-    return {"kind": device, "name": device, "driver": None}
-
-
-def fit_on(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> Trainer:
-    where = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
-    path = folder / "split.safetensors"
-    if not path.exists():
-        save_file(tensors(), path)
-    split = load_split(path, where, residency)
-    torch.manual_seed(settings.seed)
-    model = models.build(settings.model, models.Shape(4, 3, 9, per_step=False)).to(where)
-    return Trainer(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
-
-
-def finish(trainer: Trainer) -> tuple[dict[str, torch.Tensor], list[float]]:
-    losses = []
-    while trainer.epochs_done < trainer.params.epochs:
-        losses.append(trainer.epoch().train_loss)
-    return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses
 
 
 def assert_identical(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -91,27 +48,27 @@ def test_evaluation_keeps_the_order():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_two_runs_are_bitwise_identical(device: str, tmp_path: Path):
-    one, losses = finish(fit_on(device, "device", tmp_path))
-    other, same_losses = finish(fit_on(device, "device", tmp_path))
+    one, losses = finish(new_trainer(device, "device", tmp_path))
+    other, same_losses = finish(new_trainer(device, "device", tmp_path))
     assert losses == same_losses and losses[-1] < losses[0]
     assert_identical(one, other)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_resident_equals_streamed(device: str, tmp_path: Path):
-    assert_identical(finish(fit_on(device, "device", tmp_path))[0], finish(fit_on(device, "host", tmp_path))[0])
+    assert_identical(finish(new_trainer(device, "device", tmp_path))[0], finish(new_trainer(device, "host", tmp_path))[0])
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
 def test_resumed_equals_uninterrupted(device: str, schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     settings = replace(SETTINGS, schedule=schedule)
-    expected, losses = finish(fit_on(device, "device", tmp_path, settings))
-    interrupted = fit_on(device, "device", tmp_path, settings)
+    expected, losses = finish(new_trainer(device, "device", tmp_path, settings))
+    interrupted = new_trainer(device, "device", tmp_path, settings)
     interrupted.epoch(), interrupted.epoch()
     checkpoint = Checkpoint(tmp_path / "checkpoint.pt", {})
     checkpoint.save(interrupted.state())
-    resumed = fit_on(device, "device", tmp_path, settings)
+    resumed = new_trainer(device, "device", tmp_path, settings)
     torch.rand(7)  # whatever happened in between
     state, _ = checkpoint.load(resumed.device)
     resumed.restore(state)
@@ -123,8 +80,8 @@ def test_resumed_equals_uninterrupted(device: str, schedule: str, tmp_path: Path
 @pytest.mark.gpu
 def test_cpu_and_gpu_see_the_same_batches_and_nearly_the_same_losses(tmp_path: Path):
     settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0))
-    on_cpu = finish(fit_on("cpu", "device", tmp_path, settings))[1]
-    on_gpu = finish(fit_on("cuda", "device", tmp_path, settings))[1]
+    on_cpu = finish(new_trainer("cpu", "device", tmp_path, settings))[1]
+    on_gpu = finish(new_trainer("cuda", "device", tmp_path, settings))[1]
     assert on_gpu == pytest.approx(on_cpu, rel=1e-3)
 
 
@@ -176,8 +133,8 @@ def test_the_cpu_share_is_one_core_kept_busy():
 
 def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
     settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0))
-    whole, losses = finish(fit_on("cpu", "device", tmp_path, settings))
-    parts, part_losses = finish(fit_on("cpu", "device", tmp_path, replace(settings, accumulation=3)))
+    whole, losses = finish(new_trainer("cpu", "device", tmp_path, settings))
+    parts, part_losses = finish(new_trainer("cpu", "device", tmp_path, replace(settings, accumulation=3)))
     assert part_losses == pytest.approx(losses, rel=1e-5)
     for name in whole:
         torch.testing.assert_close(parts[name], whole[name], rtol=1e-3, atol=1e-4)
@@ -187,8 +144,8 @@ def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_a_captured_step_trains_as_the_eager_one(accumulation: int, tmp_path: Path):
     settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), accumulation=accumulation)
-    eager, losses = finish(fit_on("cuda", "device", tmp_path, settings))
-    captured = fit_on("cuda", "device", tmp_path, replace(settings, step="graph"))
+    eager, losses = finish(new_trainer("cuda", "device", tmp_path, settings))
+    captured = new_trainer("cuda", "device", tmp_path, replace(settings, step="graph"))
     weights, graph_losses = finish(captured)
     assert captured.step.fallback_reason == "" and captured.step.graph.is_captured
     assert len(captured.step.graph.inputs[3]) == settings.batch_size  # not the ragged batch
@@ -200,19 +157,19 @@ def test_a_captured_step_trains_as_the_eager_one(accumulation: int, tmp_path: Pa
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_lower_precisions_train_too(precision: str, tmp_path: Path):
-    _, losses = finish(fit_on("cuda", "device", tmp_path, replace(SETTINGS, precision=precision)))
+    _, losses = finish(new_trainer("cuda", "device", tmp_path, replace(SETTINGS, precision=precision)))
     assert losses[-1] < losses[0]
 
 
 def test_bf16_trains_too_and_fp16_wants_a_gpu(tmp_path: Path):
-    _, losses = finish(fit_on("cpu", "device", tmp_path, replace(SETTINGS, precision="bf16")))
+    _, losses = finish(new_trainer("cpu", "device", tmp_path, replace(SETTINGS, precision="bf16")))
     assert losses[-1] < losses[0]
     with pytest.raises(ValueError, match="'fp16', which needs a GPU"):
         open_device(identity("cpu"), 1, True, "fp16")
 
 
 def test_what_cannot_be_captured_is_done_eagerly_and_says_so(tmp_path: Path):
-    trainer = fit_on("cpu", "device", tmp_path, replace(SETTINGS, step="graph"))
+    trainer = new_trainer("cpu", "device", tmp_path, replace(SETTINGS, step="graph"))
     trainer.epoch()
     assert trainer.missing_reasons["step: graph"] == "CUDA graphs need a CUDA device"
 
