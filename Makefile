@@ -24,7 +24,7 @@ repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and what came
 	@python -m flows.repro
 
 test: lint  ## lint, types, arrows and all tests
-	@python -m pytest
+	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(BIN)/.installed  ## ruff, mypy and import-linter
 	@ruff check . && mypy && lint-imports --no-cache --no-logo

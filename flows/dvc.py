@@ -165,10 +165,15 @@ class Failure:
 
 
 class Progress:
-    """What DVC's log lines have reported so far: `outcomes` has each stage's last event, in DVC's order."""
+    """What DVC's log lines have reported so far.
+
+    `outcomes` has each stage's last event, in DVC's order; `seconds` how long those that ran took, DVC's part included.
+    """
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Kind] = {}
+        self.seconds: dict[str, float] = {}
+        self.running = ("", 0.0)  # the stage that runs, and since when
         self.error = ""
         self.oom_kills = out_of_memory_kills()
 
@@ -178,6 +183,10 @@ class Progress:
         event = parse(line)
         if event:
             self.outcomes |= dict.fromkeys(event.stages, event.kind)
+            name, since = self.running
+            if name:
+                self.seconds[name] = time.monotonic() - since
+            self.running = (event.stages[0], time.monotonic()) if event.kind == "running" else ("", 0.0)
         return event
 
     def failure(self, token: str, otherwise: str) -> Failure:

@@ -17,6 +17,7 @@ from flows import dvc
 from stages import files
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
+NUM_LONGEST = 6  # stages whose time is printed
 
 
 class LogHandler(logging.Handler):
@@ -58,6 +59,9 @@ def summary(progress: dvc.Progress, token: str, status: int, seconds: float) -> 
     for title, kind in (("ran", "running"), ("restored", "restored"), ("unchanged", "skipped"), ("failed", "failed")):
         if names := [name for name, outcome in stages.items() if outcome == kind]:
             lines.append(f"  {title:<10} {', '.join(names)}")
+    longest = sorted(progress.seconds.items(), key=lambda entry: -entry[1])[:NUM_LONGEST]
+    if any(seconds >= 1 for _, seconds in longest):
+        lines.append(f"  {'longest':<10} {', '.join(f'{name} {seconds:.1f} s' for name, seconds in longest)}")
     if status != 0:
         return [*lines, f"  {'reason':<10} {progress.failure(token, f'dvc ended with exit status {status}')}"]
     lines += ["", *results_lines(files.results_dir() / "compare.json", stages), "", *next_lines()]

@@ -1,8 +1,8 @@
 """The code that a stage's result depends on: the files it imports, from room to room, each with a fingerprint.
 
-In: a stage's name and what its workload names (model, task, source). Out: {file: sha256}. `hardware` writes it for every stage and
-workload into results/code/, dvc.yaml depends on these files, and a checkpoint belongs to one of them: what a result depends on is
-declared once, by the imports.
+In: a stage's name and what its workload names (model, task, source). Out: {file: sha256}. `hardware` writes it for
+every stage and workload into results/code/, dvc.yaml depends on these files, and a checkpoint belongs to one of them:
+what a result depends on is declared once, by the imports.
 
 A fingerprint is taken of what the code does: comments, docstrings, layout and the words of an exception do not count.
 """
@@ -23,9 +23,9 @@ from stages.files import ROOT, STATE, sha256_file, write_json
 if TYPE_CHECKING:
     from stages.params.schema import Workload
 
-# The rooms whose code decides what comes out or how long it takes. Left out, because an edit of it changes no result: files (atomic
-# writes), params (the values themselves are dependencies), records (what is kept and sent), diagnosis (what is said about speed),
-# flows, and tools.
+# The rooms whose code decides what comes out or how long it takes. Left out, because an edit of it changes no result:
+# files (atomic writes), params (the values themselves are dependencies), records (what is kept and sent), diagnosis
+# (what is said about speed), flows, and tools.
 COMPUTING = ("data", "tasks", "models", "training", "machine")
 # Stages whose results are pictures and sentences too.
 SHOWING = {"evaluate": ("figures",), "compare": ("figures", "comparing")}
@@ -39,8 +39,8 @@ CACHE = (
 def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
     """{file relative to the project: fingerprint} of all that `stages/<stage>.py` runs through, in order of the names.
 
-    `named`: the workload's module in each of REGISTRIES, such as {"model": "gru", "task": "classify", "source": "sequences"}.
-    `code`: as it was read before, where several closures are asked for.
+    `named`: the workload's module in each of REGISTRIES, such as {"model": "gru", "task": "classify", "source":
+    "sequences"}. `code`: as it was read before, where several closures are asked for.
     """
     rooms = COMPUTING + SHOWING.get(stage, ())
     code = code or Code()
@@ -122,7 +122,9 @@ class Code:
 
 
 def imports_of(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """(module, name) of all that the code imports of this project, in functions too; what only a type checker imports does not run."""
+    """(module, name) of all that the code imports of this project, in functions too; what only a type checker
+    imports does not run.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom):
             if child.module and child.module.split(".")[0] == "stages":
@@ -139,7 +141,9 @@ def fingerprint(tree: ast.AST) -> str:
 
 
 def canonical(node: Any) -> Any:
-    """A syntax tree as lists: no positions, no docstrings, nothing of `raise X(...)` but X, no fields that are empty."""
+    """A syntax tree as lists: no positions, no docstrings, nothing of `raise X(...)` but X, no fields that are
+    empty.
+    """
     if isinstance(node, list):
         return [canonical(part) for part in node]
     if not isinstance(node, ast.AST):

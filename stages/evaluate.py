@@ -33,7 +33,6 @@ MLMODEL = """flavors:
     loader_module: stages.predictor
     python_version: {python}
 """
-BATCH_SIZE = 1024  # no gradients are kept: what fits in training fits here
 NUM_NOISE_SEQUENCES = 500
 
 
@@ -100,7 +99,7 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
-    return loop.predict_outputs(model, oom.batches(split, sequential_indices(split), BATCH_SIZE), oom)
+    return loop.predict_outputs(model, oom.batches(split, sequential_indices(split), loop.PREDICTION_BATCH), oom)
 
 
 def scores_by_noise(

@@ -1,7 +1,8 @@
 """Where things lie, and how they are written: the one place that knows the project's paths.
 
-DVC's `exp run --temp` and `--queue` run in a copy of the project. What DVC tracks belongs to that copy (`ROOT`); what must outlive it
-(checkpoints, MLflow's store, journals) belongs to the real project, which DVC names in DVC_ROOT (`HOME`).
+DVC's `exp run --temp` and `--queue` run in a copy of the project. What DVC tracks belongs to that copy (`ROOT`); what
+must outlive it (checkpoints, MLflow's store, journals) belongs to the real project, which DVC names in DVC_ROOT
+(`HOME`).
 """
 
 import csv
@@ -81,10 +82,10 @@ def packed_file(workload: str, device: str, split: str, plan: dict[str, Any]) ->
 
 @contextmanager
 def replacing(path: Path, is_durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success it is synced and renamed over `path`, on failure `path` is untouched.
+    """Yield a temporary path beside `path`. On success it is synced and renamed over `path`; on failure `path` stays.
 
-    A full disk or a kill therefore leaves either the old file or the new one, never half of one. What is made anew on every run
-    need not be `is_durable`: it is not synced, and a power cut may lose it.
+    A full disk or a kill therefore leaves either the old file or the new one, never half of one. What is made anew on
+    every run need not be `is_durable`: it is not synced, and a power cut may lose it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -154,9 +155,9 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 def locked(path: Path, wait: bool = True) -> Iterator[int | None]:
     """Lock `path` for this process; yields None once it has the lock.
 
-    Where another process has it: waits for it, or without `wait` yields that process's id (0 where it did not write one) at once.
-    The lock is the kernel's (flock): it ends with its process, however that ends. The file stays: removing it would let a third
-    process lock a new file of the same name.
+    Where another process has it: waits for it, or without `wait` yields that process's id (0 where it did not write
+    one) at once. The lock is the kernel's (flock): it ends with its process, however that ends. The file stays:
+    removing it would let a third process lock a new file of the same name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="ascii") as file:

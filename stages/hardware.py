@@ -1,12 +1,13 @@
 """What a result depends on that is no file of its own: the machine, the code it runs through, and the preset in force.
 
-Out: `results/hardware/<device>.json` for every device in params.yaml (`auto`, `cpu`, `cuda`): DVC's cache can never hand one
-machine's timing to another, because every measuring stage depends on it. `results/code/<workload>/<stage>.json`: the files that the
-stage runs through with a fingerprint each (stages/closure.py), because dvc.yaml cannot follow imports. And
-`results/presets/<workload>.json`: what the preset in force changes in the workload's block.
+Out: `results/hardware/<device>.json` for every device in params.yaml (`auto`, `cpu`, `cuda`): DVC's cache can never
+hand one machine's timing to another, because every measuring stage depends on it.
+`results/code/<workload>/<stage>.json`: the files that the stage runs through with a fingerprint each
+(stages/closure.py), because dvc.yaml cannot follow imports. And `results/presets/<workload>.json`: what the preset in
+force changes in the workload's block.
 
-Runs on every `dvc repro`, so it takes milliseconds: torch is not imported, its version is read from its files. It has a dvc.yaml of its
-own (hw/): a stage that always runs makes DVC write its lock anew, and this one is short.
+Runs on every `dvc repro`, so it takes milliseconds: torch is not imported, its version is read from its files. It has a
+dvc.yaml of its own (hw/): a stage that always runs makes DVC write its lock anew, and this one is short.
 """
 
 from functools import partial

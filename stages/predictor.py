@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from stages.params import parsing, schema
+from stages.training.loop import PREDICTION_BATCH
 from stages.training.workload import load_network
 
 if TYPE_CHECKING:
     import pandas as pd
-
-BATCH_SIZE = 1024
 
 
 class Predictor:
@@ -143,7 +142,9 @@ class Predictor:
     def outputs(self, values: np.ndarray, mask: np.ndarray) -> torch.Tensor:
         with torch.inference_mode():
             parts = zip(
-                torch.from_numpy(values).split(BATCH_SIZE), torch.from_numpy(mask).split(BATCH_SIZE), strict=True
+                torch.from_numpy(values).split(PREDICTION_BATCH),
+                torch.from_numpy(mask).split(PREDICTION_BATCH),
+                strict=True,
             )
             return torch.cat([self.network(*part) for part in parts])
 

@@ -14,10 +14,10 @@ import numpy as np
 import psutil
 
 from stages.data.packed import pack, read_arrays
+from stages.data.splits import SPLITS
 from stages.files import hardware_file, packed_dir, prepared_dir, read_json, run_dir, sha256_file, write_json
 from stages.params.loading import load_workload
 
-SPLITS = ("train", "val", "test")
 CHUNK_BYTES = 64 * 2**20  # what is read or copied at once while measuring
 
 

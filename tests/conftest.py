@@ -1,4 +1,6 @@
-"""What the tests share: small tables, and copies of this project with tiny trainings, as real git and DVC repositories."""
+"""What the tests share: small tables, and copies of this project with tiny trainings, as real git and DVC
+repositories.
+"""
 
 import os
 import shutil
@@ -72,7 +74,13 @@ SETTINGS = Train(
 )  # fmt: skip
 
 
+# The files that start processes: with two workers, the long ones must not come last.
+SLOWEST = ("pipeline", "memory", "flows", "workloads", "tracking", "new_workload", "models", "closure", "doctor")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {f"test_{name}": rank for rank, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))  # keeps the order within a file
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]
     if not gpu_tests:
         return
@@ -84,7 +92,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def make_table(num_sequences: int = 60, num_steps: int = 12, num_classes: int = 3, seed: int = 0) -> pd.DataFrame:
-    """Circles run through at class-dependent speeds, with noise: classes that a tiny model tells apart in a few epochs."""
+    """Circles run through at class-dependent speeds, with noise: classes that a tiny model tells apart in a few
+    epochs.
+    """
     draw = np.random.default_rng(seed)
     sequence = np.repeat(np.arange(num_sequences), num_steps)
     step = np.tile(np.arange(num_steps), num_sequences)
@@ -104,7 +114,9 @@ def make_table(num_sequences: int = 60, num_steps: int = 12, num_classes: int = 
 
 
 def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = None) -> Path:
-    """This project's code in a repository of its own, with one workload `tiny`. Compiled code comes along: it stays valid."""
+    """This project's code in a repository of its own, with one workload `tiny`. Compiled code comes along: it stays
+    valid.
+    """
     folder.mkdir(parents=True)
     for name in ("stages", "flows"):
         shutil.copytree(ROOT / name, folder / name)
@@ -147,7 +159,9 @@ def git(folder: Path, *words: str) -> None:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The caller's environment without what would tie a test to the machine: no Prefect, no MLflow server, no DVC of the caller."""
+    """The caller's environment without what would tie a test to the machine: no Prefect, no MLflow server, no DVC of
+    the caller.
+    """
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))
     }
@@ -190,12 +204,27 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow store with nothing in it: to make one takes seconds, to copy it none."""
+    store = tmp_path_factory.mktemp("history") / "mlflow.db"
+    code = "from stages.records.uploader import open_client; open_client()"
+    run(ROOT, sys.executable, "-c", code, MLFLOW_TRACKING_URI=f"sqlite:///{store}")
+    return store
+
+
+@pytest.fixture(scope="session")
+def prepared(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that is ready to train, with an empty history. Tests that share it only read it, or work on a copy."""
     folder = make_project(tmp_path_factory.mktemp("prepared") / "project")
     dvc(folder, "repro", "preload@tiny-cpu")
-    run(folder, sys.executable, "-c", "from stages.records.uploader import open_client; open_client()")
+    shutil.copy(empty_history, folder / "mlruns")
     return folder
+
+
+@pytest.fixture
+def ready(prepared: Path, tmp_path: Path) -> Path:
+    """A project of the test's own that is ready to train."""
+    return copy_of(prepared, tmp_path / "project")
 
 
 @pytest.fixture(scope="session")
@@ -216,7 +245,9 @@ def settle(project: Path) -> None:
 
 
 def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:
-    """id, status, params and last metrics of an MLflow experiment's runs, from the database: mlflow's import is slow."""
+    """id, status, params and last metrics of an MLflow experiment's runs, from the database: mlflow's import is
+    slow.
+    """
     with closing(sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True)) as database:
         query = "select run_uuid, status from runs join experiments using (experiment_id) where experiments.name = ?"
         runs = [{"id": run_id, "status": status} for run_id, status in database.execute(query, [experiment])]

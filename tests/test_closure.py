@@ -1,4 +1,6 @@
-"""What a result depends on is declared once, by the imports: an edit makes stale what runs through it, and nothing else."""
+"""What a result depends on is declared once, by the imports: an edit makes stale what runs through it, and nothing
+else.
+"""
 
 import json
 import sys

@@ -1,4 +1,6 @@
-"""The doctor in environments that are really broken: what it names, the fix, the exit status. Where a GPU is needed, on literal facts."""
+"""The doctor in environments that are really broken: what it names, the fix, the exit status. Where a GPU is needed,
+on literal facts.
+"""
 
 import inspect
 import json
@@ -326,11 +328,26 @@ TOO_OLD = "the driver supports CUDA 12.4 and torch is built for CUDA 13.2; updat
         ({**USABLE, "cards": None, "no_nvml": "not found"}, {}, "warning", "NVML cannot be asked (not found)"),
         (USABLE, {"CUDA_VISIBLE_DEVICES": "0,7"}, "warning", "'7' names no GPU of this machine (0 is GPU-aaaa-1)"),
         ({**USABLE, "cards": [CARD, OTHER]}, {}, "warning", "CUDA_DEVICE_ORDER"),
-        ({**USABLE, "cards": [CARD, OTHER]}, {"CUDA_VISIBLE_DEVICES": "0"}, "ok", "B GPU-bbbb-2, 5900 of 6000 MiB free, hidden"),
+        (
+            {**USABLE, "cards": [CARD, OTHER]},
+            {"CUDA_VISIBLE_DEVICES": "0"},
+            "ok",
+            "B GPU-bbbb-2, 5900 of 6000 MiB free, hidden",
+        ),
         ({**USABLE, "cards": [{**CARD, "mig": True}]}, {}, "warning", "MIG mode is on"),
-        ({**USABLE, "cards": [{**CARD, "holders": ["process 7 (python)"]}]}, {}, "warning", "in use by process 7 (python)"),
+        (
+            {**USABLE, "cards": [{**CARD, "holders": ["process 7 (python)"]}]},
+            {},
+            "warning",
+            "in use by process 7 (python)",
+        ),
         ({**USABLE, "cards": [{**CARD, "free_mib": 900}]}, {}, "warning", "in use by processes outside this container"),
-        ({"torch": None, "torch_cuda": None, "no_torch": "x", "obstacle": "x"}, {}, "problem", "torch is not installed"),
+        (
+            {"torch": None, "torch_cuda": None, "no_torch": "x", "obstacle": "x"},
+            {},
+            "problem",
+            "torch is not installed",
+        ),
     ],
 )  # fmt: skip
 def test_what_the_driver_says(facts: dict[str, Any], environ: dict[str, str], status: str, words: str):
@@ -361,8 +378,8 @@ def test_which_builds_run_on_which_card():
 
 
 MEASURED = {
-    "capability": (9, 0), "arch_list": ["sm_90"], "cudnn": 92600, "matmul_error": 3e-7, "gru_repeats": True, "pinned": 50.0,
-    "pageable": 8.0, "launch_us": 5.0, "fp32": 50.0, "tf32": 300.0, "bf16": 600.0,
+    "capability": (9, 0), "arch_list": ["sm_90"], "cudnn": 92600, "matmul_error": 3e-7, "gru_repeats": True,
+    "pinned": 50.0, "pageable": 8.0, "launch_us": 5.0, "fp32": 50.0, "tf32": 300.0, "bf16": 600.0,
 }  # fmt: skip
 
 

@@ -313,6 +313,22 @@ def test_dvc_log_lines() -> None:
     assert dvc.parse("> python -m flows.stage train sign auto") is None
 
 
+def test_the_seconds_of_a_stage_end_with_dvcs_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 13.0, 20.0, 27.5])
+    monkeypatch.setattr(dvc.time, "monotonic", lambda: next(clock))
+    progress = dvc.Progress()
+    for line in (
+        "Running stage 'hw/dvc.yaml:hardware':",
+        "Updating lock file 'hw/dvc.lock'",
+        "Stage 'preprocess@sign' didn't change, skipping",
+        "Running stage 'train@sign-auto':",
+        "epoch 1/2: train loss 1.0",
+        "Updating lock file 'dvc.lock'",
+    ):
+        progress.read(line)
+    assert progress.seconds == {"hardware": 3.0, "train@sign-auto": 7.5}
+
+
 def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
     root = make_project(tmp_path)
     (root / "stages" / "hardware.py").write_text("def main(): pass\n")

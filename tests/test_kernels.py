@@ -1,4 +1,6 @@
-"""The hand-written kernels against torch's own, whose parameters they use: same numbers, same gradients, same bits every time."""
+"""The hand-written kernels against torch's own, whose parameters they use: same numbers, same gradients, same bits
+every time.
+"""
 
 from collections.abc import Iterator
 
@@ -178,7 +180,9 @@ def test_it_takes_what_it_computes_as_nn_gru_does():
 
 
 def test_its_products_are_counted():
-    """As those of `nn.GRU`, but for the product with the state before step 0, which is zero, and for the weights' gradient from it."""
+    """As those of `nn.GRU`, but for the product with the state before step 0, which is zero, and for the weights'
+    gradient from it.
+    """
     inputs, stacks = made(2, 1, 5, 7)
     counts = []
     for run in (native, gru.gru):

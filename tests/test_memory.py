@@ -45,10 +45,10 @@ from tests.conftest import (
     TINY,
     environment,
     finish,
-    new_trainer,
     identity,
     make_project,
     make_table,
+    new_trainer,
     settle,
     stage,
 )
@@ -393,10 +393,11 @@ def prepared(folder: Path, params: str, num_sequences: int, num_steps: int) -> P
 
 
 @pytest.fixture(scope="module")
-def long_sequences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def long_sequences(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared project; tests train in copies. No machine has its GPU, whose memory is what the process may
     allocate."""
     project = prepared(tmp_path_factory.mktemp("long") / "project", LONG, 30, 512)
+    shutil.copy(empty_history, project / "mlruns")
     hardware = project / "results/hardware/auto.json"
     simulated = {**json.loads(hardware.read_text()), "kind": "cuda", "name": "simulated GPU", "driver": "none"}
     hardware.write_text(json.dumps(simulated))

@@ -190,7 +190,8 @@ def test_event_scores_of_literal_sequences():
     assert task.per_class(*detect.on_cpu(torch.from_numpy(found), torch.from_numpy(actual), whole))[1]["f1"] == 1.0
     rows = task.list_events(found, actual, np.zeros((2, 10, 3)), np.array(["p", "q"]))
     assert [(row["sequence"], row["event"], row["actual"], row["predicted"]) for row in rows] == [
-        ("p", "hit", 1, 3), ("p", "bounce", 5, 5), ("q", "hit", 3, ""), ("q", "hit", "", 6), ("q", "bounce", 9, 8), ("q", "bounce", "", 9),
+        ("p", "hit", 1, 3), ("p", "bounce", 5, 5), ("q", "hit", 3, ""), ("q", "hit", "", 6),
+        ("q", "bounce", 9, 8), ("q", "bounce", "", 9),
     ]  # fmt: skip
     assert task.confused(found, actual).count(("none", "hit")) == 1
 

@@ -21,8 +21,8 @@ DETERMINISTIC = [
     "data/packed/tiny/cpu/train.safetensors",
     "data/packed/tiny/cpu/plan.json",
     *(f"results/runs/tiny/cpu/{name}" for name in (
-        "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "scores.csv", "result.json", "predictions.csv",
-        "confusion.csv", "plots/result.png",
+        "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "scores.csv", "result.json",
+        "predictions.csv", "confusion.csv", "plots/result.png",
     )),
 ]  # fmt: skip
 
@@ -186,7 +186,10 @@ def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda p: (p / "data/raw/tiny/table.csv").unlink(), ["data/raw/tiny/table.csv is not there", "data/raw/README.md"]),
+        (
+            lambda p: (p / "data/raw/tiny/table.csv").unlink(),
+            ["data/raw/tiny/table.csv is not there", "data/raw/README.md"],
+        ),
         (lambda p: edit(p, "table.csv", 5, "x", "nan"), ["table.csv, line 6", "column 'x'", "finite numbers"]),
         (lambda p: edit(p, "table.csv", 7, "y", "left"), ["table.csv, line 8", "column 'y'", "found left"]),
         (lambda p: params(p, "epochs: 3", "epohcs: 3"), ["tiny.train.epohcs", "did you mean 'epochs'"]),

@@ -1,4 +1,6 @@
-"""Properties of the simulated rallies: the physics on literal numbers, labels on the flights they belong to, seeds, noise."""
+"""Properties of the simulated rallies: the physics on literal numbers, labels on the flights they belong to, seeds,
+noise.
+"""
 
 import math
 from dataclasses import replace
@@ -165,7 +167,9 @@ def test_no_ball_goes_through_ground_or_net(flights: tuple[np.ndarray, np.ndarra
 
 
 def test_without_an_event_the_ball_flies_on(flights: tuple[np.ndarray, np.ndarray]) -> None:
-    """Gravity and drag alone bend the path, except where a ball is held or tossed (no speed) or the next one takes over (too much)."""
+    """Gravity and drag alone bend the path, except where a ball is held or tossed (no speed) or the next one takes
+    over (too much).
+    """
     path, labels = flights
     velocity = np.diff(path, axis=1) * tennis.FRAMES_PER_SECOND  # (N, T - 1, 3), between frames
     speed = np.linalg.norm(velocity, axis=-1)
@@ -229,7 +233,8 @@ def test_refusals(change: dict[str, float], words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-# The source ------------------------------------------------------------------------------------------------------------
+# The source
+# ------------------------------------------------------------------------------------------------------------
 
 PARAMS = Rally("rally", num_steps=32, noise=2.0, missed=0.05, occlusion=0.3, split=Split(40, 10, 10), seed=3)
 

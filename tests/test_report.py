@@ -1,4 +1,6 @@
-"""Properties of the pictures and of the report: they hold for few and for many classes, devices and epochs, and for any name."""
+"""Properties of the pictures and of the report: they hold for few and for many classes, devices and epochs, and for
+any name.
+"""
 
 import base64
 import functools

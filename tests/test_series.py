@@ -84,7 +84,9 @@ def refused(tmp_path: Path, text: str, *words: str, params: Series = PARAMS) -> 
 
 
 def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
-    """Two positive random walks with everything that is odd: gaps, an empty cell, repeated stamps, rows off the grid and out of order."""
+    """Two positive random walks with everything that is odd: gaps, an empty cell, repeated stamps, rows off the grid
+    and out of order.
+    """
     draw = np.random.default_rng(seed)
     time = np.datetime64("2024-01-01T00:00:00") + 900 * np.arange(num_points) + 7 * (draw.random(num_points) < 0.02)
     x, y = 100 * np.exp(0.01 * draw.normal(size=(2, num_points)).cumsum(axis=1))
@@ -99,7 +101,9 @@ def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
 
 
 def test_windows_of_a_series_written_out_by_hand(tmp_path: Path):
-    """Train has the points 0 to 5, val 6 to 8, test 9 to 11; the windows whose targets cross 5|6 and 8|9 are left out."""
+    """Train has the points 0 to 5, val 6 to 8, test 9 to 11; the windows whose targets cross 5|6 and 8|9 are left
+    out.
+    """
     found = prepared(tmp_path, table(QUARTERS, LEVELS))
     mean, std = 3.0, np.sqrt(2.0)  # of the differences up to point 5: 1, 2, 3, 4, 5
     np.testing.assert_array_equal(found.mean, [mean])
@@ -365,8 +369,8 @@ def test_the_summary_is_json_and_the_sentence_says_what_was_odd(tmp_path: Path):
     assert summary["target"] == {"name": "x", "transform": "difference"} and summary["interval"] == "15min"
     assert summary["first_time"]["val"] == QUARTERS[6] and summary["last_time"]["test"] == QUARTERS[11]
     assert found.message == (
-        "6 windows of 2 steps of 15min, 2 ahead: train 2, val 2, test 2; windows left out because their targets cross a split's "
-        "boundary: 2; rows out of order: 1; rows replaced by a later one of the same time: 1 (0 differing)"
+        "6 windows of 2 steps of 15min, 2 ahead: train 2, val 2, test 2; windows left out because their targets cross a "
+        "split's boundary: 2; rows out of order: 1; rows replaced by a later one of the same time: 1 (0 differing)"
     )
 
 

@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from stages.tools.sweep import Point, verdicts
-from tests.conftest import make_project, run, stage
+from tests.conftest import run
 
 
-def test_a_sweep_of_a_workload(tmp_path: Path):
-    project = make_project(tmp_path / "project")
-    stage(project, "hardware")
-    stage(project, "preprocess", "tiny")
+def test_a_sweep_of_a_workload(ready: Path):
+    project = ready
     message = run(
         project,
         sys.executable,
@@ -54,10 +52,8 @@ def test_the_crossover_is_the_first_size_at_which_the_gpu_wins():
 
 
 @pytest.mark.gpu
-def test_a_sweep_on_the_gpu_measures_its_memory(tmp_path: Path):
-    project = make_project(tmp_path / "project")
-    stage(project, "hardware")
-    stage(project, "preprocess", "tiny")
+def test_a_sweep_on_the_gpu_measures_its_memory(ready: Path):
+    project = ready
     message = run(
         project, sys.executable, "-m", "stages.tools.sweep", "tiny", "--largest", "256", "--seconds", "0.05"
     ).stdout

@@ -22,7 +22,7 @@ import pytest
 from stages.records import store
 from stages.records.history import RUN_METRICS
 from stages.records.uploader import make_schema
-from tests.conftest import environment, make_project, run, settle, stage
+from tests.conftest import TINY, copy_of, environment, make_project, run, settle, stage
 
 LONG = ("epochs: 3", "epochs: 4000")
 
@@ -37,11 +37,6 @@ def client_of(project: Path) -> mlflow.MlflowClient:
 def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
     found = client.get_experiment_by_name(experiment)
     return list(client.search_runs([found.experiment_id])) if found else []
-
-
-def prepare(project: Path) -> None:
-    for words in (("hardware",), ("preprocess", "tiny"), ("preload", "tiny", "cpu")):
-        stage(project, *words)
 
 
 def start_training(project: Path, **extra: str) -> subprocess.Popen:
@@ -158,11 +153,8 @@ assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() 
     run(trained, sys.executable, "-c", code)
 
 
-def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(tmp_path: Path):
-    from tests.conftest import TINY
-
-    project = make_project(tmp_path / "killed", TINY.replace(*LONG))
-    prepare(project)
+def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(prepared: Path, tmp_path: Path):
+    project = copy_of(prepared, tmp_path / "killed", TINY.replace(*LONG))
     training = start_training(project)
     try:
         wait_for(lambda: epochs_logged(project) > 5)  # live: it is still training
@@ -194,36 +186,34 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(project: Path):
-    prepare(project)
+def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(ready: Path):
     uri = f"http://user:secret@127.0.0.1:{free_port()}"
-    done = stage(project, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
+    done = stage(ready, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 1
     assert "secret" not in done.stdout and "python -m stages.records.uploader sync" in done.stdout
     assert "(connection refused)" in done.stdout
-    kept = [path for path in (project / ".tandem/journals").rglob("*") if path.is_file()]
+    kept = [path for path in (ready / ".tandem/journals").rglob("*") if path.is_file()]
     assert [path.name for path in kept].count("uploader.log") == 1
     assert not [path for path in kept if b"secret" in path.read_bytes()]
-    assert (project / "results/runs/tiny/cpu/last.safetensors").exists()
-    assert "run_id" not in json.loads((project / "results/runs/tiny/cpu/tracking.json").read_text())
-    assert not runs_of(client_of(project))
-    stage(project, "evaluate", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
-    synced = run(project, sys.executable, "-m", "stages.records.uploader", "sync")  # to the default store
+    assert (ready / "results/runs/tiny/cpu/last.safetensors").exists()
+    assert "run_id" not in json.loads((ready / "results/runs/tiny/cpu/tracking.json").read_text())
+    assert not runs_of(client_of(ready))
+    stage(ready, "evaluate", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
+    synced = run(ready, sys.executable, "-m", "stages.records.uploader", "sync")  # to the default store
     assert "up to date" in synced.stdout
-    [entry] = runs_of(client_of(project))
+    [entry] = runs_of(client_of(ready))
     assert entry.info.status == "FINISHED"
-    assert len(client_of(project).get_metric_history(entry.info.run_id, "train/loss")) == 3
-    assert len(client_of(project).get_metric_history(entry.info.run_id, "test/accuracy")) == 1
-    assert not [path for path in (project / ".tandem/journals").iterdir() if path.is_dir()]
+    assert len(client_of(ready).get_metric_history(entry.info.run_id, "train/loss")) == 3
+    assert len(client_of(ready).get_metric_history(entry.info.run_id, "test/accuracy")) == 1
+    assert not [path for path in (ready / ".tandem/journals").iterdir() if path.is_dir()]
 
 
-def test_a_black_hole_costs_bounded_seconds(project: Path):
-    prepare(project)
+def test_a_black_hole_costs_bounded_seconds(ready: Path):
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
         hole.listen()  # takes connections, never answers
         start = time.monotonic()
-        done = stage(project, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{hole.getsockname()[1]}")
+        done = stage(ready, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{hole.getsockname()[1]}")
         seconds = time.monotonic() - start
     assert "could not be reached" in done.stdout
     assert seconds < 60
@@ -241,18 +231,18 @@ print(json.dumps(written.end("FINISHED")))
 """
 
 
-def record(project: Path, name: str, wait_seconds: float = 120, **extra: str) -> str:
-    return run(project, sys.executable, "-c", RECORD, name, str(wait_seconds), **extra).stdout
+def record(ready: Path, name: str, wait_seconds: float = 120, **extra: str) -> str:
+    return run(ready, sys.executable, "-c", RECORD, name, str(wait_seconds), **extra).stdout
 
 
-def statuses(project: Path) -> dict[str, str]:
-    """The runs that arrived in the project's own store."""
-    return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(project))}
+def statuses(ready: Path) -> dict[str, str]:
+    """The runs that arrived in the ready's own store."""
+    return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(ready))}
 
 
-def uploader(project: Path, command: str, **extra: str) -> subprocess.Popen:
+def uploader(ready: Path, command: str, **extra: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "stages.records.uploader", command], cwd=project, env=environment(**extra),
+        [sys.executable, "-m", "stages.records.uploader", command], cwd=ready, env=environment(**extra),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 

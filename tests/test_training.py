@@ -19,7 +19,7 @@ from stages.records.checkpoint import Checkpoint
 from stages.training.batches import Split, load_split, sequential_indices, shuffled
 from stages.training.device import open_device
 from stages.training.workload import choose_residency
-from tests.conftest import SETTINGS, finish, new_trainer, identity, tensors
+from tests.conftest import SETTINGS, finish, identity, new_trainer, tensors
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -56,7 +56,9 @@ def test_two_runs_are_bitwise_identical(device: str, tmp_path: Path):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_resident_equals_streamed(device: str, tmp_path: Path):
-    assert_identical(finish(new_trainer(device, "device", tmp_path))[0], finish(new_trainer(device, "host", tmp_path))[0])
+    assert_identical(
+        finish(new_trainer(device, "device", tmp_path))[0], finish(new_trainer(device, "host", tmp_path))[0]
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -106,9 +107,10 @@ def spikes() -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a workload of every kind but classify, after `dvc repro`."""
     folder = make_project(tmp_path_factory.mktemp("kinds") / "project", PARAMS)
+    shutil.copy(empty_history, folder / "mlruns")
     for name, table in (("waves", waves()), ("spikes", spikes())):
         (folder / "data/raw" / name).mkdir()
         table.to_csv(folder / f"data/raw/{name}/{name}.csv", index=False)

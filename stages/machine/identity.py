@@ -19,7 +19,8 @@ COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribut
 def identify(requested: str) -> dict[str, Any]:
     """The identity of the device that `requested` means on this machine.
 
-    Raises ValueError where `cuda` is asked for and cannot be had: only `auto` chooses, and what kept it from CUDA is recorded.
+    Raises ValueError where `cuda` is asked for and cannot be had: only `auto` chooses, and what kept it from CUDA is
+    recorded.
     """
     if requested not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device is {requested!r}{nearest(requested, ('auto', 'cpu', 'cuda'))}")
@@ -38,7 +39,9 @@ def identify(requested: str) -> dict[str, Any]:
 
 
 def torch_build() -> tuple[str, str | None]:
-    """torch's version and the CUDA version it was built for (None: a CPU-only build), without importing it or its metadata."""
+    """torch's version and the CUDA version it was built for (None: a CPU-only build), without importing it or its
+    metadata.
+    """
     spec = importlib.util.find_spec("torch")
     source = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     if source is None or not source.exists():
@@ -94,7 +97,8 @@ def read_words(path: str) -> list[str]:
 def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     """The first GPU that torch would call cuda:0, or None and what stands in its way.
 
-    Asks the driver itself (libcuda), which obeys CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as torch does; NVML does neither.
+    Asks the driver itself (libcuda), which obeys CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as torch does; NVML does
+    neither.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -119,7 +123,8 @@ def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
     if supported[0] < int(torch_cuda.split(".")[0]):
         return (
             None,
-            f"the driver supports CUDA {supported[0]}.{supported[1]} and torch is built for CUDA {torch_cuda}; update the driver",
+            f"the driver supports CUDA {supported[0]}.{supported[1]} and torch is built for CUDA {torch_cuda}; "
+            "update the driver",
         )
 
     driver.cuDeviceGetCount(ctypes.byref(number))

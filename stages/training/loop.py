@@ -13,6 +13,8 @@ from stages.training.batches import Batch
 from stages.training.memory import OomPolicy
 from stages.training.step import Loss, Step, autocast
 
+PREDICTION_BATCH = 1024  # without gradients: no activations are kept, so what fits in training fits here
+
 
 def train_epoch(
     model: nn.Module, batches: Iterator[Batch], step: Step, schedule: torch.optim.lr_scheduler.LRScheduler
