@@ -21,8 +21,8 @@ DETERMINISTIC = [
     "data/packed/tiny/cpu/train.safetensors",
     "data/packed/tiny/cpu/plan.json",
     *(f"results/runs/tiny/cpu/{name}" for name in (
-        "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "scores.csv", "result.json",
-        "predictions.csv", "confusion.csv", "plots/result.png",
+        "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "scores.csv",
+        "result.json", "predictions.csv", "confusion.csv", "plots/result.png",
     )),
 ]  # fmt: skip
 

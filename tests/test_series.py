@@ -369,8 +369,8 @@ def test_the_summary_is_json_and_the_sentence_says_what_was_odd(tmp_path: Path):
     assert summary["target"] == {"name": "x", "transform": "difference"} and summary["interval"] == "15min"
     assert summary["first_time"]["val"] == QUARTERS[6] and summary["last_time"]["test"] == QUARTERS[11]
     assert found.message == (
-        "6 windows of 2 steps of 15min, 2 ahead: train 2, val 2, test 2; windows left out because their targets cross a "
-        "split's boundary: 2; rows out of order: 1; rows replaced by a later one of the same time: 1 (0 differing)"
+        "6 windows of 2 steps of 15min, 2 ahead: train 2, val 2, test 2; windows left out because their targets cross "
+        "a split's boundary: 2; rows out of order: 1; rows replaced by a later one of the same time: 1 (0 differing)"
     )
 
 
