@@ -350,12 +350,13 @@ def git() -> Iterator[Finding]:
         yield Finding("git", "problem", f"git {wrong}", "DVC needs the repository, and results name their commit", fix)
     else:
         yield Finding("git", "ok", "repository found")
-    for path in filter(Path.exists, (ROOT / "dvc.lock", ROOT / "dvc.yaml", ROOT / "params.yaml")):
-        if marks := re.findall(r"^(?:<{7}|>{7})(?: .*)?$", path.read_text(errors="replace"), re.MULTILINE):
-            what = f"{path.name} has merge conflict markers ({marks[0]})"
-            fix = f"edit {path.name}, then: git add {path.name}"
-            if path.name == "dvc.lock":  # a record only: DVC's run cache restores what was trained from the same inputs
-                fix = "rm dvc.lock && dvc repro && git add dvc.lock"
+    for name in ("dvc.lock", "hw/dvc.lock", "dvc.yaml", "hw/dvc.yaml", "params.yaml"):
+        text = (ROOT / name).read_text(errors="replace") if (ROOT / name).exists() else ""
+        if marks := re.findall(r"^(?:<{7}|>{7})(?: .*)?$", text, re.MULTILINE):
+            fix = f"edit {name}, then: git add {name}"
+            if name.endswith(".lock"):  # a record only: DVC's run cache restores what was trained from the same inputs
+                fix = f"rm {name} && dvc repro && git add {name}"
+            what = f"{name} has merge conflict markers ({marks[0]})"
             yield Finding("git", "problem", what, "DVC cannot read it: nothing runs", fix)
 
 

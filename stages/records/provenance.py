@@ -8,7 +8,7 @@ from stages.files import ROOT
 
 
 def git_tags(root: Path = ROOT) -> dict[str, str]:
-    """The commit, and whether the sources differ from it. What DVC writes (dvc.lock) does not count as an edit."""
+    """The commit, and whether the sources differ from it. What DVC writes (its locks) does not count as an edit."""
 
     def git(*arguments: str) -> str | None:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
@@ -17,7 +17,7 @@ def git_tags(root: Path = ROOT) -> dict[str, str]:
     commit = git("rev-parse", "HEAD")
     if commit is None:
         return {"git.absent": "not a git repository, or no commit yet"}
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*dvc.lock")
     return {"mlflow.source.git.commit": commit, "git.dirty": str(bool(changed)).lower()}
 
 
