@@ -31,9 +31,8 @@ COMPUTING = ("data", "tasks", "models", "training", "machine")
 SHOWING = {"evaluate": ("figures",), "compare": ("figures", "comparing")}
 # A package that imports its modules by name stands for the one that the workload names, and for none of its siblings.
 REGISTRIES = {"stages.models": "model", "stages.tasks": "task", "stages.data": "source", "stages.figures": "task"}
-CACHE = (
-    STATE / "fingerprints.json"
-)  # sha256 of a file -> its fingerprint and imports: parsing everything takes a third of a second
+# sha256 of a file -> its fingerprint and imports: parsing everything takes a third of a second.
+CACHE = STATE / "fingerprints.json"
 
 
 def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
@@ -80,9 +79,8 @@ class Code:
     """
 
     def __init__(self) -> None:
-        self.files: dict[
-            str, list[str]
-        ] = {}  # module -> its file, and templates beside it: report.html.j2 beside report.py
+        # module -> its file, and templates beside it: report.html.j2 beside report.py
+        self.files: dict[str, list[str]] = {}
         for folder, _, names in os.walk(ROOT / "stages"):
             package = os.path.relpath(folder, ROOT).replace(os.sep, ".")
             for name in sorted(names):

@@ -204,12 +204,13 @@ def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
 def read_inputs(workload: str, device: str) -> dict[str, Any]:
     """All that decides the result: what a checkpoint belongs to, and what must not change while training."""
     load_params.cache_clear()
-    parameters = flatten(load_workload(workload).train)
+    block = load_workload(workload)
+    parameters = flatten(block.train)
     del parameters["on_out_of_memory"]  # where a training goes on does not make it another one
     return {
         "parameters": parameters,
         "data": read_json(packed_dir(workload, device) / "plan.json")["sha256"],
-        "code": closure("train", named_by(load_workload(workload))),
+        "code": closure("train", named_by(block)),
         "hardware": read_json(hardware_file(device)),
     }
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -234,6 +235,16 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dvc(folder, "repro")
     settle(folder)
     return folder
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0, what: str = "the condition") -> Any:
+    """The first true value of `condition`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not come about within {seconds} s")
 
 
 def settle(project: Path) -> None:

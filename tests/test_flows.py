@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from flows import dvc
+from tests.conftest import wait_for
 
 SOURCE = Path(__file__).parents[1]
 STAGE = """
@@ -121,15 +122,6 @@ def call(url: str, method: str, path: str, body: Any = None) -> Any:
     request = urllib.request.Request(f"{url}/api{path}", data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return json.loads(answer.read() or b"null")
-
-
-def wait_for(condition: Any, seconds: float, what: str) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{what} did not come about within {seconds} s")
 
 
 def processes(root: Path, *words: str) -> list[psutil.Process]:

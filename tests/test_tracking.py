@@ -22,7 +22,7 @@ import pytest
 from stages.records import store
 from stages.records.history import RUN_METRICS
 from stages.records.uploader import make_schema
-from tests.conftest import TINY, copy_of, environment, make_project, run, settle, stage
+from tests.conftest import TINY, copy_of, environment, make_project, run, settle, stage, wait_for
 
 LONG = ("epochs: 3", "epochs: 4000")
 
@@ -44,16 +44,6 @@ def start_training(project: Path, **extra: str) -> subprocess.Popen:
         [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu"], cwd=project, env=environment(**extra),
         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-
-
-def wait_for(condition, seconds: float = 60.0):
-    """The first true value of `condition`; fails after `seconds`."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} s")
 
 
 def epochs_logged(project: Path) -> int:
@@ -271,8 +261,6 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
 
 
 def test_two_projects_open_one_fresh_store_at_once(tmp_path: Path):
-    from tests.conftest import TINY
-
     projects = [make_project(tmp_path / name, TINY) for name in ("one", "other")]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
     code = "from stages.records.uploader import open_client, find_or_create_experiment as f; f(open_client(), 'same')"

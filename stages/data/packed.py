@@ -16,12 +16,14 @@ def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, 
 
     Raises ValueError where a file is not the one that preprocess wrote.
     """
-    arrays = {}
-    for name in ("values", "lengths", "targets"):
-        recorded = summary["sha256"][f"{split}/{name}.npy"]
-        path = verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}")
-        arrays[name] = np.load(path)
-    return as_tensors(**arrays)
+    return as_tensors(*(read_array(folder, split, name, summary) for name in ("values", "lengths", "targets")))
+
+
+def read_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> np.ndarray:
+    """One array of a split. Raises ValueError where its file is not the one that preprocess wrote."""
+    recorded = summary["sha256"][f"{split}/{name}.npy"]
+    array: np.ndarray = np.load(verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}"))
+    return array
 
 
 def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from stages import models
-from stages.data.packed import read_arrays
+from stages.data.packed import read_array, read_arrays
 from stages.files import (
     hardware_file,
     packed_dir,
@@ -26,7 +26,6 @@ from stages.files import (
     prepared_dir,
     read_json,
     run_dir,
-    verified,
 )
 from stages.machine.identity import identify
 from stages.machine.regions import free_bytes
@@ -117,9 +116,7 @@ class Job:
 
     def read(self, split: str, name: str) -> np.ndarray:
         """An array that preprocess wrote. Raises ValueError where the file is not the one that it wrote."""
-        recorded = self.summary["sha256"][f"{split}/{name}.npy"]
-        path = prepared_dir(self.workload) / split / f"{name}.npy"
-        return np.load(verified(path, recorded, f"preprocess@{self.workload}"))
+        return read_array(prepared_dir(self.workload), split, name, self.summary)
 
 
 def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
