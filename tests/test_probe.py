@@ -174,8 +174,9 @@ def test_a_tiny_model_is_bound_by_launching_and_wants_larger_batches():
 
 def test_a_large_model_is_bound_by_arithmetic():
     result = found(planted(replace(SETTINGS, model=LARGE, augment=NONE, batch_size=16), 64))
-    assert result.bound == "compute" and "of the matrix rate" in result.sentence()
-    assert f"at {result.numbers()['flop_of_peak']:.0%} of the matrix rate" in result.sentence()
+    # Where memory is the nearer limit (which depends on the processor), the sentence names its share first.
+    assert result.bound == "compute"
+    assert f" {result.numbers()['flop_of_peak']:.0%} of the matrix rate measured here" in result.sentence()
 
 
 def test_nothing_is_copied_to_a_cpu_and_what_only_a_gpu_has_is_absent():
