@@ -119,7 +119,7 @@ class Training:
             device=device,
         )
         self.last_loss = torch.empty(0)
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, T_max=1000)
+        self.total = torch.zeros((), device=device)
         self.order = torch.Generator().manual_seed(0)
 
     def batches(self) -> Iterator[Batch]:
@@ -136,8 +136,8 @@ class Training:
 
     def on(self, batches: Iterable[Batch]) -> int:
         """Trains on `batches` with the project's loop; returns how many sequences an epoch has."""
-        loop.train_epoch(self.model, iter(batches), self.step, self.schedule)
-        return len(self.split)
+        self.model.train()
+        return sum(loop.take_steps(batches, self.step, itertools.repeat(1e-3), self.total))
 
     def epoch(self) -> int:
         return self.on(self.batches())

@@ -160,7 +160,6 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
         if number == 0 and at_first_step is not None:
             leave(at_first_step)
         trainer.step(batch)
-        trainer.schedule.step()
     return {"weights": digest(network), "parts": trainer.step.accumulation, "actions": trainer.oom.actions}
 
 
@@ -712,7 +711,6 @@ def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(tmp_path
             if number == 3 and is_limited:
                 leave_in_gpu(0)
             trainer.step(batch)
-            trainer.schedule.step()
         weights.append(on_cpu(network.state_dict()))
         if not is_limited:
             del trainer, network, batch

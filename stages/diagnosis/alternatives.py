@@ -18,8 +18,9 @@ import torch
 from stages.diagnosis.counts import bytes_of
 from stages.machine.turns import in_turns
 from stages.training.batches import Split
+from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy
-from stages.training.step import Graph, Step, why_no_graph
+from stages.training.step import Step, why_no_graph
 from stages.training.trainer import Trainer
 
 THREADS_GAIN = 1.2  # of a matrix product with more threads; with less, the threads have no cores
@@ -44,7 +45,7 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
         found.append({"accumulation": 1})
     if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):
         found.append({"step": "graph"})
-    if is_streamed(trainer):  # from the host to a GPU
+    if trainer.train_split.is_streamed:  # from the host to a GPU
         needed = bytes_of(trainer.train_split) + bytes_of(trainer.val_split)
         found += [{"residency": "device"}] if needed < ROOM * torch.cuda.mem_get_info(device)[0] else []
     if device.type == "cpu" and (os.cpu_count() or 1) > 1:
@@ -77,6 +78,8 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
     else:
         other = copy.copy(trainer)
         other.params, other.step = params, copy.copy(trainer.step)
+        other.steps_per_epoch = -(-len(trainer.train_split) // params.batch_size)
+        other.device_epoch = None
     other.step.precision, other.step.accumulation = trainer.step.precision, trainer.step.accumulation
     change_step(other.step, changes)
     other.step.may_adapt = False
@@ -91,7 +94,7 @@ def change_step(step: Step, changes: Changes) -> None:
     if "precision" in changes:
         step.precision = changes["precision"]
         step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16
-    step.graph = Graph() if step.graph else None  # a graph is captured for one step alone
+    step.graphs = Graphs(step.device) if step.graphs else None  # what is captured is captured with its settings
     if changes.get("step") == "eager":
         step.forward = step.model
 
@@ -109,10 +112,6 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
         if isinstance(part, torch.nn.RNNBase):
             part.flatten_parameters()  # the copied weights lie apart, and cuDNN would gather them in every step
     return model
-
-
-def is_streamed(trainer: Trainer) -> bool:
-    return trainer.train_split.tensors["values"].device.type != trainer.device.type
 
 
 def resident(split: Split, count: int) -> Split:

@@ -59,7 +59,7 @@ def count_bytes(trainer: Trainer, batch: Batch) -> int:
     step: Step = copy.copy(trainer.step)
     step.forward = trainer.model
     with Traffic() as traffic:
-        step.eager(batch)
+        step(batch)
     return traffic.num_bytes
 
 

@@ -9,7 +9,7 @@ The parts run in turns, as the training runs its steps (eager, graph or compiled
 - loop: batches and steps, as in an epoch
 - batches: the batches alone: gathering, augmentation, and the copy to the device where the data is streamed
 - step: the step alone, on one batch that is already there
-- single: an eager step on a single sequence, which computes next to nothing
+- single: the step on a single sequence, which computes next to nothing
 
 Waiting for a batch takes, on the CPU, where nothing overlaps, as long as the batches alone; on a GPU the time that the
 loop takes longer than the step alone, and at most as long as the batches alone. A GPU's time in kernels comes from
@@ -19,19 +19,18 @@ counted, not timed (counts.py).
 """
 
 import copy
-import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from stages.diagnosis.alternatives import Changes, alternatives, has_cores, is_streamed, variant
+from stages.diagnosis.alternatives import Changes, alternatives, has_cores, variant
 from stages.diagnosis.counts import count_bytes, count_flop, device_memory_mib, memory_needs
 from stages.diagnosis.findings import NO_GPU, OF_GPU, Probe
 from stages.machine.nvml import Gpu
@@ -40,8 +39,9 @@ from stages.machine.regions import seconds_of, seconds_per_item, synchronize
 from stages.machine.turns import in_turns
 from stages.training.batches import Batch
 from stages.training.device import use_tf32
+from stages.training.graphs import NUM_WARMUPS
 from stages.training.memory import is_out_of_memory, shorten
-from stages.training.step import AUTOCAST, NUM_WARMUP_STEPS
+from stages.training.step import AUTOCAST
 from stages.training.trainer import Trainer
 
 BUDGET_SECONDS = 1.0  # for all turns together
@@ -52,6 +52,7 @@ LONGEST_SECONDS = 0.1  # a larger batch is tried where its step should take no l
 HOPELESS = 3.0  # an alternative that begins with this many times the seconds per sequence is given up
 NUM_TRIES = 3  # before it counts as that slow: something else may have disturbed it
 
+Result = TypeVar("Result")
 Steps = Iterator[int]  # each `next` does some work and returns the number of sequences in it
 
 
@@ -76,10 +77,10 @@ def measure_parts(trainer: Trainer) -> Probe:
     now, device = variant(trainer, {}), trainer.device
     batch = now.one_batch(trainer.params.batch_size)
     parts = {
-        "loop": Part(now, training(now)),
-        "batches": Part(now, steps_on(epochs(now), len)),
-        "step": Part(now, steps_on(itertools.repeat(batch), now.step)),
-        "single": Part(now, steps_on(itertools.repeat(batch.first(1)), now.step.eager)),
+        "loop": Part(now, epochs(now.training_steps)),
+        "batches": Part(now, map(len, epochs(now.training_batches))),
+        "step": Part(now, repeated(now, batch)),
+        "single": Part(now, repeated(now, batch.first(1))),
     }
     now.model.train()
     for part in parts.values():
@@ -103,7 +104,7 @@ def measure_parts(trainer: Trainer) -> Probe:
     )
 
     use(now)
-    alone: dict[str, Any] = {**streaming(trainer), **on_gpu(partial(now.step, batch), device)}
+    alone: dict[str, Any] = {**streaming(trainer), **on_gpu(now.step.repeated(batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
     context = measured.pop("memory_context_mib")
@@ -138,7 +139,8 @@ class Part:
     def warm_up(self) -> float:
         """Steps until kernels are chosen and a graph is captured; then seconds per sequence of one step."""
         use(self.trainer)
-        for _ in range(NUM_WARMUP_STEPS + 1 if self.trainer.device.type == "cuda" else 0):
+        # Twice, because the ragged batch is captured too, in the second epoch.
+        for _ in range(2 * (NUM_WARMUPS + 1) if self.trainer.device.type == "cuda" else 0):
             next(self.steps)
         return self.turn(0.0)
 
@@ -155,20 +157,17 @@ def use(trainer: Trainer) -> None:
     use_tf32(trainer.step.precision == "tf32")
 
 
-def training(trainer: Trainer) -> Steps:
-    return steps_on(epochs(trainer), trainer.step)
-
-
-def steps_on(batches: Iterable[Batch], step: Callable[[Batch], Any]) -> Steps:
-    for batch in batches:
-        step(batch)
-        yield len(batch)
-
-
-def epochs(trainer: Trainer) -> Iterator[Batch]:
-    """The training batches of one epoch after the other, without end."""
+def epochs(following: Callable[[], Iterator[Result]]) -> Iterator[Result]:
+    """One epoch after the other, without end."""
     while True:
-        yield from trainer.training_batches()
+        yield from following()
+
+
+def repeated(trainer: Trainer, batch: Batch) -> Steps:
+    step = trainer.step.repeated(batch)
+    while True:
+        step()
+        yield len(batch)
 
 
 def start(trainer: Trainer, changes: Changes, now: float) -> Part | str:
@@ -179,7 +178,7 @@ def start(trainer: Trainer, changes: Changes, now: float) -> Part | str:
         return "not tried: not even a product of matrices gains from them, the cores are taken"
     try:
         other = variant(trainer, changes)
-        part = Part(other, training(other))
+        part = Part(other, epochs(other.training_steps))
         seconds = part.warm_up()
         # Threads without a core for each may take a hundred times as long, in every try.
         is_long = "threads" in changes or now * other.params.batch_size > LONGEST_SECONDS / HOPELESS
@@ -195,13 +194,13 @@ def start(trainer: Trainer, changes: Changes, now: float) -> Part | str:
 
 def streaming(trainer: Trainer) -> dict[str, float | str]:
     """Gathering a batch on the host, and copying one from pinned memory, each alone; or why there is no number."""
-    if not is_streamed(trainer):
+    if not trainer.train_split.is_streamed:
         where = "the device is the CPU" if trainer.device.type == "cpu" else "the data lies on the GPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
         return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {where}")}
     split, device, size = trainer.train_split, trainer.device, trainer.params.batch_size
     rows = torch.randperm(len(split))[:size]
-    buffers = split.pinned(len(rows))
+    buffers = split.buffers(len(rows))
 
     def send() -> None:
         for buffer in buffers.values():

@@ -105,7 +105,7 @@ def measure_size(trainer: Any, size: int, seconds: float) -> Point | None:
         if is_cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(trainer.device)
-        step_seconds = seconds_of(lambda: trainer.step.eager(batch), trainer.device, seconds)
+        step_seconds = seconds_of(trainer.step.repeated(batch), trainer.device, seconds)
         peak = (
             torch.cuda.max_memory_allocated(trainer.device) / 2**20
             if is_cuda

@@ -87,11 +87,16 @@ class Split:
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Batches of `order` ((N,) int64 on the CPU); the last one may be smaller."""
         for number, rows in enumerate(order.to(self.device).split(batch_size)):
-            if self.tensors["values"].device.type != self.device.type:
+            if self.is_streamed:
                 yield from self.streamed(order[number * batch_size :], batch_size)
                 return
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
             yield Batch(values, mask, targets, rows)
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the tensors lie elsewhere than their batches are wanted."""
+        return self.tensors["values"].device.type != self.device.type
 
     def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Batches copied from the host on a stream of their own, always one ahead of the one in use.
@@ -99,7 +104,7 @@ class Split:
         Pinned memory is what a copy can run from beside the computation; there are two buffers of it, filled in turn.
         """
         side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
-        buffers = [self.pinned(batch_size) for _ in range(2)]
+        buffers = [self.buffers(batch_size) for _ in range(2)]
         copied = [torch.cuda.Event() for _ in range(2)]
 
         def fetch(number: int, rows: torch.Tensor) -> Batch:
@@ -123,10 +128,12 @@ class Split:
         if ahead is not None:
             yield ahead
 
-    def pinned(self, batch_size: int) -> dict[str, torch.Tensor]:
+    def buffers(self, num_rows: int) -> dict[str, torch.Tensor]:
+        """Memory on the host for so many sequences, pinned where the device is a GPU."""
+        is_pinned = self.device.type == "cuda"
         return {
-            name: torch.empty((batch_size, *self.tensors[name].shape[1:]), dtype=self.tensors[name].dtype).pin_memory()
-            for name in TENSORS
+            name: torch.empty((num_rows, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=is_pinned)
+            for name, tensor in self.tensors.items()
         }
 
     def tensors_at(self, rows: torch.Tensor, buffers: dict[str, torch.Tensor]) -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 Nothing here prints, opens a file, tracks, or reads a number from the device.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import torch
@@ -13,25 +13,19 @@ from stages.training.batches import Batch
 from stages.training.memory import OomPolicy
 from stages.training.step import Loss, Step, autocast
 
-PREDICTION_BATCH = 1024  # without gradients: no activations are kept, so what fits in training fits here
+PREDICTION_BATCH = 1024  # without gradients no activations are kept: a batch that fits in training is not the limit
 
 
-def train_epoch(
-    model: nn.Module, batches: Iterator[Batch], step: Step, schedule: torch.optim.lr_scheduler.LRScheduler
-) -> torch.Tensor:
-    """Take one step per batch; return the mean loss over the sequences, as a scalar on the device.
+def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:
+    """Take one step per batch, at its learning rate; yield its number of sequences.
 
-    The loss is summed where it is computed and read once an epoch: `.item()` in the step would be a synchronization in
-    every step.
+    Adds the summed loss to `total`, a scalar on the device, which is read once an epoch: `.item()` in the step would be
+    a synchronization in every step.
     """
-    model.train()
-    total, count = None, 0
-    for batch in batches:
-        summed = step(batch)
-        schedule.step()
-        total, count = summed if total is None else total + summed, count + len(batch)
-    assert total is not None, "an epoch without a batch"
-    return total / count
+    for batch, rate in zip(batches, rates, strict=False):
+        step.set_rate(rate)
+        total += step(batch)
+        yield len(batch)
 
 
 @torch.no_grad()

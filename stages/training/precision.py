@@ -61,7 +61,7 @@ def measure_gains(trainer: Trainer) -> dict[str, float]:
 
     def step_seconds(name: str) -> float:
         trainer.set_precision(name)
-        return seconds_of(partial(trainer.step.eager, batch), trainer.device, BUDGET_SECONDS / NUM_ROUNDS)
+        return seconds_of(trainer.step.repeated(batch), trainer.device, BUDGET_SECONDS / NUM_ROUNDS)
 
     trainer.model.train()
     seconds = in_turns({name: partial(step_seconds, name) for name in names}, NUM_ROUNDS)

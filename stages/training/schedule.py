@@ -1,37 +1,40 @@
 """What changes by a plan: the learning rate from step to step, the share of teacher forcing from epoch to epoch."""
 
+import math
+
 import torch
+from torch import Tensor
 
 from stages.params.schema import TeacherForcing, Train
 
+WARMUP_SHARE = 0.3  # of a one-cycle's steps, in which the rate rises
+FIRST_SHARE, LAST_SHARE = 1 / 25, 1 / 250_000  # of the largest rate: where a one-cycle begins and ends
 EXPONENTIAL_FLOOR = 0.01  # where an exponential decay towards 0 ends: a geometric series never reaches 0
 
 
-def make_schedule(
-    optimizer: torch.optim.Optimizer, params: Train, num_steps: int
-) -> torch.optim.lr_scheduler.LRScheduler:
-    """The learning rate of every step.
+def learning_rates(params: Train, num_steps: int) -> Tensor:
+    """The learning rate of every step: (num_steps,) float32, computed in float64.
 
-    cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; one-cycle: Smith and Topin 2019, arXiv:1708.07120.
+    Eager and captured steps take their rate from this table, so that both use the same numbers.
+
+    cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; one-cycle: Smith and Topin 2019, arXiv:1708.07120. Both as
+    torch's CosineAnnealingLR and OneCycleLR have them.
     """
+    steps = torch.arange(num_steps, dtype=torch.float64)
+    largest = params.learning_rate
     if params.schedule == "cosine":
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=num_steps)
-    # One step more than is taken: the scheduler is stepped after the last step too.
-    return torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=params.learning_rate, total_steps=num_steps + 1, cycle_momentum=False
-    )
+        rates = between(largest, 0.0, steps / num_steps)
+    else:
+        top = WARMUP_SHARE * (num_steps + 1) - 1  # may lie between two steps
+        rising = between(FIRST_SHARE * largest, largest, steps / top) if top > 0 else steps
+        falling = between(largest, LAST_SHARE * largest, (steps - top) / (num_steps - top))
+        rates = torch.where(steps <= top, rising, falling)
+    return rates.to(torch.float32)
 
 
-def as_numbers(schedule: dict[str, object]) -> dict[str, object]:
-    """A schedule's state without tensors: the learning rate of a captured step is one, and the schedule copies it."""
-
-    def number(value: object) -> object:
-        return float(value) if isinstance(value, torch.Tensor) else value
-
-    return {
-        name: [number(each) for each in value] if isinstance(value, list) else number(value)
-        for name, value in schedule.items()
-    }
+def between(first: float, last: float, done: Tensor) -> Tensor:
+    """From `first` to `last` on half a cosine; `done`: 0 to 1."""
+    return last + (first - last) / 2 * (1 + torch.cos(math.pi * done))
 
 
 def teacher_share(config: TeacherForcing, epoch: int, epochs: int) -> float:

@@ -1,12 +1,11 @@
 """One optimizer step on one batch: forward, backward, clip, update. The only place where the execution modes differ.
 
-`eager` is torch as it comes. `graph` captures the whole step once as a CUDA graph and replays it: one launch instead of
-hundreds, for batches of one size (the ragged last one is eager). `compile` gives the model to torch.compile. What
-cannot be done as asked is done eagerly, and `Step.fallback_reason` says why. `OomPolicy` (stages/training/memory.py)
-decides what to do when memory runs out.
+`eager` is torch as it comes. `graph` captures the step as a CUDA graph and replays it (graphs.py): one launch instead
+of hundreds. `compile` gives the model to torch.compile. `auto` is graph wherever nothing forbids it, else eager. What
+cannot be done as asked is done eagerly, and `Step.fallback_reason` says why. `OomPolicy` (memory.py) decides what to do
+when memory runs out.
 
-CUDA graphs: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs. Mixed precision: Micikevicius et al.
-2018, arXiv:1710.03740.
+Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
 
 from collections.abc import Callable
@@ -18,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from stages.training.batches import Batch
-from stages.training.memory import OomPolicy, free_cache, is_out_of_memory, shorten
+from stages.training.graphs import CaptureFailed, Graphs
+from stages.training.memory import OomPolicy, free_cache
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, the batch they are of) -> mean over its sequences
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-NUM_WARMUP_STEPS = 3  # eager ones on a side stream before a capture: libraries choose and allocate in them
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
@@ -31,7 +30,10 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 
 class Step:
-    """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device."""
+    """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
+
+    Where `graphs` is there, the training replays captured steps instead (epoch.py), and `step` takes the others.
+    """
 
     def __init__(
         self,
@@ -43,6 +45,7 @@ class Step:
         accumulation: int,
         precision: str,
         execution_mode: str,
+        fallback_reason: str = "",
         device: torch.device,
         oom: OomPolicy | None = None,
     ) -> None:
@@ -54,41 +57,32 @@ class Step:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.oom = oom or OomPolicy(model)
         self.may_adapt = True  # whether running out of memory may change how the training continues
-        self.fallback_reason = ""  # why it runs in another mode than the one asked for
+        self.fallback_reason = fallback_reason  # why it is eager where a graph was asked for, or would be chosen
         self.forward: Callable[..., Tensor] = model
         if execution_mode == "compile":
             self.forward = torch.compile(model, dynamic=False)
-        self.graph: Graph | None = None
-        if execution_mode == "graph":
-            self.fallback_reason = why_no_graph(device, precision, model)
-            self.graph = None if self.fallback_reason else Graph()
+        self.graphs = Graphs(device) if execution_mode == "graph" else None
+
+    @property
+    def execution_mode(self) -> str:
+        """How steps are taken now: `graph`, `compile` or `eager`."""
+        return "graph" if self.graphs else "eager" if self.forward is self.model else "compile"
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next step."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def __call__(self, batch: Batch) -> Tensor:
-        if self.graph is None or not self.graph.is_supported(batch):
-            return self.eager(batch)
-        try:
-            return self.graph(batch, self)
-        except RuntimeError as error:
-            ran_out = is_out_of_memory(error)
-            if self.graph.is_captured or (ran_out and not self.may_adapt):
-                raise
-            # A capture that fails leaves the weights as they were: the batch can still be done eagerly. Ending the
-            # capture raises an error of its own, after the one that made it fail.
-            cause = error.__context__ if isinstance(error.__context__, Exception) else error
-            self.fallback_reason, self.graph = f"the capture failed: {shorten(cause)}", None
-        self.clear()
-        if ran_out:
-            self.oom.say("the step is taken eagerly instead of captured as a CUDA graph")
-            free_cache()
-        torch.cuda.synchronize(self.device)
-        return self.eager(batch)
-
-    def eager(self, batch: Batch) -> Tensor:
+        """An eager step (or a compiled one), taken again after each fallback where memory runs out."""
         before = random_state(self.device)
 
         def work() -> Tensor:
             try:
-                return self.once(batch)
+                return self.update(batch)
             except Exception:
                 self.clear()
                 set_random_state(before, self.device)
@@ -99,7 +93,21 @@ class Step:
         smaller = partial(self.take_smaller_parts, len(batch))
         return self.oom.run_with_fallbacks(work, smaller, self.oom.recompute, self.drop_graph)
 
-    def once(self, batch: Batch) -> Tensor:
+    def repeated(self, batch: Batch) -> Callable[[], None]:
+        """Steps on one batch that never changes, taken as the training takes its own: to measure them."""
+        key = object()
+
+        def step() -> None:
+            if self.graphs is not None:
+                try:
+                    return self.graphs.run(key, partial(self, batch), partial(self.update, batch))
+                except CaptureFailed as failed:
+                    self.leave_graphs(failed)
+            self(batch)
+
+        return step
+
+    def update(self, batch: Batch) -> Tensor:
         """The step itself. The weights change at its very end, when nothing is left that could need memory."""
         summed = self.backward(batch)
         if self.clip_norm:
@@ -140,11 +148,24 @@ class Step:
         return f"a batch of {batch_size} is trained on in {self.accumulation} parts"
 
     def drop_graph(self) -> str:
-        if self.graph is None or not self.graph.is_captured:
+        if self.graphs is None or not self.graphs.captured:
             return ""
-        self.graph, self.fallback_reason = None, "memory ran out"
+        self.graphs, self.fallback_reason = None, "memory ran out"
         self.optimizer.zero_grad(set_to_none=True)  # the gradients lie in the graph's memory
         return "the CUDA graph of the step is let go"
+
+    def leave_graphs(self, failed: CaptureFailed) -> None:
+        """Go on eagerly after a capture that failed: it computed nothing, so no step is lost.
+
+        Raises what failed where memory ran out and this training must not adapt.
+        """
+        self.graphs, self.fallback_reason = None, f"the capture failed: {failed}"
+        self.clear()
+        if failed.is_out_of_memory:
+            if not self.may_adapt:
+                raise torch.OutOfMemoryError(str(failed))
+            self.oom.say("the step is taken eagerly instead of captured as a CUDA graph")
+            free_cache()
 
     def state(self) -> dict[str, Any]:
         return {"accumulation": self.accumulation, "scaler": self.scaler.state_dict()}
@@ -166,6 +187,14 @@ def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)
 
 
+def choose_mode(asked: str, device: torch.device, precision: str, model: nn.Module) -> tuple[str, str]:
+    """How steps are taken where params.yaml asks for `asked` (train.step), and why not as a graph if not."""
+    if asked not in ("auto", "graph"):
+        return asked, ""
+    reason = why_no_graph(device, precision, model)
+    return ("eager" if reason else "graph"), reason
+
+
 def why_no_graph(device: torch.device, precision: str, model: nn.Module) -> str:
     if device.type != "cuda":
         return "CUDA graphs need a CUDA device"
@@ -176,63 +205,3 @@ def why_no_graph(device: torch.device, precision: str, model: nn.Module) -> str:
     if any(isinstance(part, nn.RNNBase) and part.num_layers > 1 and part.dropout > 0 for part in model.modules()):
         return "cuDNN keeps the random state of dropout between an RNN's layers to itself"
     return ""
-
-
-class Graph:
-    """A step captured once and replayed for every batch of the same shapes.
-
-    The first batches of training are the warm-up: they are real steps, taken on a side stream. The optimizer must be
-    `capturable` and its learning rate a tensor, which the schedule changes in place between two replays.
-    """
-
-    def __init__(self) -> None:
-        self.num_done = 0
-        self.shapes: list[torch.Size] = []  # of the batches it is for
-        self.captured: torch.cuda.CUDAGraph | None = None
-        self.inputs: list[Tensor] = []
-        self.output = torch.empty(0)
-
-    @property
-    def is_captured(self) -> bool:
-        return self.captured is not None
-
-    def is_supported(self, batch: Batch) -> bool:
-        """Batches of the first one's shapes: an epoch begins with a whole batch, the ragged one is its last."""
-        shapes = [tensor.shape for tensor in tensors_of(batch)]
-        self.shapes = self.shapes or shapes
-        return shapes == self.shapes
-
-    def __call__(self, batch: Batch, step: Step) -> Tensor:
-        if self.captured is None:
-            if self.num_done < NUM_WARMUP_STEPS:
-                self.num_done += 1
-                return on_side_stream(step.eager, batch)
-            self.capture(batch, step)
-        for static, tensor in zip(self.inputs, tensors_of(batch), strict=True):
-            static.copy_(tensor, non_blocking=True)
-        assert self.captured is not None
-        self.captured.replay()
-        return self.output.clone()
-
-    def capture(self, batch: Batch, step: Step) -> None:
-        """Record the step for batches shaped as this one; nothing is computed yet."""
-        self.inputs = [tensor.clone() for tensor in tensors_of(batch)]
-        values, mask, targets, rows, *teacher_targets = self.inputs
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            output = step.once(Batch(values, mask, targets, rows, *teacher_targets))
-        self.captured, self.output = graph, output
-
-
-def tensors_of(batch: Batch) -> list[Tensor]:
-    tensors = [batch.values, batch.mask, batch.targets, batch.rows]
-    return tensors if batch.teacher_targets is None else [*tensors, batch.teacher_targets]
-
-
-def on_side_stream(eager: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-    side, current = torch.cuda.Stream(), torch.cuda.current_stream()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        summed = eager(batch)
-    current.wait_stream(side)
-    return summed

@@ -1,7 +1,8 @@
 """One training as a state that advances epoch by epoch. It holds all that must be saved to resume bit for bit."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,12 +11,15 @@ from torch import nn
 from stages.machine.regions import Measurement, measure
 from stages.params.schema import Seq2Seq, Train
 from stages.tasks import Task
-from stages.training import augment, loop
-from stages.training.batches import Batch, Split, sequential_indices, shuffled
+from stages.training import loop
+from stages.training.batches import Batch, Split, sequential_indices
 from stages.training.device import use_tf32
+from stages.training.draws import Draws, draw
+from stages.training.epoch import DeviceEpoch
+from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy, advice
-from stages.training.schedule import as_numbers, make_schedule, teacher_share
-from stages.training.step import Step, random_state, set_random_state
+from stages.training.schedule import learning_rates
+from stages.training.step import Step, choose_mode, random_state, set_random_state, why_no_graph
 
 
 @dataclass(frozen=True)
@@ -33,19 +37,20 @@ class Epoch:
 
 
 class Trainer:
-    """Model, optimizer, schedule and generator: `epoch()` advances, `state()` and `restore()` save and load them."""
+    """Model, optimizer, rates and generator: `epoch()` advances, `state()` and `restore()` save and load them."""
 
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
-        in_graph = params.step == "graph" and self.device.type == "cuda"
+        precision = "fp32" if params.precision == "auto" else params.precision
+        mode, reason = choose_mode(params.step, self.device, precision, model)
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
-            # A captured step reads the rate from where it lies: a number would be frozen into the graph.
-            lr=torch.tensor(params.learning_rate, device=self.device) if in_graph else params.learning_rate,
+            # A captured step reads the rate from where it lies: a number would be frozen into it.
+            lr=torch.tensor(params.learning_rate, device=self.device) if mode == "graph" else params.learning_rate,
             weight_decay=params.weight_decay,
             fused=True,
-            capturable=in_graph,
+            capturable=mode == "graph",
         )
         self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
         self.step = Step(
@@ -54,13 +59,17 @@ class Trainer:
             self.optimizer,
             clip_norm=params.clip_norm,
             accumulation=params.accumulation,
-            precision="fp32" if params.precision == "auto" else params.precision,
-            execution_mode=params.step,
+            precision=precision,
+            execution_mode=mode,
+            fallback_reason=reason,
             device=self.device,
             oom=self.oom,
         )
-        steps_per_epoch = -(-len(train) // params.batch_size)
-        self.schedule = make_schedule(self.optimizer, params, steps_per_epoch * params.epochs)
+        self.steps_per_epoch = -(-len(train) // params.batch_size)
+        self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
+        self.total = torch.zeros((), device=self.device)  # the loss of the present epoch, summed over the sequences
+        self.device_epoch: DeviceEpoch | None = None
+        self.num_actions = 0  # done about memory when the graphs were captured
         # On the CPU, so that a GPU run sees the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(params.seed)
         self.epochs_done = 0
@@ -76,16 +85,17 @@ class Trainer:
             # cuDNN's dropout between an RNN's layers starts anew wherever torch's generator is set. Resuming sets it,
             # so every epoch does.
             set_random_state(random_state(self.device), self.device)
-        batches = self.training_batches()
+        steps = self.training_steps()
         with measure(self.device) as training:
-            train_loss = loop.train_epoch(self.model, batches, self.step, self.schedule)
-        if self.step.graph is not None and training.peak_allocated_mib is not None:
+            num_sequences = sum(steps)
+            train_loss = self.total / num_sequences
+        if self.step.graphs is not None and training.peak_allocated_mib is not None:
             # A replay allocates nothing: its activations lie in the graph's own memory, which the capture allocates.
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
         with measure(self.device) as validation:
             loss, predictions = loop.validate(
                 self.model,
-                self.oom.batches(self.val_split, sequential_indices(self.val_split), params.batch_size),
+                self.oom.batches(self.val_split, sequential_indices(self.val_split), loop.PREDICTION_BATCH),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
                 self.step.precision,
@@ -93,7 +103,7 @@ class Trainer:
             )
         self.missing_reasons = {
             **training.missing_reasons,
-            **({f"step: {params.step}": self.step.fallback_reason} if self.step.fallback_reason else {}),
+            **({"step: graph": reason} if params.step == "graph" and (reason := self.step.fallback_reason) else {}),
         }
         self.epochs_done += 1
         self.verify_device(predictions)
@@ -103,7 +113,7 @@ class Trainer:
             self.best_loss, self.best_weights = val_loss, snapshot(self.model)
         return Epoch(
             self.epochs_done,
-            float(self.schedule.get_last_lr()[0]),
+            float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
             train_loss.item(),
             val_loss,
             self.task.score(predictions, *(self.on_device(self.val_split, name) for name in ("targets", "mask"))),
@@ -115,28 +125,57 @@ class Trainer:
     def on_device(self, split: Split, name: str) -> torch.Tensor:
         return self.oom.run_with_fallbacks(lambda: split.tensors[name].to(self.device))
 
+    def training_steps(self) -> Iterator[int]:
+        """The next epoch's steps: each `next` takes one, and returns its number of sequences. Sums the loss in `total`.
+
+        All random numbers are drawn here, before the clock starts; applying them is timed.
+        """
+        self.model.train()
+        draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
+        if self.num_actions != len(self.oom.actions):
+            self.renew_graphs()
+        if self.step.graphs is None:
+            self.total = torch.zeros((), device=self.device)
+            return self.plain_steps(draws.to(self.device), first_step, 0)
+        return self.captured_steps(draws, first_step)
+
+    def plain_steps(self, draws: Draws, first_step: int, num_done: int) -> Iterator[int]:
+        """Those of the epoch that are left after `num_done`. `draws` lie on the device."""
+        rates = self.rates[first_step + num_done : first_step + self.steps_per_epoch].tolist()
+        return loop.take_steps(self.batches(draws, num_done), self.step, rates, self.total)
+
+    def captured_steps(self, draws: Draws, first_step: int) -> Iterator[int]:
+        if self.device_epoch is None:
+            self.device_epoch = self.oom.run_with_fallbacks(
+                lambda: DeviceEpoch(self.step, self.train_split, self.params, self.rates)
+            )
+        self.total, num_done = self.device_epoch.total, 0
+        for count in self.device_epoch.steps(draws, first_step):
+            num_done += 1
+            yield count
+        if num_done < self.steps_per_epoch:
+            yield from self.plain_steps(draws.to(self.device), first_step, num_done)
+
+    def renew_graphs(self) -> None:
+        """Capture anew: what graphs were captured from has moved, or steps are taken in another way."""
+        self.device_epoch, self.num_actions = None, len(self.oom.actions)
+        if self.step.graphs is not None:
+            reason = why_no_graph(self.device, self.step.precision, self.model)
+            self.step.graphs = None if reason else Graphs(self.device)
+            self.step.fallback_reason = reason
+
+    def draw(self) -> Draws:
+        return draw(self.generator, self.train_split, self.params, self.epochs_done)
+
     def training_batches(self) -> Iterator[Batch]:
-        """The next epoch's batches. Draws all random numbers here, before the clock starts; applying them is timed."""
-        order, config = shuffled(self.train_split, self.generator), self.params.augment
-        changes: list[Callable[[Batch], Batch]] = []
-        if config.mix or config.shift or config.warp:
-            draws = augment.draw(self.generator, len(self.train_split), config).to(self.device)
-            changes.append(
-                lambda batch: replace(
-                    batch, values=augment.apply(batch.values, batch.mask, draws.index_select(0, batch.rows), config)
-                )
-            )
-        if isinstance(self.params.model, Seq2Seq):
-            share = teacher_share(self.params.model.teacher_forcing, self.epochs_done, self.params.epochs)
-            num_steps = self.train_split.tensors["targets"].shape[1]
-            coins = torch.rand(len(self.train_split), num_steps, generator=self.generator) < share
-            coins = coins.to(self.device)
-            changes.append(
-                lambda batch: replace(
-                    batch, teacher_targets=torch.where(coins.index_select(0, batch.rows), batch.targets, torch.nan)
-                )
-            )
-        return self.oom.batches(self.train_split, order, self.params.batch_size, *changes)
+        """The next epoch's batches, as the plain loop takes them."""
+        return self.batches(self.draw().to(self.device))
+
+    def batches(self, draws: Draws, num_done: int = 0) -> Iterator[Batch]:
+        """Those after the first `num_done`. `draws` lie on the device."""
+        size = self.params.batch_size
+        change = partial(draws.changed, params=self.params)
+        return self.oom.batches(self.train_split, draws.order[num_done * size :], size, change)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
         """The first `size` sequences as a batch on the device, with teacher forcing where the decoder takes it.
@@ -172,7 +211,6 @@ class Trainer:
             "best_weights": self.best_weights,
             "best_loss": self.best_loss,
             "optimizer": self.optimizer.state_dict(),
-            "schedule": self.schedule.state_dict(),
             "precision": self.step.precision,
             "step": self.step.state(),
             "generator": self.generator.get_state(),
@@ -193,7 +231,7 @@ class Trainer:
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
             group["capturable"] = is_tensor
-        self.schedule.load_state_dict(as_numbers(state["schedule"]))
+        self.renew_graphs()  # those there are were captured on the optimizer's former tensors
         self.set_precision(state["precision"])
         self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())

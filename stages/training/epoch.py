@@ -1,0 +1,176 @@
+"""An epoch whose every input lies on the device, so that a step needs nothing from the host but its replay.
+
+    order (N,), draws, coins               copied once an epoch into tensors that stay where they are
+    rates (num_steps,)                     the schedule as a table (schedule.py)
+    number, step_number, total             scalars on the device
+    once(): the batch of the order's next rows, changed by its draws; the rate of the step; total += loss; number += 1
+
+`once` is captured for whole batches and, in the same memory, for the ragged last one. Data that does not fit on the
+device is gathered on the host, a few batches at a time (`Chunks`), into tensors that stay where they are.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from stages.params.schema import Train
+from stages.training.batches import TENSORS, Batch, Split
+from stages.training.draws import Draws
+from stages.training.graphs import NUM_WARMUPS, CaptureFailed
+from stages.training.memory import is_out_of_memory
+from stages.training.step import Step
+
+CHUNK_BYTES = 64 * 2**20  # of streamed sequences on the device, at most, and at least one batch
+NUM_RAGGED_WARMUPS = 1  # the libraries have started in those of the whole batches
+
+
+class DeviceEpoch:
+    """Takes the steps of one epoch after the other.
+
+    Needs `step.graphs`, and an optimizer whose learning rate is a tensor. The bits are those of loop.take_steps: tests
+    show it on the CPU, where `once` runs uncaptured.
+    """
+
+    def __init__(self, step: Step, split: Split, params: Train, rates: Tensor) -> None:
+        device, size = step.device, params.batch_size
+        self.step, self.split, self.params = step, split, params
+        self.num_whole, self.num_ragged = divmod(len(split), size)
+        self.rates = rates.to(device)
+        self.number, self.step_number = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
+        self.total = torch.zeros((), device=device)  # the loss, summed over the sequences so far
+        self.order = torch.zeros(len(split), dtype=torch.int64, device=device)
+        whole, self.ragged_rows = self.order.split([self.num_whole * size, self.num_ragged])
+        self.whole_rows = whole.view(self.num_whole, size)
+        # Where the sequences of a batch lie in the tensors that it is cut from.
+        self.whole_places, self.ragged_places = self.whole_rows, self.ragged_rows
+        self.draws: Draws | None = None
+        self.chunks: Chunks | None = None
+        if split.is_streamed:
+            self.chunks = Chunks(split, size, self.num_whole)
+            numbers = torch.arange(self.num_whole, device=device).unsqueeze(1) % self.chunks.num_batches
+            self.whole_places = numbers * size + torch.arange(size, device=device)
+            self.ragged_places = torch.arange(self.num_ragged, device=device)
+
+    def steps(self, draws: Draws, first_step: int) -> Iterator[int]:
+        """Take the steps of an epoch; yield the number of sequences of each. `first_step`: its number in the training.
+
+        Ends early where a capture failed or memory ran out: the plain loop can take the steps that are left.
+        """
+        num_actions = len(self.step.oom.actions)
+        self.begin(draws, first_step)
+        chunks = self.chunks.through(draws.order) if self.chunks else None
+        for number in range(self.num_whole + bool(self.num_ragged)):
+            is_whole = number < self.num_whole
+            try:
+                if self.chunks and chunks and (not is_whole or number % self.chunks.num_batches == 0):
+                    next(chunks)
+                self.take(is_whole)
+            except CaptureFailed as failed:
+                self.step.leave_graphs(failed)
+                return
+            except RuntimeError as error:  # raised before the weights changed: in making the batch
+                if not is_out_of_memory(error) or not self.step.may_adapt:
+                    raise
+                return
+            yield self.params.batch_size if is_whole else self.num_ragged
+            if len(self.step.oom.actions) > num_actions:
+                return
+
+    def take(self, is_whole: bool) -> None:
+        assert self.step.graphs is not None
+        warm_up, work = partial(self.once, self.step, is_whole), partial(self.once, self.step.update, is_whole)
+        self.step.graphs.run(("step", is_whole), warm_up, work, NUM_WARMUPS if is_whole else NUM_RAGGED_WARMUPS)
+
+    def begin(self, draws: Draws, first_step: int) -> None:
+        self.order.copy_(draws.order)
+        if self.draws is None:
+            self.draws = draws.to(self.step.device)
+        for static, drawn in ((self.draws.augment, draws.augment), (self.draws.coins, draws.coins)):
+            if static is not None and drawn is not None:
+                static.copy_(drawn)
+        self.number.zero_()
+        self.step_number.fill_(first_step)
+        self.total.zero_()
+
+    def once(self, update: Callable[[Batch], Tensor], is_whole: bool) -> None:
+        """The next step, from tensors on the device alone."""
+        assert self.draws is not None
+        rows, places = self.ragged_rows, self.ragged_places
+        if is_whole:
+            rows, places = (
+                table.index_select(0, self.number).squeeze(0) for table in (self.whole_rows, self.whole_places)
+            )
+        source = self.chunks.present if self.chunks else self.split.tensors
+        values, mask, targets = (source[name].index_select(0, places) for name in TENSORS)
+        batch = Batch(values, mask, targets, rows)
+        batch = self.draws.changed(batch, self.params)
+        for group in self.step.optimizer.param_groups:
+            group["lr"].copy_(self.rates.index_select(0, self.step_number).squeeze(0))
+        self.total += update(batch)
+        self.number += 1
+        self.step_number += 1
+
+
+class Chunks:
+    """The sequences of a few batches at a time on the device, in tensors that stay where they are (`present`).
+
+    While the device works on one chunk, a thread gathers the next one on the host and sends it.
+    """
+
+    def __init__(self, split: Split, batch_size: int, num_whole: int) -> None:
+        batch_bytes = batch_size * sum(tensor[:1].nbytes for tensor in split.tensors.values())
+        self.num_batches = max(1, min(CHUNK_BYTES // batch_bytes, num_whole))
+        self.num_whole, self.batch_size = num_whole, batch_size
+        self.split, self.device = split, split.device
+        num_rows = self.num_batches * batch_size
+        self.host = split.buffers(num_rows)
+        self.present = {name: torch.empty_like(host, device=self.device) for name, host in self.host.items()}
+        self.ahead = self.host
+        if self.device.type == "cuda":
+            self.ahead = {name: torch.empty_like(tensor) for name, tensor in self.present.items()}
+            self.side = torch.cuda.Stream(self.device)
+            self.sent, self.taken = torch.cuda.Event(), torch.cuda.Event()
+        self.thread = ThreadPoolExecutor(1)
+        self.pending: Future[None] | None = None  # the last chunk that was sent
+
+    def through(self, order: Tensor) -> Iterator[None]:
+        """With each `next`, `present` holds the rows of the next num_batches whole batches, at last of the ragged one.
+
+        order: (N,) int64 on the CPU.
+        """
+        whole, ragged = order.split([self.num_whole * self.batch_size, len(order) - self.num_whole * self.batch_size])
+        chunks = [rows for rows in (*whole.split(self.num_batches * self.batch_size), ragged) if len(rows)]
+        if self.pending:  # of an epoch that was left early
+            self.pending.result()
+        sending = self.thread.submit(self.send, chunks[0])
+        for rows, following in zip(chunks, [*chunks[1:], None], strict=True):
+            sending.result()
+            self.receive(len(rows))
+            if following is not None:
+                self.pending = sending = self.thread.submit(self.send, following)
+            yield
+
+    def send(self, rows: Tensor) -> None:
+        """In the thread: gather the rows, and begin to copy them to the device."""
+        if self.device.type != "cuda":
+            self.split.tensors_at(rows, self.host)
+            return
+        self.sent.synchronize()  # the copy before this one has left the host's memory
+        self.split.tensors_at(rows, self.host)
+        with torch.cuda.stream(self.side):
+            self.side.wait_event(self.taken)
+            for name, host in self.host.items():
+                self.ahead[name][: len(rows)].copy_(host[: len(rows)], non_blocking=True)
+            self.sent.record(self.side)
+
+    def receive(self, count: int) -> None:
+        current = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        if current:
+            current.wait_event(self.sent)
+        for name, tensor in self.present.items():
+            tensor[:count].copy_(self.ahead[name][:count])
+        if current:
+            self.taken.record(current)

@@ -1,0 +1,83 @@
+"""Work captured as CUDA graphs: one launch instead of the hundreds of a training step.
+
+https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+import torch
+
+from stages.training.memory import is_out_of_memory, shorten
+
+NUM_WARMUPS = 3  # eager runs before a capture: libraries choose their kernels and allocate in them
+
+
+class CaptureFailed(RuntimeError):
+    """A capture failed, and nothing was computed. The message is the first error's, in short."""
+
+    def __init__(self, message: str, is_out_of_memory: bool) -> None:
+        super().__init__(message)
+        self.is_out_of_memory = is_out_of_memory
+
+
+class Graphs:
+    """Pieces of work, each captured once and replayed, in one memory pool and on one stream.
+
+    All tensors that a piece reads or writes must stay where they are. Its random numbers go on from replay to replay as
+    they would eagerly.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)  # of all warm-ups and captures: each stream has memory of its own
+        self.pool = torch.cuda.graph_pool_handle()
+        self.captured: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.num_warmups: Counter[Hashable] = Counter()
+
+    def run(
+        self,
+        key: Hashable,
+        warm_up: Callable[[], object],
+        work: Callable[[], object],
+        num_warmups: int = NUM_WARMUPS,
+    ) -> None:
+        """Does the work `key` once: the first times by `warm_up`, then by replaying `work`. Raises CaptureFailed."""
+        if key not in self.captured:
+            if self.num_warmups[key] < num_warmups:
+                self.on_stream(warm_up)
+                self.num_warmups[key] += 1
+                return
+            self.captured[key] = self.capture(work)
+        self.captured[key].replay()
+
+    def on_stream(self, work: Callable[[], object]) -> None:
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            work()
+        current.wait_stream(self.stream)
+
+    def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """`work` as a graph; nothing is computed yet."""
+        graph, failed = torch.cuda.CUDAGraph(), None
+        try:
+            # A capture that fails leaves its stream the current one; the outer context sets the former one again.
+            with torch.cuda.stream(torch.cuda.current_stream(self.device)):
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                    work()
+        except RuntimeError as error:
+            # Ending the capture raises an error of its own, after the one that made it fail.
+            cause = error.__context__ if isinstance(error.__context__, Exception) else error
+            failed = CaptureFailed(shorten(cause), is_out_of_memory(cause) or is_out_of_memory(error))
+            del cause  # with its traceback, which holds the tensors of the failed capture
+        if failed is None:
+            return graph
+        del graph
+        gc.collect()
+        torch.cuda.synchronize(self.device)
+        # torch up to 2.11 leaves the generator as if it were captured: the next dropout would raise.
+        generator = torch.cuda.default_generators[self.device.index or 0]
+        generator.graphsafe_set_state(generator.clone_state())
+        raise failed

@@ -1,0 +1,204 @@
+"""An epoch on the device gives the bits of the plain loop, for every task and model, and its table the rates of torch.
+
+Here its steps run uncaptured. What a capture adds to that needs a GPU: tests/test_gpu.py.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from stages import models
+from stages.models.recurrent import Reversal, rearranged, reversed_rows
+from stages.params import schema
+from stages.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
+from stages.tasks import open_task
+from stages.training import epoch
+from stages.training.batches import Split
+from stages.training.epoch import DeviceEpoch
+from stages.training.graphs import CaptureFailed
+from stages.training.memory import is_out_of_memory
+from stages.training.schedule import learning_rates
+from stages.training.step import choose_mode, why_no_graph
+from stages.training.trainer import Trainer
+from tests.conftest import SETTINGS
+
+CPU = torch.device("cpu")
+NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES = 50, 11, 4
+MODELS = {
+    "gru": GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
+    "transformer": Transformer(
+        "transformer", hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, dropout=0.2
+    ),
+    "conv_gru": ConvGRU("conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
+    "seq2seq": Seq2Seq("seq2seq", 8, 1, 0.0, "native", TeacherForcing(start=0.7, end=0.2, decay="linear")),
+}
+SUMMARIES: dict[str, dict[str, Any]] = {
+    "classify": {"classes": ["a", "b", "c"]},
+    "detect": {"classes": ["none", "a"], "features": ["x"], "num_per_class": {"train": {"none": 50, "a": 5}}},
+    "forecast": {"num_outputs": 5, "mean": [0.0], "std": [1.0], "target": {"name": "x", "transform": "difference"}},
+}
+COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model in names]
+
+
+def trainer_of(task_name: str, model_name: str, **changed: Any) -> Trainer:
+    draw = torch.Generator().manual_seed(5)
+    lengths = torch.randint(3, NUM_STEPS + 1, (NUM_SEQUENCES, 1), generator=draw)
+    mask = torch.arange(NUM_STEPS) < (torch.full_like(lengths, NUM_STEPS) if task_name == "forecast" else lengths)
+    targets = {
+        "classify": torch.randint(0, 3, (NUM_SEQUENCES,), generator=draw),
+        "detect": torch.randint(0, 2, (NUM_SEQUENCES, NUM_STEPS), generator=draw) * mask,
+        "forecast": torch.randn(NUM_SEQUENCES, 5, generator=draw),
+    }[task_name]
+    values = torch.randn(NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES, generator=draw).masked_fill(~mask.unsqueeze(-1), 0.0)
+    split = Split({"values": values, "mask": mask, "targets": targets}, CPU)
+    settings = replace(SETTINGS, model=MODELS[model_name], augment=Augment(2, 0.1, 0.1, 0.1), **changed)
+    torch.set_num_threads(settings.threads)
+    torch.manual_seed(settings.seed)
+    task = open_task(task_name, SUMMARIES[task_name])
+    model = models.build(settings.model, models.Shape(NUM_FEATURES, task.num_outputs, NUM_STEPS, task.per_step))
+    return Trainer(model, split, split, settings, task)
+
+
+class Uncaptured:
+    """Does the work that a graph would replay. `fails_at`: the call whose capture fails."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.num_left, self.captured = fails_at, {"a graph": None}
+
+    def run(self, key: Hashable, warm_up: Callable[[], object], work: Callable[[], object], num_warmups: int) -> None:
+        if self.num_left is not None:
+            self.num_left -= 1
+            if self.num_left < 0:
+                raise CaptureFailed("planted", is_out_of_memory=False)
+        work()
+
+
+def uncaptured(trainer: Trainer, fails_at: int | None = None) -> Trainer:
+    """The training as a GPU would do it, without its graphs."""
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = torch.tensor(group["lr"])
+    trainer.step.graphs = Uncaptured(fails_at)  # type: ignore[assignment]
+    return trainer
+
+
+def trained(trainer: Trainer) -> tuple[list[float], list[float], dict[str, torch.Tensor]]:
+    torch.manual_seed(7)  # dropout
+    epochs = [trainer.epoch() for _ in range(2)]
+    return (
+        [epoch.train_loss for epoch in epochs],
+        [epoch.learning_rate for epoch in epochs],
+        trainer.model.state_dict(),
+    )
+
+
+def assert_equal_bits(one: Trainer, other: Trainer) -> None:
+    (losses, rates, weights), (other_losses, other_rates, other_weights) = trained(one), trained(other)
+    assert losses == other_losses and rates == other_rates
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, other_weights[name]), name
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
+def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str, model_name: str, accumulation: int):
+    plain = trainer_of(task_name, model_name, accumulation=accumulation)
+    assert plain.step.graphs is None
+    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, accumulation=accumulation)))
+
+
+@pytest.mark.parametrize("num_batches", [1, 2, 100])
+@pytest.mark.parametrize(("task_name", "model_name"), [("classify", "gru"), ("forecast", "seq2seq")])
+def test_so_does_one_that_is_streamed_in_chunks(
+    task_name: str, model_name: str, num_batches: int, monkeypatch: pytest.MonkeyPatch
+):
+    plain, streamed = (trainer_of(task_name, model_name) for _ in range(2))
+    monkeypatch.setattr(Split, "is_streamed", True)
+    batch_bytes = 16 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
+    monkeypatch.setattr(epoch, "CHUNK_BYTES", num_batches * batch_bytes)
+    uncaptured(streamed)
+    streamed.device_epoch = DeviceEpoch(streamed.step, streamed.train_split, streamed.params, streamed.rates)
+    assert streamed.device_epoch.chunks is not None
+    assert streamed.device_epoch.chunks.num_batches == min(num_batches, 3)  # 50 sequences are 3 whole batches of 16
+    monkeypatch.undo()
+    assert_equal_bits(plain, streamed)
+
+
+@pytest.mark.parametrize("fails_at", [0, 2, 3, 5])
+def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fails_at: int):
+    other = uncaptured(trainer_of("classify", "gru"), fails_at)
+    assert_equal_bits(trainer_of("classify", "gru"), other)
+    assert other.step.execution_mode == "eager" and other.step.fallback_reason == "the capture failed: planted"
+
+
+def test_an_epoch_of_the_ragged_batch_alone():
+    plain, other = (trainer_of("classify", "gru", batch_size=64) for _ in range(2))
+    assert_equal_bits(plain, uncaptured(other))
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 30, 1000])
+@pytest.mark.parametrize("schedule", ["cosine", "one-cycle"])
+def test_the_table_holds_the_rates_of_torchs_schedulers(schedule: str, num_steps: int):
+    settings = replace(SETTINGS, schedule=schedule, learning_rate=6e-3)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=settings.learning_rate)
+    if schedule == "cosine":
+        theirs: Any = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, num_steps)
+    else:
+        # One more, because torch's is stepped after the last step too.
+        theirs = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, num_steps + 1, cycle_momentum=False)
+    expected = []
+    for _ in range(num_steps):
+        expected.append(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+    rates = learning_rates(settings, num_steps)
+    assert rates.dtype == torch.float32 and rates.tolist() == pytest.approx(expected, rel=1e-6, abs=1e-12)
+
+
+def test_the_rate_of_an_epoch_is_the_one_its_last_step_was_taken_at():
+    trainer = trainer_of("classify", "gru")
+    for _ in range(SETTINGS.epochs):
+        assert trainer.epoch().learning_rate == trainer.optimizer.param_groups[0]["lr"]
+
+
+def test_a_reversal_is_its_own_inverse_and_its_gradient_has_the_bits_of_torchs():
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(5, 9, 3, generator=draw, requires_grad=True)
+    mask = torch.arange(9) < torch.tensor([[9], [1], [4], [8], [5]])
+    rows, weight = reversed_rows(mask), torch.randn(5, 9, 3, generator=draw)
+    found = Reversal.apply(x, rows)
+    assert torch.equal(found[2, :4], x[2, :4].flip(0)) and torch.equal(found[2, 4:], x[2, 4:])
+    assert torch.equal(Reversal.apply(found, rows), x)
+    (ours,) = torch.autograd.grad((found * weight).sum(), x)
+    (theirs,) = torch.autograd.grad((rearranged(x, rows) * weight).sum(), x)
+    assert torch.equal(ours, theirs)
+    wide = x.detach().double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: Reversal.apply(x, rows), wide)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "CUDA driver error: out of memory",
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    ],
+)
+def test_memory_that_runs_out_is_known_by_the_words_of_every_library(message: str):
+    assert is_out_of_memory(RuntimeError(message))
+    assert not is_out_of_memory(RuntimeError("CUDNN_STATUS_INTERNAL_ERROR"))
+
+
+def test_auto_is_a_graph_wherever_nothing_forbids_it():
+    model = torch.nn.Linear(2, 2)
+    gpu = torch.device("cuda", 0)
+    assert choose_mode("auto", gpu, "bf16", model) == ("graph", "")
+    assert choose_mode("auto", CPU, "fp32", model) == ("eager", "CUDA graphs need a CUDA device")
+    assert choose_mode("auto", gpu, "fp16", model) == ("eager", why_no_graph(gpu, "fp16", model))
+    recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
+    assert choose_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
+    assert choose_mode("eager", gpu, "fp32", model) == ("eager", "")
+    assert trainer_of("classify", "gru", step="auto").step.fallback_reason == why_no_graph(CPU, "fp32", model)
