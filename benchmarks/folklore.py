@@ -13,6 +13,7 @@ spent on each variant, one warm-up apart.
 
 import argparse
 import gc
+import itertools
 import math
 import os
 import platform

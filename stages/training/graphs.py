@@ -65,7 +65,8 @@ class Graphs:
         try:
             # A capture that fails leaves its stream the current one; the outer context sets the former one again.
             with torch.cuda.stream(torch.cuda.current_stream(self.device)):
-                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                # Other threads may go on meanwhile: one of them sends the next chunk of streamed data.
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                     work()
         except RuntimeError as error:
             # Ending the capture raises an error of its own, after the one that made it fail.
