@@ -10,6 +10,7 @@ be released to its file between two batches (stages/training/memory.py).
 import json
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,7 +102,8 @@ class Split:
     def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Batches copied from the host on a stream of their own, always one ahead of the one in use.
 
-        Pinned memory is what a copy can run from beside the computation; there are two buffers of it, filled in turn.
+        A thread gathers them, so that the one that starts kernels goes on. Pinned memory is what a copy can run from
+        beside the computation; there are two buffers of it, filled in turn.
         """
         side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
         buffers = [self.buffers(batch_size) for _ in range(2)]
@@ -115,18 +117,18 @@ class Split:
                 copied[number % 2].record(side)
             return Batch(values, mask, targets, places)
 
-        ahead: Batch | None = None
-        for number, rows in enumerate(order.split(batch_size)):
-            fetched = fetch(number, rows)
-            if ahead is not None:
-                yield ahead
-            # The current stream uses it from here on: the allocator must not give its memory to the side stream.
-            current.wait_event(copied[number % 2])
-            for tensor in (fetched.values, fetched.mask, fetched.targets, fetched.rows):
-                tensor.record_stream(current)
-            ahead = fetched
-        if ahead is not None:
-            yield ahead
+        pieces = order.split(batch_size)
+        with ThreadPoolExecutor(1) as thread:
+            ahead = thread.submit(fetch, 0, pieces[0])
+            for number in range(len(pieces)):
+                batch = ahead.result()
+                if number + 1 < len(pieces):
+                    ahead = thread.submit(fetch, number + 1, pieces[number + 1])
+                # The current stream uses it from here on: the allocator must not give its memory to the side stream.
+                current.wait_event(copied[number % 2])
+                for tensor in (batch.values, batch.mask, batch.targets, batch.rows):
+                    tensor.record_stream(current)
+                yield batch
 
     def buffers(self, num_rows: int) -> dict[str, torch.Tensor]:
         """Memory on the host for so many sequences, pinned where the device is a GPU."""
