@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.stage import die_with
-from stages.files import ROOT, read_json, relative, write_json
+from stages.files import ROOT, locked, read_json, relative, write_json
 from stages.machine.identity import identify
 from stages.params.loading import load_params
 
@@ -71,8 +71,11 @@ def main() -> int:
         identity, no_gpu = machine()
         refuse_another_machine(options.out, identity)
         chosen = [piece for piece in known if not options.pieces or piece.name in options.pieces]
-        copy_project(options.out / "project", options.quick, not no_gpu)
-        run_all(chosen, options.out, no_gpu, 60 * options.minutes, options.again)
+        with locked(options.out / "lock", wait=False) as holder:
+            if holder is not None:
+                raise SystemExit(f"error: process {holder} measures into {relative(options.out)} already")
+            copy_project(options.out / "project", options.quick, not no_gpu)
+            run_all(chosen, options.out, no_gpu, 60 * options.minutes, options.again)
     if not options.list:
         text = table(known, options.out)
         (options.out / "table.md").write_text(text, encoding="utf-8")
