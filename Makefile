@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test lint ui doctor lock clean
+.PHONY: help setup repro test lint ui doctor gpu lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ ui: $(BIN)/.installed  ## Prefect, MLflow and the deployments on this machine, u
 
 doctor:  ## what is wrong with this machine or environment, and the exact fix; ARGS="--json", ARGS="--no-live"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m flows.doctor $(ARGS)
+
+gpu:  ## every check and benchmark for a GPU, 25 minutes at most, and their tables; ARGS="--list", ARGS="--minutes 9"
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(ARGS)
 
 lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt

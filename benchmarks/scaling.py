@@ -81,7 +81,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workload", choices=WORKLOADS, default="sign", help="(sign)")
     parser.add_argument("--axes", nargs="+", choices=tuple(VALUES), default=list(VALUES), help="(all)")
     parser.add_argument("--values", nargs="+", type=int, metavar="N", help="on the one axis of --axes")
-    options = measuring(parser, rounds=3, seconds=0.4)
+    options = measuring(parser, rounds=3, seconds=0.4, threads="1")
     if options.values and len(options.axes) > 1:
         parser.error(f"--values go with one axis; --axes has {len(options.axes)}: {', '.join(options.axes)}")
     return options
@@ -138,12 +138,13 @@ def record(cases: dict[int, Case], rounds: Rounds, flop: dict[int, float]) -> di
     points = [
         {
             "value": value, "contender": name, "batch_size": cases[value].settings.batch_size,
-            "flop_per_sample": flop[value],
+            "flop_per_sample": flop[value], "threads": rounds.threads[value, name],
             "samples_per_second": rates, "missing_reasons": rounds.missing_reasons.get((value, name)),
         }
         for (value, name), rates in rounds.rates.items()
     ]  # fmt: skip
-    return {"peak_flop_per_second": rounds.peaks["fp32"], "points": points}
+    peaks = {f"fp32, {threads} threads": found for (_, threads), found in rounds.peaks.items()}
+    return {"peak_flop_per_second": peaks, "points": points}
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@
 Sizes (--size): params trains on the prepared data (`dvc repro` first); guides, large and huge on random numbers from a
 fixed seed, because no contender looks at what the numbers are. huge is for a GPU: it takes minutes a round on a CPU.
 
-Contenders (--contenders; the plain loop always takes part). All get the same data, batch size, clipping and number of
-threads. Those that are not Tandem's run as their users have them: networks of torch's modules (benchmarks/networks.py;
+Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping, and each
+the number of threads that suits it best: tried in turns before the rounds, 1, 2, 4, ... up to the usable cores, and
+printed. Those that are not Tandem's run as their users have them: networks of torch's modules (benchmarks/networks.py;
 same parameters, same outputs), torch's switches and the allocator as they come, AdamW with its defaults.
 
 - plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the reference
+- plain tuned: the loop that a good engineer writes: batches are an `index_select` of tensors that lie on the device,
+  AdamW is fused, the C library keeps freed memory, and nothing is read from the device in a step
 - plain, 2 workers: its loader with 2 processes that live on between epochs; plain, pageable (GPU): its loader without
   pinned memory
 - plain, Tandem's network (CPU): the same loop with the network that Tandem trains, which tells the networks' share from
@@ -24,7 +27,7 @@ same parameters, same outputs), torch's switches and the allocator as they come,
   logger, checkpoints, summary, checks; no `self.log`), batches are cut from tensors that lie on the device and are not
   moved again, and AdamW is fused
 - tandem: `loop.train_epoch`, at fp32; tandem auto: at what `precision: auto` chooses, measured anew here. Where that is
-  not fp32, the plain loop and lightning tuned run at that precision too
+  not fp32, the plain loops and lightning tuned run at that precision too
 - tandem graph (GPU): with `step: graph`; tandem auto graph: both
 - floor: Tandem's step on one batch that never changes, so what the loop costs is the difference; graph floor (GPU): the
   captured step, replayed
@@ -70,7 +73,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.folklore import Data, random_tensors, spread
 from benchmarks.networks import Usual
 from stages.diagnosis.counts import count_flop
-from stages.machine.identity import identify
+from stages.machine.identity import identify, usable_cores
 from stages.machine.rates import matrix_rate
 from stages.machine.regions import synchronize
 from stages.machine.turns import in_turns
@@ -79,8 +82,8 @@ from stages.params.loading import load_workload
 from stages.params.schema import Augment, Train
 from stages.tasks import open_task
 from stages.training import loop, precision
-from stages.training.batches import shuffled
-from stages.training.device import open_device, use_tf32
+from stages.training.batches import TENSORS, shuffled
+from stages.training.device import keep_freed_memory, open_device, use_tf32
 from stages.training.step import AUTOCAST, autocast
 from stages.training.trainer import Trainer
 from stages.training.workload import make_trial, read_training
@@ -90,8 +93,10 @@ PEERS = ("lightning", "accelerate")
 TUNED = {"tuned": True}
 NO_AUGMENT = Augment(group=1, mix=0.0, shift=0.0, warp=0.0)
 STEPS_PER_EPOCH = 64  # on random data
+NUM_TRIES = 3  # rounds in which every number of threads is tried, the first of them warm-up
 HEADER = (
-    "| contender | samples/s | ms a step | times the plain loop | of the floor | of peak |\n|---|---|---|---|---|---|"
+    "| contender | threads | samples/s | ms a step | times the plain loop | of the floor | of peak |\n"
+    "|---|---|---|---|---|---|---|"
 )
 
 
@@ -114,7 +119,7 @@ class Case:
             of = self.data.shape
             shape = f"random data, {self.data.num_sequences:,} sequences of {of.max_steps} steps x {of.num_features}"
             shape += f", {of.num_outputs} outputs"
-        return f"{self.settings.model.name} ({model}); {shape}; threads {self.settings.threads}"
+        return f"{self.settings.model.name} ({model}); {shape}"
 
 
 def random_case(
@@ -165,10 +170,11 @@ class Contender:
 
 @dataclass
 class Rounds:
-    """Samples/s of every contender, and FLOP/s of a large matrix product in every precision: one value a round."""
+    """Samples/s of every contender, and FLOP/s of a large matrix product, by precision and threads: one a round."""
 
     rates: dict[Any, list[float]]
-    peaks: dict[str, list[float]]
+    peaks: dict[tuple[str, int], list[float]]
+    threads: dict[Any, int]  # contender -> how many it had
     missing_reasons: dict[Any, str]  # contender -> why there is nothing
 
     def ratios(self, one: Any, base: Any) -> list[float]:
@@ -176,7 +182,7 @@ class Rounds:
         return [rate / other for rate, other in zip(self.rates[one], self.rates[base], strict=True)]
 
     def of_peak(self, one: Any, flop_per_sample: float, of_precision: str) -> float:
-        pairs = zip(self.rates[one], self.peaks[of_precision], strict=True)
+        pairs = zip(self.rates[one], self.peaks[of_precision, self.threads[one]], strict=True)
         return statistics.median(rate * flop_per_sample / peak for rate, peak in pairs)
 
 
@@ -187,8 +193,7 @@ def main() -> None:
     for case in SIZES[options.size]():
         if case.workload not in options.workloads:
             continue
-        if options.threads:
-            case = replace(case, settings=replace(case.settings, threads=options.threads))
+        case = replace(case, settings=replace(case.settings, threads=1))  # until its best is found
         try:
             entered, message = contenders(case, options.device)
         except OSError as error:
@@ -207,13 +212,14 @@ def main() -> None:
 def row(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float) -> str:
     rates = rounds.rates[name]
     if not rates:
-        return f"| {name} | not measured: {rounds.missing_reasons[name]} | | | | |"
+        return f"| {name} | | not measured: {rounds.missing_reasons[name]} | | | | |"
     ratios = spread(rounds.ratios(name, "plain"), ".2f") if rounds.rates["plain"] else ""
     base = floor_for(name, entered, rounds)
     of_floor = f"{statistics.median(rounds.ratios(name, base)):.2f}" if base else ""
     step = 1000 * case.settings.batch_size / statistics.median(rates)
     of_peak = rounds.of_peak(name, flop, entered[name].precision)
-    return f"| {name} | {spread(rates, ',.0f')} | {step:.3g} | {ratios} | {of_floor} | {of_peak:.3f} |"
+    cells = (name, rounds.threads[name], spread(rates, ",.0f"), f"{step:.3g}", ratios, of_floor, f"{of_peak:.3f}")
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
@@ -228,14 +234,16 @@ def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
 def record(case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float, message: str) -> dict[str, Any]:
     """For JSON: all rounds, so that no table needs a second run."""
     kept = {"name": case.name, "settings": asdict(case.settings), "data": case.data and asdict(case.data)}
-    kept |= {"precision_auto": message, "flop_per_sample": flop, "peak_flop_per_second": rounds.peaks, "contenders": {}}
+    peaks = {f"{name}, {threads} threads": found for (name, threads), found in rounds.peaks.items()}
+    kept |= {"precision_auto": message, "flop_per_sample": flop, "peak_flop_per_second": peaks, "contenders": {}}
     for name, one in entered.items():
         found = (
             {"samples_per_second": rounds.rates[name]}
             if rounds.rates[name]
             else {"missing_reasons": rounds.missing_reasons[name]}
         )
-        kept["contenders"][name] = {"precision": one.precision, "step": one.step, **found}
+        about = {"precision": one.precision, "step": one.step, "threads": rounds.threads[name]}
+        kept["contenders"][name] = {**about, **found}
     return kept
 
 
@@ -244,12 +252,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", choices=tuple(SIZES), default="params", help="what is trained (params)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS, metavar="NAME")
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help="beside the plain loop (all that apply)")
-    parser.add_argument("--threads", type=int, help="of every contender on the CPU (as params.yaml says: 1)")
-    return measuring(parser, rounds=5, seconds=2.0)
+    return measuring(parser, rounds=5, seconds=2.0, threads="best")
 
 
-def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float) -> argparse.Namespace:
-    """The options that say how to measure, added and read."""
+def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, threads: str) -> argparse.Namespace:
+    """The options that say how to measure, added and read. `thread_counts` are those to choose from."""
+    parser.add_argument("--threads", default=threads, metavar="best|N", help=f"of every contender ({threads})")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=rounds, help=f"2 or more, after one of warm-up ({rounds})")
     parser.add_argument("--seconds", type=float, default=seconds, help=f"of each contender in a round ({seconds:g})")
@@ -257,11 +265,20 @@ def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float) -> a
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds is {options.rounds}; a spread needs at least 2")
+    if options.threads != "best" and not (options.threads.isdecimal() and int(options.threads)):
+        parser.error(f"--threads is {options.threads!r}; accepted: best, or a number from 1")
     try:
         identify(options.device)
     except ValueError as error:
         parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
+    options.thread_counts = thread_counts(options.device) if options.threads == "best" else [int(options.threads)]
     return options
+
+
+def thread_counts(device: str) -> list[int]:
+    """1, 2, 4, ... and the usable cores; 1 on a GPU, whose steps the CPU only launches."""
+    cores = max(int(usable_cores()), 1) if device == "cpu" else 1
+    return sorted({2**power for power in range(cores.bit_length())} | {cores})
 
 
 def command() -> str:
@@ -290,7 +307,8 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     """Those that apply on this device, and what `precision: auto` is there, in words."""
     best, message = choose_precision(open_trainer(case, Contender(tandem, is_tandem=True), device), device)
     installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], device == "cuda"
-    found = {"plain": Contender(plain), "plain, 2 workers": Contender(plain, options={"num_workers": 2})}
+    found = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
+    found["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})
     if is_cuda:
         found["plain, pageable"] = Contender(plain, options={"pinned": False})
     else:
@@ -301,6 +319,7 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
         found |= {"lightning default": Contender(lightning), "lightning tuned": Contender(lightning, options=TUNED)}
     if best != "fp32":
         found[f"plain, {best}"] = Contender(plain, best)
+        found[f"plain tuned, {best}"] = Contender(plain_tuned, best)
         if "lightning" in installed:
             found[f"lightning tuned, {best}"] = Contender(lightning, best, options=TUNED)
     for chosen in dict.fromkeys(("fp32", best)):
@@ -364,9 +383,10 @@ def flop_per_sample(case: Case, device: str) -> float:
     return count_flop(trainer, trainer.one_batch(case.settings.batch_size)) / case.settings.batch_size
 
 
-def peak_of(of_precision: str, device: torch.device) -> float:
+def peak_of(of_precision: str, threads: int, device: torch.device) -> float:
     """FLOP/s of a large matrix product."""
     use_tf32(of_precision == "tf32")
+    torch.set_num_threads(threads)
     return matrix_rate(device, AUTOCAST.get(of_precision, torch.float32))
 
 
@@ -374,7 +394,9 @@ def peak_of(of_precision: str, device: torch.device) -> float:
 
 
 def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse.Namespace) -> Rounds:
-    """Everyone in a process, in turns, `options.rounds` rounds after one of warm-up."""
+    """Everyone in a process, in turns, `options.rounds` rounds after one of warm-up; before that, everyone alone finds
+    the best of `options.thread_counts` for itself.
+    """
     # A server that has imported torch forks them: no second waits for imports, and nothing of this process is
     # inherited. Lightning and Accelerate are imported by those who need them: an import that asked for the GPU there
     # would take it from all who are forked later.
@@ -388,41 +410,52 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
             "stages.diagnosis.probe",
         ]
     )
-    precisions = dict.fromkeys(contender.precision for _, contender in entered.values())
     with tempfile.TemporaryDirectory() as folder:
         workers: dict[Any, Worker] = {}
         try:
             for number, (name, (case, contender)) in enumerate(entered.items()):
                 workers[name] = Worker(start, case, contender, options.device, Path(folder) / str(number))
+            for worker in workers.values():
+                worker.choose_threads(options.thread_counts, options.seconds / 4)
             turns: dict[Any, Callable[[], float]] = {
                 name: partial(worker.turn, options.seconds) for name, worker in workers.items()
             }
-            peaks = {("peak", name): partial(peak_of, name, torch.device(options.device)) for name in precisions}
+            threads = {name: worker.threads for name, worker in workers.items()}
+            kinds = dict.fromkeys((contender.precision, threads[name]) for name, (_, contender) in entered.items())
+            peaks = {("peak", *kind): partial(peak_of, *kind, torch.device(options.device)) for kind in kinds}
             found = in_turns(turns | peaks, options.rounds + 1)
         finally:
             for worker in workers.values():
                 worker.close()
     failed = {name: worker.failed for name, worker in workers.items() if worker.failed}
     rates = {name: [] if name in failed else found[name][1:] for name in workers}
-    return Rounds(rates, {name: found["peak", name][1:] for name in precisions}, failed)
+    return Rounds(rates, {kind: found["peak", *kind][1:] for kind in kinds}, threads, failed)
 
 
 class Worker:
     """A contender's process, as seen from outside."""
 
     def __init__(self, start: Any, case: Case, contender: Contender, device: str, folder: Path) -> None:
-        self.batch_size, self.failed = case.settings.batch_size, ""
+        self.batch_size, self.threads, self.failed = case.settings.batch_size, case.settings.threads, ""
         self.pipe, other = start.Pipe()
         self.process = start.Process(target=compete, args=(other, case, contender, device, folder))
         self.process.start()
         other.close()
         self.answer()  # it has taken its first step, or failed, which the first turn tells
 
-    def turn(self, seconds: float) -> float:
+    def choose_threads(self, counts: list[int], seconds: float) -> None:
+        """The number with which it is fastest, tried in turns of so many seconds; kept from then on."""
+        if len(counts) == 1:
+            self.threads = counts[0]
+            return
+        rates = in_turns({count: partial(self.turn, seconds, count) for count in counts}, NUM_TRIES)
+        self.threads = max(counts, key=lambda count: statistics.median(rates[count][1:]))
+
+    def turn(self, seconds: float, threads: int = 0) -> float:
         """Samples/s; 0 where it cannot take part, or no longer: `failed` says why."""
         if self.failed:
             return 0.0
-        self.pipe.send(seconds)
+        self.pipe.send((seconds, threads or self.threads))
         count, spent = self.answer()
         return 0.0 if self.failed else count * self.batch_size / spent
 
@@ -467,9 +500,11 @@ class StepTimer:
         synchronize(self.device)
         try:
             self.pipe.send((self.count, time.perf_counter() - self.start))
-            seconds = self.pipe.recv()
+            seconds, threads = self.pipe.recv()
         except (EOFError, OSError):
             raise Over from None
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
         self.count, self.start = 0, time.perf_counter()
         self.end = self.start + seconds
 
@@ -567,6 +602,27 @@ def plain(
             optimizer.step()
             total += loss.item()
             tick()
+
+
+def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+    keep_freed_memory()
+    model, device, size = trainer.model, trainer.device, trainer.params.batch_size
+    tensors = [trainer.train_split.tensors[name] for name in TENSORS]  # they lie on the device
+    optimizer = torch.optim.AdamW(model.parameters(), lr=trainer.params.learning_rate, fused=True)
+    while True:
+        total = torch.zeros((), device=device)
+        for rows in torch.randperm(len(tensors[0]), device=device).split(size):
+            batch = [tensor.index_select(0, rows) for tensor in tensors]
+            optimizer.zero_grad(set_to_none=True)
+            with autocast(contender.precision, device):
+                loss = loss_of(trainer, model, batch)
+            loss.backward()
+            if trainer.params.clip_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), trainer.params.clip_norm)
+            optimizer.step()
+            total += loss.detach()
+            tick()
+        total.item()
 
 
 def accelerate(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:

@@ -19,6 +19,7 @@ from stages.files import hardware_file, packed_dir, prepared_dir, read_json, run
 from stages.params.loading import load_workload
 
 CHUNK_BYTES = 64 * 2**20  # what is read or copied at once while measuring
+SUMMED_BYTES = 2**20  # what a checksum widens at once
 
 
 def main(workload: str, device: str) -> None:
@@ -67,7 +68,15 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
     }
     if kind == "cpu":
         return {**result, "missing_reasons": "no host-to-device copy: the device is the CPU"}
-    return {**result, **measure_copy(paths)}
+    try:
+        return {**result, **measure_copy(paths)}
+    except RuntimeError as error:  # torch's own error, or CUDA's where there is not even room for its context
+        if "out of memory" not in str(error):
+            raise
+        raise ValueError(
+            f"the GPU has no room for the {CHUNK_BYTES / 2**20:.0f} MiB that preload copies at a time; close what else "
+            "uses its memory (`make doctor` says how to find it) and run the same command again"
+        ) from None
 
 
 def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
@@ -105,8 +114,15 @@ def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
 
 
 def checksum(data: Any) -> int:
-    """A sum over bytes weighted by position, modulo 2**64: equal on every device; swapped bytes change it."""
+    """A sum over bytes weighted by position, modulo 2**64: equal on every device; swapped bytes change it.
+
+    In blocks: as 64-bit numbers a chunk is eight times as large, and a small card has no room for three of these.
+    """
     import torch
 
-    weights = torch.arange(1, data.numel() + 1, device=data.device, dtype=torch.int64)
-    return int((data.to(torch.int64) * weights).sum())
+    positions = torch.arange(1, min(SUMMED_BYTES, data.numel()) + 1, device=data.device, dtype=torch.int64)
+    total = torch.zeros((), device=data.device, dtype=torch.int64)
+    for start in range(0, data.numel(), SUMMED_BYTES):
+        block = data[start : start + SUMMED_BYTES].to(torch.int64)
+        total += (block * (positions[: len(block)] + start)).sum()
+    return int(total)

@@ -2,6 +2,7 @@
 repositories.
 """
 
+import importlib.util
 import os
 import shutil
 import sqlite3
@@ -92,6 +93,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA GPU that this torch can use on this machine"))
 
 
+@pytest.fixture(autouse=True)
+def _the_gpu_is_open(request: pytest.FixtureRequest) -> None:
+    """A gpu test finds the GPU as a stage opens it, whatever ran before: without TF32, deterministic."""
+    if request.node.get_closest_marker("gpu"):
+        from stages.training.device import open_device
+
+        open_device(identity("cuda"), threads=1, deterministic=True)
+
+
+def needs(*packages: str) -> None:
+    """Skips a test, or what it starts from, where a package is not installed: a GPU's machine may have few."""
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
 def make_table(num_sequences: int = 60, num_steps: int = 12, num_classes: int = 3, seed: int = 0) -> pd.DataFrame:
     """Circles run through at class-dependent speeds, with noise: classes that a tiny model tells apart in a few
     epochs.
@@ -161,12 +178,14 @@ def git(folder: Path, *words: str) -> None:
 
 def environment(**extra: str) -> dict[str, str]:
     """The caller's environment without what would tie a test to the machine: no Prefect, no MLflow server, no DVC of
-    the caller.
+    the caller. A PYTHONPATH comes before the caller's, on which packages may lie.
     """
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))
     }
     kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    if "PYTHONPATH" in extra and "PYTHONPATH" in kept:
+        extra["PYTHONPATH"] += os.pathsep + kept["PYTHONPATH"]
     git = {
         f"GIT_{who}_{what}": f"test{'@localhost' if what == 'EMAIL' else ''}"
         for who in ("AUTHOR", "COMMITTER")
@@ -196,6 +215,7 @@ def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subpro
 
 
 def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    needs("dvc")
     return run(folder, "dvc", *words, check=check, **extra)
 
 
@@ -207,6 +227,7 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def empty_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow store with nothing in it: to make one takes seconds, to copy it none."""
+    needs("mlflow")
     store = tmp_path_factory.mktemp("history") / "mlflow.db"
     code = "from stages.records.uploader import open_client; open_client()"
     run(ROOT, sys.executable, "-c", code, MLFLOW_TRACKING_URI=f"sqlite:///{store}")

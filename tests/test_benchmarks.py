@@ -8,11 +8,12 @@ from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks import scaling
+from benchmarks import gpu, scaling
 from benchmarks.networks import Usual
 from benchmarks.throughput import (
     SIZES,
@@ -29,8 +30,12 @@ from benchmarks.throughput import (
     measure_rounds,
     open_trainer,
     plain,
+    plain_tuned,
     tandem,
+    thread_counts,
 )  # fmt: skip
+from stages.files import write_json
+from stages.params.loading import load_params
 
 ROOT = Path(__file__).parents[1]
 CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
@@ -38,6 +43,7 @@ NAMES = [case.workload for case in CASES]
 REFERENCE = Contender(plain)
 PEERS = {
     "plain, Tandem's network": Contender(plain, options={"own_network": True}),
+    "plain tuned": Contender(plain_tuned),
     "tandem": Contender(tandem, is_tandem=True),
     "floor": Contender(floor, is_tandem=True),
     "accelerate": Contender(accelerate),
@@ -115,24 +121,95 @@ def test_a_larger_network_is_more_work_by_as_much_as_it_should_be():
 
 
 def test_every_round_is_kept_and_a_row_is_printed_for_every_contender(tmp_path: Path):
-    options = ["--size", "guides", "--workloads", "price", "--contenders", "tandem", "floor", "--rounds", "2"]
+    options = ["--size", "guides", "--workloads", "price", "--contenders", "tandem", "plain tuned", "--rounds", "2"]
     kept, printed = run("throughput", [*options, "--seconds", "0.1"], tmp_path / "rounds.json")
     (case,) = kept["cases"]
-    assert list(case["contenders"]) == ["plain", "tandem", "floor"]
+    assert list(case["contenders"]) == ["plain", "plain tuned", "tandem"]
     for name, about in case["contenders"].items():
         assert len(about["samples_per_second"]) == 2 and min(about["samples_per_second"]) > 0
-        assert f"\n| {name} | " in printed
+        assert about["threads"] in thread_counts("cpu")
+        assert f"\n| {name} | {about['threads']} | " in printed
     assert "[1.00, 1.00]" in next(line for line in printed.splitlines() if line.startswith("| plain |"))
-    assert len(case["peak_flop_per_second"]["fp32"]) == 2
+    assert {f"fp32, {about['threads']} threads" for about in case["contenders"].values()} == {
+        name for name, found in case["peak_flop_per_second"].items() if len(found) == 2
+    }
     assert case["data"]["num_sequences"] == 64 * case["settings"]["batch_size"]
 
 
 def test_a_contender_that_cannot_take_part_is_absent_with_its_reason_and_stops_nobody():
     case = CASES[NAMES.index("price")]
     entered = {"plain": (case, REFERENCE), "graph": (case, Contender(graph_floor, step="graph", is_tandem=True))}
-    rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu"))
+    rounds = measure_rounds(entered, Namespace(rounds=2, seconds=0.05, device="cpu", thread_counts=[1]))
     assert len(rounds.rates["plain"]) == 2 and not rounds.rates["graph"]
     assert "CUDA graphs need a CUDA device" in rounds.missing_reasons["graph"]
+
+
+def piece(name: str, *code: str, **changes: Any) -> gpu.Piece:
+    commands = tuple(("-c", line) for line in code)
+    return gpu.Piece(name, "nothing", commands, **{"seconds": 60.0, "needs_gpu": False, "in_copy": False, **changes})
+
+
+def test_pieces_go_on_where_they_stopped_and_one_that_fails_stops_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_json(tmp_path / "machine.json", gpu.machine()[0])
+    count, broken = tmp_path / "count", tmp_path / "broken"
+    broken.touch()
+    begun, refused = f"open({str(count)!r}, 'a').write('x')", f"import os; assert not os.path.exists({str(broken)!r})"
+    chosen = [
+        piece("stops", begun, refused, "print('| 1 | 2 |')"),
+        piece("slow", "import time; print('begun'); time.sleep(60)", seconds=2.0),
+        piece("gpu", begun, needs_gpu=True),
+        piece("package", begun, packages=("no_such_package",)),
+        piece("good", "print('12 passed in 3 s')"),
+    ]
+
+    def run_again(again: bool = False) -> str:
+        gpu.run_all(chosen, tmp_path, "none here", 600.0, again)
+        return capsys.readouterr().out
+
+    printed = run_again()
+    assert [gpu.state_of(tmp_path, each) for each in chosen] == ["failed", "failed", "skipped", "skipped", "done"]
+    assert "AssertionError" in printed and "gpu: skipped: no GPU: none here" in printed
+    assert "begun" in printed and "its time was over" in printed
+    assert "package: skipped: no_such_package is not installed" in printed
+    broken.unlink()
+    del chosen[1]
+    printed = run_again()
+    assert gpu.state_of(tmp_path, chosen[0]) == "done" and "good: done before" in printed
+    assert count.read_text() == "x", "a command that was done is not run again"
+    assert "done before" not in run_again(again=True) and count.read_text() == "xx"
+    text = gpu.table(chosen, tmp_path)
+    assert "| gpu | nothing | skipped: no GPU: none here | 0 |" in text
+    assert (
+        "\n| 1 | 2 |\n" in text
+        and "\n12 passed in 3 s\n" in text
+        and f"torch {torch.__version__.split('+')[0]}" in text
+    )
+
+
+def test_the_time_of_a_call_ends_it_and_another_machines_results_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    chosen = [piece("late", "print()")]
+    gpu.run_all(chosen, tmp_path, "", 1.0, False)
+    assert "the same command goes on here" in capsys.readouterr().out
+    assert gpu.state_of(tmp_path, chosen[0]) == "not begun"
+    identity = gpu.machine()[0]
+    gpu.refuse_another_machine(tmp_path, identity)
+    gpu.refuse_another_machine(tmp_path, identity)
+    with pytest.raises(SystemExit, match="another machine or another torch"):
+        gpu.refuse_another_machine(tmp_path, {**identity, "torch": "0.1"})
+
+
+def test_what_is_measured_on_a_gpu_is_whole_and_fits_into_its_limits(tmp_path: Path):
+    known = gpu.pieces(tmp_path, quick=False)
+    assert all(each.seconds <= 540 for each in known) and len({each.name for each in known}) == len(known)
+    for workload in load_params().workloads:
+        assert {f"{workload}-cuda", f"{workload}-cpu"} <= {each.name for each in known}
+    for each in known:
+        for arguments in each.commands:
+            assert arguments[0] == "-m" and importlib.util.find_spec(arguments[1])
 
 
 def run(module: str, options: list[str], kept: Path) -> tuple[dict, str]:

@@ -6,6 +6,7 @@ any machine.
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import psutil
 import pytest
@@ -79,6 +80,25 @@ def test_the_memory_rate_is_the_bytes_read_and_written_per_second(monkeypatch: p
 
     monkeypatch.setattr(rates, "best_seconds", count)
     assert memory_rate(CPU) == counted[0] / 0.5
+
+
+def test_a_rate_takes_smaller_buffers_where_little_memory_is_free(monkeypatch: pytest.MonkeyPatch):
+    """Beside a training that fills a card, they must not make its batch seem too large."""
+
+    def rate(size: int, limit: int) -> float:
+        if size > limit:
+            raise torch.OutOfMemoryError("a limit that the driver does not know")
+        return size
+
+    def found(limit: int) -> float:
+        return rates.measured_with_room(partial(rate, limit=limit), 2**28, lambda size: 2 * size, CPU)
+
+    monkeypatch.setattr(rates, "free_bytes", lambda device: 2**20)
+    assert found(limit=2**28) == 2**18 and found(limit=2**16) == 2**16
+    with pytest.raises(torch.OutOfMemoryError):
+        found(limit=0)
+    monkeypatch.setattr(rates, "best_seconds", lambda work, device: (work(), 0.5)[1])
+    assert matrix_rate(CPU) == 2 * rates.SMALLEST**3 / 0.5 and memory_rate(CPU) == 2 * 2**18 / 0.5
 
 
 def test_the_best_run_counts_and_the_first_never_does(clock: Clock):

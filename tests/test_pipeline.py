@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.conftest import ROOT, TINY, copy_of, dvc, environment, make_project, make_table, run, settle, stage
+
+yaml = pytest.importorskip("yaml")
 
 DETERMINISTIC = [
     "data/prepared/tiny/summary.json",

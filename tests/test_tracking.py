@@ -16,13 +16,14 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import mlflow
 import pytest
 
 from stages.records import store
 from stages.records.history import RUN_METRICS
 from stages.records.uploader import make_schema
 from tests.conftest import TINY, copy_of, environment, make_project, run, settle, stage, wait_for
+
+mlflow = pytest.importorskip("mlflow")
 
 LONG = ("epochs: 3", "epochs: 4000")
 

@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 
-from stages.machine.regions import synchronize
+from stages.machine.regions import free_bytes, synchronize
 
 # Large enough that a GPU's launch times do not show; a CPU would take seconds for as much.
 MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
 PRODUCTS_IN_A_ROW = {"cpu": 1, "cuda": 5}
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**28}  # within a device's memory: more than its caches hold
 SENT_BYTES = 2**26  # from the host to the device
+SHARE_OF_FREE_MEMORY = 0.5  # for buffers; a card that has little to spare gets smaller ones
+SMALLEST = 256  # rows of a matrix, or bytes: less is not tried
 RATE_SECONDS = 0.05  # of runs, after a warm-up
 
 
@@ -32,27 +34,61 @@ def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
 
 def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
     """FLOP/s of a product of large square matrices, 2 size^3 each."""
-    size, count = MATRIX_SIZE[device.type], PRODUCTS_IN_A_ROW[device.type]
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    product = torch.zeros_like(left)
+    count = PRODUCTS_IN_A_ROW[device.type]
 
-    def work() -> None:
-        for _ in range(count):
-            torch.mm(left, right, out=product)
+    def rate(size: int) -> float:
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        product = torch.zeros_like(left)
 
-    return count * 2 * size**3 / best_seconds(work, device)
+        def work() -> None:
+            for _ in range(count):
+                torch.mm(left, right, out=product)
+
+        return count * 2 * size**3 / best_seconds(work, device)
+
+    # Three matrices, and a random one in fp32 before it is in `dtype`.
+    return measured_with_room(rate, MATRIX_SIZE[device.type], lambda size: 16 * size**2, device)
 
 
 def memory_rate(device: torch.device) -> float:
     """Bytes/s that a large copy within the device's memory reads and writes."""
-    num_bytes = COPIED_BYTES[device.type]
-    block = torch.ones(num_bytes, dtype=torch.uint8, device=device)  # zeros would not be backed by memory of their own
-    target = torch.zeros_like(block)
-    return 2 * num_bytes / best_seconds(lambda: target.copy_(block), device)
+
+    def rate(num_bytes: int) -> float:
+        block = torch.ones(num_bytes, dtype=torch.uint8, device=device)  # zeros would not be backed by memory
+        target = torch.zeros_like(block)
+        return 2 * num_bytes / best_seconds(lambda: target.copy_(block), device)
+
+    return measured_with_room(rate, COPIED_BYTES[device.type], lambda num_bytes: 2 * num_bytes, device)
 
 
 def host_to_device_rate(device: torch.device, pinned: bool) -> float:
     """Bytes/s of a large copy from the host's memory to the device's."""
-    host = torch.ones(SENT_BYTES, dtype=torch.uint8, pin_memory=pinned)
-    target = torch.zeros(SENT_BYTES, dtype=torch.uint8, device=device)
-    return SENT_BYTES / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
+
+    def rate(num_bytes: int) -> float:
+        host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=pinned)
+        target = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        return num_bytes / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
+
+    return measured_with_room(rate, SENT_BYTES, lambda num_bytes: num_bytes, device)
+
+
+def measured_with_room(
+    rate: Callable[[int], float], size: int, needed_bytes: Callable[[int], int], device: torch.device
+) -> float:
+    """`rate` at `size`, halved until its buffers take at most SHARE_OF_FREE_MEMORY of what is free.
+
+    A rate is measured beside a training, whose batch must not seem too large because of buffers that only this needs.
+    Where the memory is not enough all the same (a limit that the driver does not know), a smaller size is tried.
+    """
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps for later is not free to the driver
+    room = SHARE_OF_FREE_MEMORY * free_bytes(device)
+    while needed_bytes(size) > room and size > SMALLEST:
+        size //= 2
+    while True:
+        try:
+            return rate(size)
+        except torch.OutOfMemoryError:
+            if size <= SMALLEST:
+                raise
+        size //= 2

@@ -1,0 +1,367 @@
+"""All that wants measuring on a GPU, in one command: `make gpu`, or `python -m benchmarks.gpu`.
+
+    python -m benchmarks.gpu                       # what is not done yet, most telling first, for 25 minutes at most
+    python -m benchmarks.gpu --list                # the pieces, what each is for, and how far it is
+    python -m benchmarks.gpu --pieces tests advice # these alone; --again also where they are done
+    python -m benchmarks.gpu --minutes 9           # where a command may not take longer: repeat it until all is done
+    python -m benchmarks.gpu --table               # what is known so far, as Markdown; docs/gpu.md takes it
+
+A piece is one command or a few, each a process of its own with a limit. What they print goes to <out>/<piece>.txt as
+it comes, how they ended to <out>/<piece>.json. A piece that fails is shown with its last lines and stops no other. What
+is done is not done again; a piece that failed or was cut off goes on at the command where it stopped, and a training at
+its checkpoint. Without a GPU its pieces are skipped, with the reason; the CPU's are measured.
+
+The trainings run in a copy of the project, <out>/project, so that results and history of this one stay as they are.
+Needed are torch, numpy, pandas, safetensors, tqdm, psutil, matplotlib, pyarrow, pytest, nvidia-ml-py and ruamel.yaml;
+no DVC, no Prefect, no MLflow (journals wait in the copy's `.tandem/`). `--quick` takes a few rounds and epochs: it
+shows that everything runs, and its figures mean nothing.
+"""
+
+import argparse
+import importlib.util
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flows.stage import die_with
+from stages.files import ROOT, locked, read_json, relative, write_json
+from stages.machine.identity import identify
+from stages.params.loading import load_params
+
+PARTS = ("benchmarks", "flows", "stages", "tests", "params.yaml", "pyproject.toml", "data/raw")  # of the copy
+GRACE_SECONDS = 15.0  # for a process that is to stop: a training saves where it is
+TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
+SHOWN_LINES = 15
+PIECES_HEADER = "| piece | what | how far | seconds | when | commit |\n|---|---|---|---|---|---|"
+COMPARISON_HEADER = (
+    "| workload | device | score | s an epoch | samples/s | training, s | MiB of tensors | MiB of the process | "
+    "precision | what bounds it |\n|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    name: str
+    about: str
+    commands: tuple[tuple[str, ...], ...]  # arguments of python
+    seconds: float  # the most that all of them may take
+    needs_gpu: bool = True
+    packages: tuple[str, ...] = ()  # beyond those that every piece needs
+    in_copy: bool = True  # where the prepared data are; tests run in the project itself
+
+
+def main() -> int:
+    options = parse()
+    known = pieces(options.out, options.quick)
+    names = [piece.name for piece in known]
+    if unknown := [name for name in options.pieces or () if name not in names]:
+        raise SystemExit(f"error: piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
+    if options.list:
+        print("\n".join(f"{piece.name:<12} {state_of(options.out, piece):<11} {piece.about}" for piece in known))
+    elif not options.table:
+        identity, no_gpu = machine()
+        refuse_another_machine(options.out, identity)
+        chosen = [piece for piece in known if not options.pieces or piece.name in options.pieces]
+        with locked(options.out / "lock", wait=False) as holder:
+            if holder is not None:
+                raise SystemExit(f"error: process {holder} measures into {relative(options.out)} already")
+            copy_project(options.out / "project", options.quick, not no_gpu)
+            run_all(chosen, options.out, no_gpu, 60 * options.minutes, options.again)
+    if not options.list:
+        text = table(known, options.out)
+        (options.out / "table.md").write_text(text, encoding="utf-8")
+        print(text if options.table else f"\n{relative(options.out / 'table.md')} has the tables for docs/gpu.md")
+    return int(any(state_of(options.out, piece) == "failed" for piece in known))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pieces", nargs="+", metavar="NAME", help="these alone (all)")
+    parser.add_argument("--list", action="store_true", help="show the pieces and how far they are")
+    parser.add_argument("--table", action="store_true", help="print what is known so far as Markdown")
+    parser.add_argument("--again", action="store_true", help="measure what is done again")
+    parser.add_argument("--quick", action="store_true", help="a few rounds and epochs, to see that everything runs")
+    parser.add_argument("--minutes", type=float, default=25.0, help="for this call (25)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="(results/gpu, or results/gpu-quick)")
+    options = parser.parse_args()
+    options.out = (options.out or ROOT / "results" / ("gpu-quick" if options.quick else "gpu")).absolute()
+    return options
+
+
+def pieces(out: Path, quick: bool) -> list[Piece]:
+    """All of them, most telling first. What the CPU alone can do is there for the comparison."""
+    workloads = load_params().workloads
+    tests = ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-q")
+
+    def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
+        rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
+        few = ("--workloads", "sign") if quick else ()
+        kept = ("--json", str(out / f"{name}.rounds.json"))
+        return ("-m", "benchmarks.throughput", "--device", device, "--size", size, *few, *rounds, *kept, *more)
+
+    def on(device: str, workload: str) -> tuple[tuple[str, ...], ...]:
+        return tuple(("-m", "flows.stage", stage, workload, device) for stage in ("preload", "train", "evaluate"))
+
+    few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
+    prepare = (("-m", "flows.stage", "hardware"), *(("-m", "flows.stage", "preprocess", name) for name in workloads))
+    return [
+        Piece("device", "driver, versions, kernels, latencies, rates", (("-m", "benchmarks.latencies"),), 120),
+        Piece("capture", "a failed capture, then dropout; captured against eager",
+              ((*tests, "tests/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
+        Piece("tests", "every test that needs a GPU", (tests,), 540, in_copy=False),
+        Piece("guides", "throughput at the guides' sizes, what tells most",
+              (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
+        Piece("prepare", "tables to arrays, for what follows", prepare, 240, needs_gpu=False),
+        *(Piece(f"{name}-{device}", f"{name} trained and evaluated on the {device.replace('cuda', 'gpu').upper()}",
+                on(device, name), 400, needs_gpu=device == "cuda")
+          for name in workloads for device in ("cuda", "cpu")),
+        Piece("compare", "what may be said of GPU and CPU", (("-m", "flows.stage", "compare"),), 60,
+              needs_gpu=False, packages=("jinja2",)),
+        Piece("advice", "what the probe promises, beside what comes of it",
+              (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
+        Piece("sampling", "what measuring an epoch costs",
+              (("-m", "benchmarks.sampling", "--device", "cuda", *(few or ("--rounds", "10"))),), 120),
+        Piece("guides-cpu", "throughput at the guides' sizes on this machine's CPU",
+              (throughput("guides-cpu", "cpu", "guides", "--contenders", "plain tuned", "tandem", "tandem auto"),),
+              540, needs_gpu=False),
+        Piece("guides-all", "throughput at the guides' sizes, everybody",
+              ((*throughput("guides-all", "cuda", "guides"), "--rounds", "3"),), 540),
+        Piece("params", "throughput as params.yaml says",
+              (throughput("params", "cuda", "params", "--contenders", *TELLING, "tandem auto graph"),), 420),
+        Piece("huge", "throughput where arithmetic is what counts",
+              (throughput("huge", "cuda", "huge", "--contenders", *TELLING, "tandem auto graph"),), 540),
+    ]  # fmt: skip
+
+
+def machine() -> tuple[dict[str, Any], str]:
+    """What the results hold for, and why there is no GPU (empty where there is one)."""
+    try:
+        identity = identify("auto")
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+    system = {"system": platform.system(), "python": platform.python_version()}
+    return {**identity, **system}, identity.get("why_not_cuda", "")
+
+
+def refuse_another_machine(out: Path, identity: dict[str, Any]) -> None:
+    """A figure of another machine is never passed off as one of this."""
+    path = out / "machine.json"
+    if path.exists() and read_json(path) != identity:
+        raise SystemExit(
+            f"error: {relative(out)} holds what another machine or another torch measured; use another --out, or "
+            "remove that folder"
+        )
+    write_json(path, identity)
+
+
+def copy_project(folder: Path, quick: bool, with_gpu: bool) -> None:
+    """The project as it is now, where the trainings run; what they left there stays."""
+    from ruamel.yaml import YAML
+
+    for name in PARTS:
+        source, target = ROOT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    yaml = YAML()
+    params = yaml.load(ROOT / "params.yaml")
+    params["devices"] = ["cuda", "cpu"] if with_gpu else ["cpu"]
+    for workload in params["workloads"] if quick else ():
+        params[workload]["train"].update(epochs=3, warmup_epochs=1, probe=False)
+    yaml.dump(params, folder / "params.yaml")
+
+
+def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, again: bool) -> None:
+    end = time.monotonic() + seconds
+    for number, piece in enumerate(chosen, 1):
+        title = f"[{number}/{len(chosen)}] {piece.name}"
+        if state_of(out, piece) == "done" and not again:
+            print(f"{title}: done before", flush=True)
+            continue
+        if reason := why_not(piece, no_gpu):
+            print(f"{title}: skipped: {reason}", flush=True)
+            write_json(out / f"{piece.name}.json", {"state": "skipped", "reason": reason, "commands": []})
+            continue
+        left = end - time.monotonic()
+        if left < min(60.0, piece.seconds):
+            print(f"{title}: the time of this call is over; the same command goes on here", flush=True)
+            return
+        print(f"{title}: {piece.about} (at most {min(left, piece.seconds) / 60:.0f} min)", flush=True)
+        print(f"    {run_piece(piece, out, min(left, piece.seconds), again)}", flush=True)
+
+
+def why_not(piece: Piece, no_gpu: str) -> str:
+    missing = [name for name in piece.packages if importlib.util.find_spec(name) is None]
+    if piece.needs_gpu and no_gpu:
+        return f"no GPU: {no_gpu}"
+    return f"{missing[0]} is not installed" if missing else ""
+
+
+def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
+    """Run its commands, from the one where it stopped; return how it ended."""
+    path, text = out / f"{piece.name}.json", out / f"{piece.name}.txt"
+    done = [] if again or not path.exists() else read_json(path)["commands"]
+    end, mode = time.monotonic() + seconds, "a" if done else "w"
+    state, reason = "done", ""
+    with text.open(mode, encoding="utf-8") as output:
+        for arguments in piece.commands[len(done) :]:
+            start = time.monotonic()
+            status = run(arguments, out / "project" if piece.in_copy else ROOT, output, end - start)
+            if status != 0:
+                state = "failed"
+                reason = "its time was over" if status is None else f"exit status {status}"
+                break
+            done.append({"command": shown(arguments), "seconds": time.monotonic() - start})
+            write_json(path, {"state": "unfinished", "reason": "", "commands": done})
+    about = {"measured_at": time.strftime("%Y-%m-%d %H:%M"), "commit": commit()}
+    write_json(path, {"state": state, "reason": reason, "commands": done, **about})
+    if state == "done":
+        return f"done in {sum(each['seconds'] for each in done):.0f} s"
+    last = text.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
+    return "\n    ".join([f"failed: `{shown(arguments)}`: {reason}; {relative(text)} ends with:", *last])
+
+
+def run(arguments: Sequence[str], folder: Path, output: Any, seconds: float) -> int | None:
+    """The exit status of python with `arguments`; None where it took longer, and was stopped with all it started."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=partial(die_with, os.getpid()),
+    )
+    try:
+        return process.wait(max(seconds, 1.0))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process, where it still runs, as Ctrl+C would; and what is left of its group."""
+    for number, seconds in ((signal.SIGINT, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
+        if process.poll() is None:
+            os.killpg(process.pid, number)
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                continue
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def shown(arguments: Sequence[str]) -> str:
+    words = (relative(Path(word)) if word.startswith(str(ROOT)) else word for word in arguments)
+    return " ".join(["python", *(f'"{word}"' if " " in word else word for word in words)])
+
+
+def commit() -> str:
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip()
+
+
+def state_of(out: Path, piece: Piece) -> str:
+    return str(about_of(out, piece)["state"])
+
+
+def about_of(out: Path, piece: Piece) -> dict[str, Any]:
+    path = out / f"{piece.name}.json"
+    return read_json(path) if path.exists() else {"state": "not begun", "reason": "", "commands": []}
+
+
+# What docs/gpu.md takes.
+
+
+def table(known: Sequence[Piece], out: Path) -> str:
+    """Also where the folder was brought to: it says itself which machine measured."""
+    if not (out / "machine.json").exists():
+        raise SystemExit(f"error: nothing is measured in {relative(out)} yet; run `make gpu` first")
+    identity = read_json(out / "machine.json")
+    lines = [f"# {identity['name']}", "", hardware_sentence(identity), "", PIECES_HEADER]
+    for piece in known:
+        about = about_of(out, piece)
+        state = f"{about['state']}: {about['reason']}" if about["reason"] else about["state"]
+        seconds, when = sum(each["seconds"] for each in about["commands"]), about.get("measured_at", "")
+        lines.append(f"| {piece.name} | {piece.about} | {state} | {seconds:.0f} | {when} | {about.get('commit', '')} |")
+    lines += ["", *comparison(out)]
+    for piece in known:
+        if shown_lines := [*markdown(out / f"{piece.name}.txt")]:
+            commands = "\n".join(f"    {shown(arguments)}" for arguments in piece.commands)
+            lines += [f"## {piece.name}: {piece.about}", "", commands, "", *shown_lines, ""]
+    return "\n".join(lines) + "\n"
+
+
+def hardware_sentence(identity: dict[str, Any]) -> str:
+    cpu = f"{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores"
+    versions = f"torch {identity['torch']}, Python {identity['python']}, {identity['system']}"
+    if identity["kind"] == "cpu":
+        return f"No GPU ({identity['why_not_cuda']}). {cpu}; {versions}."
+    return (
+        f"{identity['memory_mib']:,} MiB, compute capability {identity['capability']}, driver {identity['driver']}, "
+        f"CUDA {identity['torch_cuda']}; {cpu}; {versions}."
+    )
+
+
+def comparison(out: Path) -> Iterator[str]:
+    """Every workload that was trained and evaluated, a row for each device."""
+    rows = []
+    for folder in sorted((out / "project" / "results" / "runs").glob("*/*/")):
+        if not (folder / "result.json").exists():
+            continue
+        result, found = read_json(folder / "result.json"), read_json(folder / "measured.json")
+        found |= read_json(folder / "timings.json")
+        cells = [folder.parent.name, found["device"], f"{result['score_name']} {result['score']:.4f}"]
+        cells += [number(found[name], style) for name, style in (
+            ("epoch_seconds", ".4f"), ("samples_per_second", ",.0f"), ("train_seconds", ".1f"),
+            ("peak_allocated_mib", ",.0f"), ("process_mib", ",.0f"))]  # fmt: skip
+        rows.append(f"| {' | '.join([*cells, found['precision'], found['summary_lines'].get('bound', '')])} |")
+    if rows:
+        yield COMPARISON_HEADER
+        yield from rows
+        yield ""
+
+
+def number(value: float | None, style: str) -> str:
+    return "" if value is None else format(value, style)
+
+
+def markdown(path: Path) -> Iterator[str]:
+    """What a piece printed that belongs into a document: headings, tables and lists, or its last line."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    kept = [line for line in lines if line.startswith(("| ", "|-", "## ", "- ", "Off by"))]
+    before = ""
+    for line in kept or lines[-1:]:
+        if line[0] != before[:1] and before:
+            yield ""
+        yield f"#{line}" if line.startswith("## ") else line
+        before = line
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command goes on where it stopped")

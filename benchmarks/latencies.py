@@ -1,0 +1,107 @@
+"""What a device takes for next to nothing, and what it can do at most: the floors that a training's step stands on.
+
+    python -m benchmarks.latencies [--device cuda]
+
+Prints the GPU with its driver and libraries, and a table: launching a kernel that does nothing (the host's time, with
+the device kept busy), waiting for it, reading a number from the device, replaying a CUDA graph of 1 and of 100 such
+kernels, a GRU's time per step of its sequence, and the rates of large copies and products. Each is the fastest of
+several runs: what disturbs a measurement makes it longer, never shorter.
+"""
+
+import argparse
+import platform
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from stages.machine.identity import identify
+from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
+from stages.training.device import describe, open_device, use_tf32
+
+NUM_LAUNCHES = 200  # in a row, so that the clock's own resolution does not count
+SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU: a guide's size
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    options = parser.parse_args()
+    try:
+        identity = identify(options.device)
+        device = open_device(identity, threads=1, deterministic=True)
+    except ValueError as error:
+        parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
+    for name, value in describe(device, identity).items():
+        if name != "host":
+            print(f"- {name}: {value}", flush=True)
+    print(f"- platform: {platform.machine()}\n\n| what | takes or reaches |\n|---|---|", flush=True)
+    for name, value in {**latencies(device), **rates(device)}.items():
+        print(f"| {name} | {value} |", flush=True)
+
+
+def latencies(device: torch.device) -> dict[str, str]:
+    number = torch.zeros(1, device=device)
+
+    def launches(count: int) -> None:
+        for _ in range(count):
+            number.add_(1.0)
+
+    launch = best_seconds(partial(launches, NUM_LAUNCHES), device) / NUM_LAUNCHES
+    found = {
+        "one operation among many": microseconds(launch),
+        "one operation, and waiting for it": microseconds(best_seconds(partial(launches, 1), device)),
+        "reading a number from the device (.item())": microseconds(best_seconds(number.item, device)),
+    }
+    gru = nn.GRU(FEATURES, HIDDEN, batch_first=True).to(device)
+    values = torch.randn(SEQUENCES, STEPS, FEATURES, device=device)
+
+    def forward_and_backward() -> None:
+        gru(values)[0].sum().backward()
+
+    seconds = best_seconds(forward_and_backward, device)
+    name = f"nn.GRU, {SEQUENCES} sequences x {STEPS} steps x {FEATURES}, hidden {HIDDEN}: forward and backward, a step"
+    found[name] = microseconds(seconds / STEPS)
+    if device.type == "cuda":
+        for count in (1, 100):
+            replay = captured(partial(launches, count))
+            found[f"replay of a CUDA graph of {count}"] = microseconds(best_seconds(replay, device))
+    return found
+
+
+def captured(work: Callable[[], Any]) -> Callable[[], None]:
+    work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+def rates(device: torch.device) -> dict[str, str]:
+    found = {"product of matrices, fp32": flops(matrix_rate(device))}
+    if device.type == "cuda":
+        use_tf32(True)
+        found["product of matrices, tf32"] = flops(matrix_rate(device))
+        use_tf32(False)
+    found["product of matrices, bf16"] = flops(matrix_rate(device, torch.bfloat16))
+    found["copy within the device, read and written"] = f"{memory_rate(device) / 1e9:,.1f} GB/s"
+    if device.type == "cuda":
+        for name, pinned in (("pinned", True), ("pageable", False)):
+            found[f"copy from the host, {name}"] = f"{host_to_device_rate(device, pinned) / 1e9:,.1f} GB/s"
+    return found
+
+
+def microseconds(seconds: float) -> str:
+    return f"{1e6 * seconds:,.2f} us"
+
+
+def flops(rate: float) -> str:
+    return f"{rate / 1e12:,.2f} TFLOP/s"
+
+
+if __name__ == "__main__":
+    main()
