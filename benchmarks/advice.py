@@ -5,7 +5,7 @@
 The probe (stages/diagnosis/probe.py) runs at the start of every training and says what would make it faster: a larger
 batch, another precision, more threads, on a GPU a captured step. It has tried each for a few steps. Here every change
 that it tried, promising or not, is made in the workload's settings and trained with for real:
-`Trainer.training_batches` with augmentation and the ragged last batch, and `Trainer.step`, epoch after epoch. Rounds of
+`Trainer.training_steps`, with augmentation and the ragged last batch, epoch after epoch. Rounds of
 --seconds, of the settings as they are and of every change, in turns, after one of warm-up each.
 
 A gain is in sequences per second, median over the rounds, against the settings as they are in the same round: 1.30
@@ -104,7 +104,7 @@ def moved(split: Any, device: torch.device) -> Any:
 
 def train(fits: dict[str, Any], options: argparse.Namespace) -> dict[str, list[float]]:
     """Change -> times as many sequences per second as without it, round by round."""
-    parts = {name: probe.Part(trainer, probe.training(trainer)) for name, trainer in fits.items()}
+    parts = {name: probe.Part(trainer, probe.epochs(trainer.training_steps)) for name, trainer in fits.items()}
     for part in parts.values():
         part.warm_up()
         part.turn(options.seconds)

@@ -1,33 +1,32 @@
-"""What measuring an epoch costs: epochs with `measure` around them and without, in turns.
+"""What sampling a training costs: its steps while a sampler runs, measured as an epoch, and without both, in turns.
 
     python -m benchmarks.sampling [--workloads sign pen price rally] [--device cpu] [--rounds 20] [--seconds 0.5]
 
-`measure` (stages/machine/regions.py) stands around every epoch of a training. On a GPU a thread asks NVML beside it,
-every 50 ms, what the epoch takes of the GPU; on the CPU there is no such thread, and what is left is reading clocks and
-counters before and after. A pair is the same steps of `Trainer.training_batches` and `Trainer.step`, about --seconds
-long, once with and once without, each first in every other pair; both are timed from outside, so that starting and
-ending the measurement counts too.
+On a GPU one thread asks NVML every 50 ms from a training's first epoch to its last (stages/machine/sampler.py), and
+`measure` (stages/machine/regions.py) marks every epoch; on the CPU there is no such thread, and what is left is reading
+clocks and counters before and after. A pair is the same steps of `Trainer.training_steps`, about --seconds long, once
+with and once without, each first in every other pair. Both are timed from outside `measure`, and from inside the
+sampler, which a training starts once.
 
-The ratio is that of the times, with / without: median over the pairs, with its quartiles. "Alone" is `measure` around
-nothing.
+The ratio is that of the times, with / without: median over the pairs, with its quartiles. Beside it stand an epoch in
+which nothing is done, and a training in which nothing is done; on a GPU each question to NVML follows by itself.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from benchmarks.preprocess import describe_machine
-from stages.diagnosis.probe import training
-from stages.machine.nvml import SAMPLE_SECONDS
-from stages.machine.regions import measure, synchronize
+from stages.diagnosis.probe import epochs
+from stages.machine.nvml import QUANTITIES, Gpu
+from stages.machine.regions import measure, sampled, synchronize
+from stages.machine.sampler import SAMPLE_SECONDS
 from stages.training.workload import open_prepared
-
-Around = Callable[[torch.device], AbstractContextManager[Any]]
 
 
 def main() -> None:
@@ -39,35 +38,56 @@ def main() -> None:
     options = parser.parse_args()
     thread = f"a thread that samples every {1000 * SAMPLE_SECONDS:.0f} ms" if options.device == "cuda" else "no thread"
     print(f"{describe_machine()}; device {options.device} ({thread}), torch {torch.__version__}\n")
-    print("| workload | with / without, median [quartiles] | alone, ms |\n|---|---|---|")
+    print("| workload | with / without, median [quartiles] | empty epoch, ms | empty training, ms |\n|---|---|---|---|")
     for workload in options.workloads:
         trainer = open_prepared(workload, options.device)
         low, middle, high = statistics.quantiles(ratios(trainer, options.rounds, options.seconds), n=4)
-        alone = statistics.median(timed(trainer, iter(()), 0, measure) for _ in range(options.rounds))
-        print(f"| {workload} | {middle:.4f} [{low:.4f}, {high:.4f}] | {1000 * alone:.3f} |", flush=True)
+        with sampled(trainer.device):
+            epoch = median_ms(options.rounds, inside, measure, trainer.device)
+        whole = median_ms(options.rounds, inside, sampled, trainer.device)
+        print(f"| {workload} | {middle:.4f} [{low:.4f}, {high:.4f}] | {epoch:.3f} | {whole:.3f} |", flush=True)
+    if options.device == "cuda":
+        gpu = Gpu.of(trainer.device)
+        print("\n| question to NVML | ms | answer |\n|---|---|---|")
+        for name in QUANTITIES:
+            print(f"| {name} | {median_ms(options.rounds, gpu.ask, name):.3f} | {gpu.ask(name)} |")
 
 
 def ratios(trainer: Any, rounds: int, seconds: float) -> list[float]:
-    steps, count = training(trainer), 1
-    while timed(trainer, steps, count, measure) < seconds / 2:  # also the warm-up
+    steps, count = epochs(trainer.training_steps), 1
+    while timed(trainer, steps, count, is_sampled=True) < seconds / 2:  # also the warm-up
         count *= 2
     found = []
     for number in range(rounds):
-        order: list[Around] = [measure, nullcontext] if number % 2 else [nullcontext, measure]
-        times = {around: timed(trainer, steps, count, around) for around in order}
-        found.append(times[measure] / times[nullcontext])
+        times = {choice: timed(trainer, steps, count, choice) for choice in (bool(number % 2), not number % 2)}
+        found.append(times[True] / times[False])
     return found
 
 
-def timed(trainer: Any, steps: Any, count: int, around: Around) -> float:
+def timed(trainer: Any, steps: Any, count: int, is_sampled: bool) -> float:
     """Seconds that so many steps take, from outside."""
-    synchronize(trainer.device)
-    start = time.perf_counter()
-    with around(trainer.device):
-        for _ in range(count):
-            next(steps)
-    synchronize(trainer.device)
-    return time.perf_counter() - start
+    with sampled(trainer.device) if is_sampled else nullcontext():
+        synchronize(trainer.device)
+        start = time.perf_counter()
+        with measure(trainer.device) if is_sampled else nullcontext():
+            for _ in range(count):
+                next(steps)
+        synchronize(trainer.device)
+        return time.perf_counter() - start
+
+
+def inside(around: Callable[[torch.device], Any], device: torch.device) -> None:
+    with around(device):
+        pass
+
+
+def median_ms(rounds: int, work: Callable[..., Any], *arguments: Any) -> float:
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work(*arguments)
+        seconds.append(time.perf_counter() - start)
+    return 1000 * statistics.median(seconds)
 
 
 if __name__ == "__main__":

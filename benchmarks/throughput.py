@@ -26,9 +26,9 @@ same parameters, same outputs), torch's switches and the allocator as they come,
   `self.log` in the step. Tuned: all that costs time and does not change the result is off (`barebones`: progress bar,
   logger, checkpoints, summary, checks; no `self.log`), batches are cut from tensors that lie on the device and are not
   moved again, and AdamW is fused
-- tandem: `loop.train_epoch`, at fp32; tandem auto: at what `precision: auto` chooses, measured anew here. Where that is
-  not fp32, the plain loops and lightning tuned run at that precision too
-- tandem graph (GPU): with `step: graph`; tandem auto graph: both
+- tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at what `precision: auto` chooses, measured anew here.
+  Where that is not fp32, the plain loops and lightning tuned run at that precision too
+- tandem graph (GPU): captured, as `step: auto` runs there; tandem auto graph: both
 - floor: Tandem's step on one batch that never changes, so what the loop costs is the difference; graph floor (GPU): the
   captured step, replayed
 
@@ -63,7 +63,6 @@ from functools import partial
 from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -81,9 +80,10 @@ from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment, Train
 from stages.tasks import open_task
-from stages.training import loop, precision
+from stages.training import precision
 from stages.training.batches import TENSORS, shuffled
 from stages.training.device import keep_freed_memory, open_device, use_tf32
+from stages.training.graphs import NUM_WARMUPS
 from stages.training.step import AUTOCAST, autocast
 from stages.training.trainer import Trainer
 from stages.training.workload import make_trial, read_training
@@ -527,15 +527,10 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
 
 
 def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
-    def ticking() -> Iterator[Any]:
-        for batch in trainer.training_batches():
-            yield batch
-            tick()  # the loop asks for the next one: the step is done
-
-    no_schedule: Any = SimpleNamespace(step=lambda: None)
     while True:
-        loop.train_epoch(trainer.model, ticking(), trainer.step, no_schedule).item()
-        refuse_another_way(trainer)
+        for _ in trainer.training_steps():
+            tick()
+        trainer.total.item()
 
 
 def refuse_another_way(trainer: Trainer) -> None:
@@ -551,14 +546,15 @@ def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
 
 def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
-    """The captured step alone, without the copy of a batch to where it reads."""
-    batch = trainer.one_batch(trainer.params.batch_size)
-    while trainer.step.graph is not None and trainer.step.graph.captured is None:
-        trainer.step(batch)
+    """The captured step alone, on one batch, without what makes the batches."""
+    step = trainer.step.repeated(trainer.one_batch(trainer.params.batch_size))
+    for _ in range(NUM_WARMUPS + 1):
+        step()
     refuse_another_way(trainer)
-    replay = trainer.step.graph.captured.replay
+    assert trainer.step.graphs is not None
+    (captured,) = trainer.step.graphs.captured.values()
     while True:
-        replay()
+        captured.replay()
         tick()
 
 

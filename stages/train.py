@@ -23,6 +23,7 @@ from stages import files
 from stages.closure import closure, named_by
 from stages.diagnosis import probe
 from stages.files import hardware_file, packed_dir, preset_file, read_json
+from stages.machine.regions import sampled
 from stages.params.loading import load_params, load_workload
 from stages.params.parsing import flatten
 from stages.params.schema import Rally
@@ -38,6 +39,7 @@ from stages.records.history import (
     history_row,
     memory_tags,
     summarize,
+    summarize_gpu,
     timing_row,
 )
 from stages.records.terminal import Interruption, Progress
@@ -89,12 +91,15 @@ def train(
             choose_precision(job, trainer)
             find_bound(trainer, record)
         open_run(job, trainer, record, journal)
-        saver = Saver(job, trainer, record, checkpoint)
-        for epoch in epochs(job, trainer, journal):
-            check_finite(epoch, checkpoint)
-            keep(job, trainer, record, epoch)
-            journal.metrics(epoch_metrics(epoch, len(trainer.train_split), job.task.score_name), step=epoch.number)
-            saver.save_if_due(interruption)
+        saver, first_epoch = Saver(job, trainer, record, checkpoint), trainer.epochs_done + 1
+        with sampled(trainer.device) as readings:
+            for epoch in epochs(job, trainer, journal):
+                check_finite(epoch, checkpoint)
+                keep(job, trainer, record, epoch)
+                record.sampled[first_epoch] = readings.totals()
+                journal.metrics(epoch_metrics(epoch, len(trainer.train_split), job.task.score_name), step=epoch.number)
+                saver.save_if_due(interruption)
+        record.sampled[first_epoch] = readings.totals()  # with the last reading
         refuse_changed_inputs(job, saver)
         write_results(job, trainer, record, checkpoint.belongs_to, journal)
 
@@ -239,7 +244,9 @@ def write_results(
     files.write_json(out / "model.json", describe_model(job))
     files.write_table(out / "history.csv", record.history)
     files.write_table(out / "timings.csv", record.timings)
-    result = summarize(record.timings)
+    of_gpu, missing_reasons = summarize_gpu(record.sampled.values())
+    result = {**summarize(record.timings), **of_gpu}
+    record.missing_reasons |= missing_reasons
     files.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
     files.write_json(out / "measured.json", describe_measurement(job, trainer, record, inputs, result))
 

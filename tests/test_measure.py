@@ -4,9 +4,18 @@ Where a clock decides, it is a virtual one that the measured work itself moves o
 any machine.
 """
 
+import json
+import os
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -15,11 +24,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.diagnosis.alternatives import has_cores
 from stages.diagnosis.counts import Traffic
-from stages.machine import rates
+from stages.machine import rates, sampler
 from stages.machine.nvml import Gpu
 from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
-from stages.machine.regions import measure, peak_rss_mib, seconds_of, seconds_per_item
+from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled, seconds_of, seconds_per_item
+from stages.machine.sampler import Readings, Window, sampling
 from stages.machine.turns import in_turns
+from stages.records.history import RUN_METRICS, summarize_gpu
+from tests.conftest import ROOT, run, wait_for
 
 CPU = torch.device("cpu")
 
@@ -182,13 +194,250 @@ def test_the_peak_of_resident_memory_is_at_least_what_is_resident_and_never_fall
     assert peak_rss_mib() > before + 32
 
 
-def test_a_gpu_that_nvml_does_not_know_has_no_memory_of_this_process():
+# ---------------------------------------------------------------------------------------------------------------------
+# The sampler, with a source that says what it is told
+
+
+class Scripted:
+    """Says one reading after the other, the last one again and again, and keeps which thread asked."""
+
+    def __init__(self, *readings: Readings) -> None:
+        self.readings, self.threads = list(readings), []
+
+    def read(self) -> Readings:
+        self.threads.append(threading.current_thread())
+        return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
+
+    def wait_for(self, num_more: int) -> None:
+        """Until the thread has read so many more times, and the last of it is counted."""
+        enough = len(self.threads) + num_more + 1
+        wait_for(lambda: len(self.threads) >= enough, what="the sampler's readings")
+
+
+def reading(process_mib: float = 100.0, **quantities: float | str) -> Readings:
+    usual = {"device_mib": 900.0, "gpu_busy_share": 0.5, "power_watts": 200.0, "energy_joules": 5000.0}
+    return {"process_mib": process_mib, **usual, **quantities}
+
+
+def sampler_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "sampler"]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many readings in a test's time, and a driver that averages over less of it."""
+    monkeypatch.setattr(sampler, "SAMPLE_SECONDS", 0.002)
+    monkeypatch.setattr(sampler, "DRIVER_SECONDS", 0.1)
+
+
+def test_a_window_has_the_largest_memory_the_mean_of_averages_and_the_counters_difference(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    window = Window(reading(energy_joules=5000.0, gpu_busy_share=0.9))  # the average of what came before it
+    for seconds, busy, watts, mib, joules in ((0.5, 0.9, 900.0, 300.0, 5100.0), (1.0, 0.2, 100.0, 120.0, 5200.0)):
+        clock.seconds = seconds
+        window.add(reading(mib, gpu_busy_share=busy, power_watts=watts, energy_joules=joules))
+    clock.seconds = 1.5
+    window.add(reading(110.0, gpu_busy_share=0.4, power_watts=200.0, energy_joules=5350.0))
+    assert window.totals() == {
+        "sampled_seconds": 1.5,
+        "process_mib": 300.0,
+        "device_mib": 900.0,
+        "gpu_busy_share": pytest.approx(0.3),
+        "power_watts": 150.0,
+        "energy_joules": 350.0,
+    }
+
+
+def test_a_window_shorter_than_the_drivers_average_has_memory_and_a_reason(monkeypatch: pytest.MonkeyPatch):
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    window = Window(reading(100.0))
+    clock.seconds = 0.99
+    window.add(reading(120.0))
+    found = window.found()
+    assert (found["process_mib"], found["device_mib"]) == (120.0, 900.0)
+    for name in ("gpu_busy_share", "power_watts", "energy_joules"):
+        assert found[name] == "the driver averages over up to 1 s, and the region took only 0.99 s"
+
+
+def test_parts_of_a_training_are_read_by_its_one_thread(quick: None):
+    source = Scripted(*(reading(energy_joules=float(joules)) for joules in range(20_000)))
+    with sampling(source) as whole:
+        with sampling(source) as short:
+            assert len(sampler_threads()) == 1
+        for _ in range(3):
+            with sampling(source) as epoch, sampling(source) as inner:
+                time.sleep(0.11)
+                source.wait_for(1)
+    main, thread = threading.main_thread(), source.threads[1]
+    assert sampler_threads() == [] and not sampler.running
+    assert set(source.threads[1:-1]) == {thread} and (source.threads[0], source.threads[-1]) == (main, main)
+    assert isinstance(short.found()["gpu_busy_share"], str) and short.found()["process_mib"] == 100.0
+    for window in (epoch, inner, whole):
+        assert {**window.found(), "energy_joules": 0.0} == reading(energy_joules=0.0)
+    assert whole.found()["energy_joules"] == len(source.threads) - 1, "from the first reading to the last"
+    assert 0 < inner.found()["energy_joules"] <= epoch.found()["energy_joules"] < whole.found()["energy_joules"]
+    before = epoch.totals()
+    with sampling(source):
+        source.wait_for(2)
+    assert epoch.totals() == before, "what is over does not change"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError, MemoryError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("is_in_part", [False, True])
+def test_the_thread_ends_with_the_body_whatever_happens(error: type[BaseException], is_in_part: bool, quick: None):
+    source = Scripted(reading())
+    with pytest.raises(error), sampling(source):
+        source.wait_for(2)
+        with sampling(source) if is_in_part else nullcontext():
+            raise error
+    num_readings = len(source.threads)
+    assert sampler_threads() == [] and not sampler.running
+    time.sleep(0.02)
+    assert len(source.threads) == num_readings
+    with sampling(source) as again:
+        source.wait_for(1)
+    assert again.found()["process_mib"] == 100.0
+
+
+def test_a_quantity_that_a_reading_lacks_is_absent_with_its_reason_where_it_was_lacking(quick: None):
+    lost = {name: "NVML: GPU is lost" for name in reading()}
+    source = Scripted(reading())
+    with sampling(source) as whole:
+        with sampling(source) as good:
+            time.sleep(0.11)
+            source.wait_for(1)
+        source.readings = [reading(gpu_busy_share="NVML: Unknown Error"), reading()]
+        source.wait_for(3)
+        with sampling(source) as good_again:
+            time.sleep(0.11)
+            source.wait_for(1)
+        with sampling(source) as bad:
+            source.readings = [lost]
+            source.wait_for(2)
+    assert good.found() == good_again.found() == reading(energy_joules=0.0)
+    assert bad.found() == whole.found() == lost
+    with sampling(source) as from_the_start:
+        time.sleep(0.11)
+    assert from_the_start.found() == lost
+
+
+def test_a_resumed_training_has_the_numbers_of_all_its_parts():
+    first = {"sampled_seconds": 30.0, **reading(100.0, gpu_busy_share=0.2, energy_joules=6000.0)}
+    second = {"sampled_seconds": 10.0, **reading(80.0, gpu_busy_share=0.6, energy_joules=1000.0)}
+    assert summarize_gpu([first, second, {}]) == (  # and finished on the CPU
+        {"sampled_seconds": 40.0, **reading(100.0, gpu_busy_share=pytest.approx(0.3), energy_joules=7000.0)},
+        {},
+    )
+    found, reasons = summarize_gpu([first, {**second, "energy_joules": "NVML: Not Supported"}])
+    assert found["energy_joules"] is None and reasons == {"energy_joules": "NVML: Not Supported"}
+    assert summarize_gpu([{}]) == (dict.fromkeys(first), {}), "nothing, and nothing that looks like a 0"
+
+
+def train_twice() -> None:
+    """Train `tiny` as on a GPU whose readings are scripted: the second epoch fails, and the training is resumed."""
+    from stages import train
+    from stages.training.trainer import Trainer
+
+    sampler.SAMPLE_SECONDS, sampler.DRIVER_SECONDS = 0.002, 0.0
+    epoch, training_steps = Trainer.epoch, Trainer.training_steps
+    numbers: list[int] = []
+
+    def sampled_epoch(trainer: Trainer) -> Any:
+        with sampling(source):
+            return epoch(trainer)
+
+    def failing_steps(trainer: Trainer) -> Iterator[int]:
+        numbers.append(len(numbers) + 1)
+        assert len(sampler_threads()) == 1
+        source.wait_for(1)
+        if numbers == [1, 2]:
+            raise RuntimeError("the device broke")
+        yield from training_steps(trainer)
+
+    Trainer.epoch, Trainer.training_steps = sampled_epoch, failing_steps
+    train.sampled = lambda device: sampling(source)
+    joules = []
+    for _ in range(2):
+        source, journal = Scripted(*(reading(energy_joules=float(joules)) for joules in range(20_000))), MagicMock()
+        journal.end.return_value = {}
+        with pytest.raises(RuntimeError, match="the device broke") if numbers == [] else nullcontext():
+            train.main("tiny", "cpu", journal)
+        assert sampler_threads() == [] and not sampler.running
+        joules.append(len(source.threads) - 1)
+    [totals] = [call.args[0] for call in journal.metrics.call_args_list if "gpu/energy_joules_sum" in call.args[0]]
+    print(json.dumps({"joules": joules, "totals": totals}))
+
+
+def test_a_training_records_what_its_sampler_read_also_where_it_was_interrupted(ready: Path):
+    code = "from tests import test_measure; test_measure.train_twice()"
+    done = run(ready, sys.executable, "-c", code, PYTHONPATH=str(ROOT))
+    said = json.loads(done.stdout.splitlines()[-1])
+    folder = ready / "results/runs/tiny/cpu"
+    timings, measured = (json.loads((folder / name).read_text()) for name in ("timings.json", "measured.json"))
+    before_failing, after_resuming = said["joules"]
+    assert after_resuming < timings["energy_joules"] < before_failing + after_resuming, "the failed epoch is not kept"
+    expected = reading(energy_joules=timings["energy_joules"])
+    assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
+    assert said["totals"] == {name: timings[key] for name, key in RUN_METRICS.items()}
+    assert not measured["missing_reasons"].keys() & expected.keys()
+    assert "a kernel ran 50% of the time, the GPU drew 200 W, in all " in measured["summary_lines"]["device"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# NVML
+
+
+def test_a_gpu_that_nvml_does_not_know_has_no_reading():
     gpu = Gpu("GPU-00000000-0000-0000-0000-000000000000")
     found, reason = gpu.process_mib()
     assert found is None and reason.startswith("NVML: ")
-    gpu.start()
-    numbers, reasons = gpu.stop(2.0)
-    assert not numbers and reasons.keys() == {*gpu.samples, "energy_joules"}
+    assert gpu.read() == dict.fromkeys(reading(), reason)
+
+
+def test_every_quantity_takes_one_call_of_nvml_and_has_the_unit_of_its_name():
+    calls: list[str] = []
+
+    class Nvml:
+        answers: dict[str, Any] = {
+            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=os.getpid(), usedGpuMemory=3 * 2**20)],
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 * 2**20),
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=25, memory=99),
+            "nvmlDeviceGetPowerUsage": 70_500,
+            "nvmlDeviceGetTotalEnergyConsumption": 1_234_500,
+        }
+
+        def __getattr__(self, name: str) -> Callable[[object], Any]:
+            calls.append(name)
+            return lambda handle: self.answers[name]
+
+    gpu = Gpu("")
+    gpu.unavailable, gpu.nvml, gpu.handle = "", Nvml(), object()
+    assert gpu.read() == {
+        "process_mib": 3.0,
+        "device_mib": 5.0,
+        "gpu_busy_share": 0.25,
+        "power_watts": 70.5,
+        "energy_joules": 1234.5,
+    }
+    assert sorted(calls) == sorted(Nvml.answers)
+    for answer, reason in (
+        ([SimpleNamespace(pid=-1, usedGpuMemory=1)], "NVML does not list this process"),
+        ([SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)], "the driver does not tell memory per process here"),
+    ):
+        Nvml.answers["nvmlDeviceGetComputeRunningProcesses"] = answer
+        assert str(gpu.read()["process_mib"]).startswith(reason)
+    Nvml.answers["nvmlDeviceGetUtilizationRates"] = None  # whatever else may happen, a reading raises nothing
+    assert str(gpu.read()["gpu_busy_share"]).startswith("NVML: ")
+
+
+def test_a_region_that_raises_leaves_no_thread():
+    with pytest.raises(KeyboardInterrupt), measure(CPU):
+        assert sampler_threads() == []  # the CPU has nothing to sample
+        raise KeyboardInterrupt
 
 
 @pytest.mark.gpu
@@ -206,7 +455,44 @@ def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
         kept = torch.ones(2**26, device=device)
     assert found.peak_allocated_mib >= kept.nbytes / 2**20 <= found.peak_reserved_mib
     assert found.missing_reasons.keys() == {name for name, value in vars(found).items() if value is None}
-    assert "less than the driver averages over" in found.missing_reasons["gpu_busy_share"]
+    assert "averages over" in found.missing_reasons["gpu_busy_share"]
+
+
+@pytest.mark.gpu
+def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epochs():
+    device = torch.device("cuda", 0)
+    matrix = torch.randn(4096, 4096, device=device)
+
+    def work(seconds: float) -> Measurement:
+        with measure(device) as found:
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                matrix @ matrix
+                torch.cuda.synchronize(device)
+        assert len(sampler_threads()) == 1
+        return found
+
+    with sampled(device) as readings:
+        short, long = [work(0.05) for _ in range(10)], work(2.0)
+    assert sampler_threads() == []
+    for found in (readings.totals(), {**vars(long), **long.missing_reasons}):
+        for name in ("gpu_busy_share", "power_watts", "energy_joules"):
+            assert isinstance(found[name], str) or found[name] > 0, name
+        if isinstance(found["gpu_busy_share"], float):
+            assert found["gpu_busy_share"] > 0.5
+        if isinstance(found["energy_joules"], float) and isinstance(found["power_watts"], float):
+            seconds = found.get("sampled_seconds") or found["seconds"]
+            assert found["energy_joules"] / seconds == pytest.approx(found["power_watts"], rel=0.5)
+    for epoch in short:
+        assert epoch.device_mib > 0 and epoch.gpu_busy_share is None
+
+
+@pytest.mark.gpu
+def test_a_region_on_a_gpu_that_raises_leaves_no_thread():
+    with pytest.raises(torch.OutOfMemoryError), measure(torch.device("cuda", 0)):
+        assert len(sampler_threads()) == 1
+        torch.empty(2**50, device="cuda")
+    assert sampler_threads() == [] and not sampler.running
 
 
 @pytest.mark.gpu

@@ -1,21 +1,22 @@
 """Measuring a region of work: seconds with the device idle at both ends, memory, how busy the device was, and energy.
 
 What cannot be measured is None, and `missing_reasons` says why. torch's own peaks leave out the CUDA context and other
-processes; NVML counts them, by process and for the device (nvml.py).
+processes; NVML counts them, by process and for the device (nvml.py, which a thread reads: sampler.py).
 """
 
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 import torch
 
 from stages.machine.nvml import Gpu
+from stages.machine.sampler import Window, sampling
 
 
 @dataclass
@@ -39,27 +40,33 @@ class Measurement:
 def measure(device: torch.device) -> Iterator[Measurement]:
     """Times the body, with the device idle at both readings of the clock, and records what it used."""
     result = Measurement()
-    gpu = Gpu.of(device) if device.type == "cuda" else None
-    if gpu:
+    if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        gpu.start()
-    synchronize(device)
-    cpu_before = time.process_time()
-    start = time.perf_counter()
-    yield result
-    synchronize(device)
-    result.seconds = time.perf_counter() - start
-    result.cpu_share = (time.process_time() - cpu_before) / result.seconds
+    with sampled(device) as readings:
+        synchronize(device)
+        cpu_before = time.process_time()
+        start = time.perf_counter()
+        yield result
+        synchronize(device)
+        result.seconds = time.perf_counter() - start
+        result.cpu_share = (time.process_time() - cpu_before) / result.seconds
     result.peak_rss_mib = peak_rss_mib()
-    if gpu:
-        found, result.missing_reasons = gpu.stop(result.seconds)
-        for name, value in found.items():
-            setattr(result, name, value)
+    if device.type == "cuda":
+        for name, value in readings.found().items():
+            if isinstance(value, str):
+                result.missing_reasons[name] = value
+            else:
+                setattr(result, name, value)
         result.peak_allocated_mib = torch.cuda.max_memory_allocated(device) / 2**20
         result.peak_reserved_mib = torch.cuda.max_memory_reserved(device) / 2**20
     else:
-        only_gpu = [field.name for field in fields(Measurement) if getattr(result, field.name) is None]
+        only_gpu = [name for name, value in vars(result).items() if value is None]
         result.missing_reasons = dict.fromkeys(only_gpu, "the device is the CPU: there is no GPU to measure")
+
+
+def sampled(device: torch.device) -> AbstractContextManager[Window]:
+    """The GPU's readings while the body runs; on the CPU there are none, and no thread."""
+    return sampling(Gpu.of(device)) if device.type == "cuda" else nullcontext(Window({}))
 
 
 def peak_rss_mib() -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ RUN_METRICS = {
     "gpu/energy_joules_sum": "energy_joules",
     "cpu/share_mean": "cpu_share",
 }
+# What the sampler reads of the GPU, from the first epoch to the last.
+SAMPLED = ("sampled_seconds", "process_mib", "device_mib", "gpu_busy_share", "power_watts", "energy_joules")
 # What is measured of an epoch besides its time: MLflow's name, and the field of a Measurement.
 EPOCH_METRICS = {
     "vram/peak_allocated_mib": "peak_allocated_mib",
@@ -56,6 +58,8 @@ class Record:
     summary_lines: dict[str, str] = field(default_factory=dict)  # and in words
     # What could not be measured on the device asked for, and why.
     missing_reasons: dict[str, str] = field(default_factory=dict)
+    # Of each part of the training, up to where it was interrupted: its first epoch, and what the GPU's sampler read.
+    sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
@@ -96,7 +100,7 @@ def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float
 
 
 def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run's measurements: medians and quartiles over the epochs after warm-up; peaks, means and sums over all.
+    """The epochs' measurements: medians and quartiles over those after warm-up; peaks and means over all.
 
     Epochs on the CPU, after the memory of the device asked for ran out, count only in `train_seconds`. What could not
     be measured is None.
@@ -105,16 +109,14 @@ def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
     measured = [row for row in here if not row["is_warmup"]]
     seconds = [row["epoch_seconds"] for row in measured]
     low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
-    reduced: list[tuple[Callable[[list[float]], float], tuple[str, ...]]] = [
-        (max, ("peak_allocated_mib", "peak_reserved_mib", "process_mib", "device_mib", "peak_rss_mib")),
-        (statistics.fmean, ("gpu_busy_share", "power_watts", "cpu_share")),
-        (sum, ("energy_joules",)),
-    ]
     found: dict[str, float | None] = {}
-    for reduce, names in reduced:
-        for name in names:
-            values = [row[name] for row in here if row[name] is not None]
-            found[name] = reduce(values) if values else None
+    reduced: dict[str, Callable[[Iterable[float]], float]] = {
+        **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "peak_rss_mib"), max),
+        "cpu_share": statistics.fmean,
+    }
+    for name, reduce in reduced.items():
+        values = [row[name] for row in here if row[name] is not None]
+        found[name] = reduce(values) if values else None
     return {
         "epoch_seconds": statistics.median(seconds) if seconds else None,
         "epoch_seconds_quartile_low": low,
@@ -127,6 +129,26 @@ def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | None], dict[str, str]]:
+    """What the sampler read of the GPU in the whole training, validation included, and why the rest is missing.
+
+    What one part of a resumed training lacks, the whole lacks. On the CPU all is None.
+    """
+    found, missing_reasons = dict.fromkeys(SAMPLED, None), {}
+    parts = [part for part in parts if part]
+    for name in SAMPLED if parts else ():
+        values = [part[name] for part in parts]
+        if reasons := [value for value in values if isinstance(value, str)]:
+            missing_reasons[name] = reasons[0]
+        elif name.endswith("mib"):
+            found[name] = max(values)
+        elif name in ("energy_joules", "sampled_seconds"):
+            found[name] = sum(values)
+        else:
+            found[name] = statistics.fmean(values, [part["sampled_seconds"] for part in parts])
+    return found, missing_reasons
+
+
 def device_sentence(asked: str, num_epochs: int, num_on_cpu: int, result: dict[str, Any]) -> str:
     """Where the epochs computed: `num_on_cpu` of them on the CPU, where the memory of the device asked for ran out."""
     epochs = (asked, num_epochs - num_on_cpu), ("cpu", num_on_cpu)
@@ -135,6 +157,8 @@ def device_sentence(asked: str, num_epochs: int, num_on_cpu: int, result: dict[s
         "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
         "the process kept {:.2f} CPU cores busy": result["cpu_share"],
         "a kernel ran {:.0%} of the time": result["gpu_busy_share"],
+        "the GPU drew {:,.0f} W": result["power_watts"],
+        "in all {:,.0f} J": result["energy_joules"],
         "peak VRAM of this process {:,.0f} MiB": result["process_mib"],
         "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }
