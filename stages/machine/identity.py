@@ -106,29 +106,18 @@ def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
         return None, "no NVIDIA driver is installed here (libcuda.so.1 not found)"
     if torch_cuda is None:
         return None, "this torch is built for the CPU only; install the CUDA build (`make setup` does on Linux)"
-    code = driver.cuInit(0)
-    number = ctypes.c_int()
+    code, count, number = driver.cuInit(0), ctypes.c_int(), ctypes.c_int()
     if code == 0:
-        driver.cuDeviceGetCount(ctypes.byref(number))
-    if code != 0 or number.value == 0:
+        driver.cuDeviceGetCount(ctypes.byref(count))
+    if count.value == 0:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        return (
-            None,
-            f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU"
-            if hidden is not None
-            else f"the driver shows no GPU (cuInit {code})",
-        )
+        obstacle = f"the driver shows no GPU (cuInit {code})"
+        return None, obstacle if hidden is None else f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU"
     driver.cuDriverGetVersion(ctypes.byref(number))
-    supported = (number.value // 1000, number.value % 1000 // 10)
-    if supported[0] < int(torch_cuda.split(".")[0]):
-        return (
-            None,
-            f"the driver supports CUDA {supported[0]}.{supported[1]} and torch is built for CUDA {torch_cuda}; "
-            "update the driver",
-        )
-
-    driver.cuDeviceGetCount(ctypes.byref(number))
-    count = number.value
+    major, minor = number.value // 1000, number.value % 1000 // 10
+    if major < int(torch_cuda.split(".")[0]):
+        obstacle = f"the driver supports CUDA {major}.{minor} and torch is built for CUDA {torch_cuda}"
+        return None, f"{obstacle}; update the driver"
     device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
     driver.cuDeviceGet(ctypes.byref(device), 0)
     driver.cuDeviceGetName(name, len(name), device)
@@ -139,7 +128,7 @@ def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
         capability.append(number.value)
     return {
         "name": name.value.decode(),
-        "count": count,
+        "count": count.value,
         "memory_mib": memory.value // 2**20,
         "capability": f"{capability[0]}.{capability[1]}",
         "driver": driver_version(),
