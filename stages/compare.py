@@ -32,8 +32,7 @@ def main() -> None:
     ]
     if not rows:
         raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
-    by_workload = {name: [row for row in rows if row["workload"] == name] for name in params.workloads}
-    by_workload = {name: own for name, own in by_workload.items() if own}
+    by_workload = {row["workload"]: [each for each in rows if each["workload"] == row["workload"]] for row in rows}
     verdicts = [verdict(own) for own in by_workload.values()]
     text = comparison.markdown(rows, verdicts)
     folder = files.results_dir()
@@ -51,10 +50,7 @@ def main() -> None:
 def read_row(workload: str, device: str) -> dict[str, Any]:
     folder, block = run_dir(workload, device), load_workload(workload)
     measured = {**read_json(folder / "timings.json"), **read_json(folder / "measured.json")}
-    # Seconds of every epoch after warm-up, on the device asked for.
-    epochs = [
-        row for row in files.read_numbers(folder / "timings.csv") if not (row["is_warmup"] or row["is_elsewhere"])
-    ]
+    timings = files.read_numbers(folder / "timings.csv")
     return {
         "workload": workload,
         "requested": device,
@@ -63,7 +59,8 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
         **{name: measured[name] for name in MEASURED},
         **read_json(folder / "result.json"),
         "metrics": read_json(folder / "metrics.json"),
-        "epochs": [row["epoch_seconds"] for row in epochs],
+        # Seconds of every epoch after warm-up, on the device asked for.
+        "epochs": [row["epoch_seconds"] for row in timings if not (row["is_warmup"] or row["is_elsewhere"])],
         "mlflow_run_id": read_json(folder / "tracking.json").get("run_id"),
     }
 

@@ -19,7 +19,7 @@ from stages.data import open_source
 from stages.figures import draw_result, drawing, noise, training
 from stages.files import read_json, write_json
 from stages.machine.regions import measure
-from stages.params.schema import Rally, Workload
+from stages.params.schema import Rally
 from stages.records import journal as tracking
 from stages.tasks import Evaluation
 from stages.training import loop
@@ -42,8 +42,8 @@ def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | N
         job = Job.of(workload, device)
         trained = read_json(job.folder / "tracking.json")
         journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})
-        result, measured = evaluate(job)
-        paths = write_files(job, result, measured)
+        result, by_noise, measured = evaluate(job)
+        paths = write_files(job, result, by_noise, measured)
         journal.metrics({f"test/{name}": value for name, value in result.metrics.items()})
         if not job.is_on_fallback:  # the times are those of the device that was asked for
             seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
@@ -67,8 +67,8 @@ def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | N
     return None
 
 
-def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
-    """The result on the test split, and what was measured meanwhile."""
+def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
+    """The result on the test split; of a simulation the score by noise (px); and what was measured meanwhile."""
     device, task = job.open_device(), job.task
     split = job.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
@@ -84,10 +84,13 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
         with measure(device) as measured:
             outputs = predict(model, split, oom)
 
-        result = task.evaluate(outputs.cpu(), job.read)
-        if isinstance(job.params.preprocess, Rally):
-            result.metrics.update(scores_by_noise(job, job.params.preprocess, model, device, oom))
-    return result, {
+        result, by_noise = task.evaluate(outputs.cpu(), job.read), {}
+        if isinstance(params := job.params.preprocess, Rally):
+            by_noise = scores_by_noise(job, params, model, device, oom)
+            name = f"{task.score_name}_at_noise"
+            result.metrics.update({f"{name}_{noise:g}px": score for noise, score in by_noise.items()})
+            by_noise[params.noise] = result.metrics[task.score_name]
+    measurement = {
         "device": job.kind,
         "out_of_memory": oom.actions,
         "evaluate_seconds": measured.seconds,
@@ -96,6 +99,7 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[str, Any]]:
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "measured_on": platform.node(),
     }
+    return result, by_noise, measurement
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
@@ -104,7 +108,7 @@ def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tenso
 
 def scores_by_noise(
     job: Job, params: Rally, model: torch.nn.Module, device: torch.device, oom: OomPolicy
-) -> dict[str, float]:
+) -> dict[float, float]:
     """The score on newly simulated sequences with less and more noise than in training: how good the camera must be."""
     task, source, found = job.task, open_source(params.source), {}
     for factor in source.NOISE_FACTORS:
@@ -112,16 +116,13 @@ def scores_by_noise(
         values, targets = torch.from_numpy(simulated.values), torch.from_numpy(simulated.labels)
         mask = torch.ones(targets.shape, dtype=torch.bool)
         outputs = predict(model, Split({"values": values, "mask": mask, "targets": targets}, device), oom).cpu()
-        found[f"{task.score_name}_at_noise_{factor * params.noise:g}px"] = task.score(
-            task.predict(outputs, mask), targets, mask
-        )
+        found[factor * params.noise] = task.score(task.predict(outputs, mask), targets, mask)
     return found
 
 
-def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[Path]:
+def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], measured: dict[str, Any]) -> list[Path]:
     """Write the files and pictures; return those that MLflow gets a copy of."""
-    out, task = job.folder, job.task
-    score = task.score_name
+    out, score = job.folder, job.task.score_name
     write_json(out / "metrics.json", result.metrics)  # numbers alone: it is a DVC metric
     write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})
     write_json(out / "evaluate.json", measured)
@@ -138,19 +139,11 @@ def write_files(job: Job, result: Evaluation, measured: dict[str, Any]) -> list[
         "result": draw_result(job.params.task, result.picture, title),
         "training": training.page(job.workload, [files.read_run(job.workload, job.device)]),
     }
-    if by_noise := noise_curve(result.metrics, score, job.params):
-        pictures["noise"] = noise.noise(*by_noise, f"{job.workload}: {score} against noise")
+    if by_noise:
+        levels = sorted(by_noise)
+        title = f"{job.workload}: {score} against noise"
+        pictures["noise"] = noise.noise(levels, [by_noise[level] for level in levels], title)
     for name, figure in pictures.items():
         drawing.save(figure, out / "plots" / f"{name}.png")
     copied = ("metrics.json", "result.json", *(f"{name}.csv" for name in tables))
     return [out / name for name in copied] + [out / "plots" / f"{name}.png" for name in pictures]
-
-
-def noise_curve(metrics: dict[str, float], score: str, params: Workload) -> tuple[list[float], list[float]] | None:
-    """(noise in pixels, score), in order; None for data that has no noise of its own."""
-    if not isinstance(params.preprocess, Rally):
-        return None
-    start = f"{score}_at_noise_"
-    points = {float(name[len(start) : -2]): value for name, value in metrics.items() if name.startswith(start)}
-    points[params.preprocess.noise] = metrics[score]
-    return sorted(points), [points[noise] for noise in sorted(points)]

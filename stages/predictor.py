@@ -4,21 +4,24 @@ predictor = Predictor(Path("results/runs/sign/auto"), "last")  # or mlflow.pyfun
 predictor.predict(table)  # a raw table as data/raw/README.md describes it; it needs no labels
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
+from stages.data import series
+from stages.data.arrays import Sequences, standardize
+from stages.data.packed import as_tensors
+from stages.data.sequences import NO_EVENT, to_sequences
+from stages.data.tables import from_frame
 from stages.params import parsing, schema
+from stages.tasks import detect
+from stages.tasks.forecast import Task
 from stages.training.loop import PREDICTION_BATCH
 from stages.training.workload import load_network
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Predictor:
@@ -39,8 +42,6 @@ class Predictor:
         return getattr(self, self.about["task"])(model_input)
 
     def classify(self, table: pd.DataFrame) -> pd.DataFrame:
-        import pandas as pd
-
         sequences, outputs = self.outputs_for_sequences(table)
         confidence, index = outputs.softmax(dim=1).max(dim=1)
         classes = np.array(self.learned["classes"])
@@ -49,21 +50,14 @@ class Predictor:
         )
 
     def detect(self, table: pd.DataFrame) -> pd.DataFrame:
-        import pandas as pd
-
-        from stages.tasks import detect
-
         sequences, outputs = self.outputs_for_sequences(table)
-        mask = torch.arange(outputs.shape[1])[None, :] < torch.from_numpy(sequences.lengths)[:, None]
-        predictions = detect.predict(outputs, mask).numpy()
+        predictions = detect.predict(outputs, torch.from_numpy(~sequences.padding_mask)).numpy()
         rows, steps = np.nonzero(predictions)
         numbers = predictions[rows, steps]
-        columns = schema.Columns(**self.columns())
+        columns = self.columns()
         # `steps` counts the rows of a sequence; the table has its own column for them, and users know that one.
-        ordered = table.assign(**{columns.sequence: table[columns.sequence].astype(str)})
-        by_sequence = {
-            name: part.sort_values().to_numpy() for name, part in ordered.groupby(columns.sequence)[columns.step]
-        }
+        groups = table.groupby(table[columns.sequence].astype(str))[columns.step]
+        by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
         return pd.DataFrame(
             {
                 "sequence": sequences.ids[rows],
@@ -74,12 +68,6 @@ class Predictor:
         )
 
     def forecast(self, table: pd.DataFrame) -> pd.DataFrame:
-        import pandas as pd
-
-        from stages.data import series
-        from stages.data.tables import from_frame
-        from stages.tasks.forecast import Task
-
         learned = parsing.parse(schema.Series, {f.name: self.learned[f.name] for f in fields(schema.Series)}, "model")
         columns, interval = learned.columns, series.interval_ns(learned.interval)
         wanted = [columns.time, columns.target, *columns.features]
@@ -101,24 +89,14 @@ class Predictor:
             {"time": series.iso(grid.times[-1] + ahead * interval), "step_ahead": ahead, "predicted": predicted}
         )
 
-    def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Any, torch.Tensor]:
+    def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Sequences, torch.Tensor]:
         """The table's sequences, and the network's outputs for them."""
-        from stages.data.arrays import standardize
-        from stages.data.packed import as_tensors
-        from stages.data.sequences import NO_EVENT, to_sequences
-        from stages.data.tables import from_frame
-
-        columns = schema.Columns(**self.columns())
+        columns = self.columns()
         unlabelled = table.drop(columns="split", errors="ignore").assign(**{columns.label: NO_EVENT})
         wanted = [columns.sequence, columns.step, *columns.features, columns.label]
         allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
-        sequences = to_sequences(
-            from_frame(unlabelled, wanted, "the table"),
-            columns,
-            self.learned.get("velocity", False),
-            allow_missing,
-            per_step=False,
-        )
+        rows, velocity = from_frame(unlabelled, wanted, "the table"), self.learned.get("velocity", False)
+        sequences = to_sequences(rows, columns, velocity, allow_missing, per_step=False)
         longest = self.about["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
             name = sequences.ids[sequences.lengths.argmax()]
@@ -129,24 +107,16 @@ class Predictor:
         tensors = as_tensors(sequences.values, sequences.lengths, sequences.labels)
         return sequences, self.outputs(tensors["values"], tensors["mask"])
 
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> schema.Columns:
         """The names of the table's columns; a simulation has none of its own."""
-        given = self.learned.get("columns") or {
-            "sequence": "sequence",
-            "step": "step",
-            "features": self.learned["features"],
-            "label": "event",
-        }
-        return {**given, "features": tuple(given["features"])}
+        of_simulation = {"sequence": "sequence", "step": "step", "features": self.learned["features"], "label": "event"}
+        given = self.learned.get("columns") or of_simulation
+        return schema.Columns(**{**given, "features": tuple(given["features"])})
 
     def outputs(self, values: np.ndarray, mask: np.ndarray) -> torch.Tensor:
         with torch.inference_mode():
-            parts = zip(
-                torch.from_numpy(values).split(PREDICTION_BATCH),
-                torch.from_numpy(mask).split(PREDICTION_BATCH),
-                strict=True,
-            )
-            return torch.cat([self.network(*part) for part in parts])
+            batches = (torch.from_numpy(array).split(PREDICTION_BATCH) for array in (values, mask))
+            return torch.cat([self.network(*batch) for batch in zip(*batches, strict=True)])
 
 
 def _load_pyfunc(path: str) -> Predictor:

@@ -1,9 +1,7 @@
 """The pictures and the report: plain data in, a figure or a page out.
 
-The picture of a test result is the module named as the task: `draw(**Evaluation.picture, title=...)` returns a Figure.
-
-Importing a picture's module imports matplotlib (0.3 s and more): a script that does not
-always draw imports it where it draws.
+Importing a picture's module imports matplotlib (0.3 s and more): a script that does not always draw imports it where it
+draws.
 """
 
 import importlib
@@ -14,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def draw_result(task: str, picture: dict[str, Any], title: str) -> "Figure":
-    """The test result of `task`, a module of this package; `picture`: its `Evaluation.picture`."""
+    """The test result of `task`, a module of this package, which gets `Evaluation.picture`."""
     figure: Figure = importlib.import_module(f"{__name__}.{task}").draw(**picture, title=title)
     return figure

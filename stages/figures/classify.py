@@ -31,17 +31,18 @@ def draw(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> 
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[height, list_height])[:, 0]
         draw_confused(lower, listed, names)
     axes = upper.subplots()
-    shares = np.array([[cell / max(sum(row), 1) for cell in row] for row in cells])
+    counts = np.array(cells)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     # With many classes a confusion is a small share of its row, and white on a linear scale.
     image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1 if is_numbered else 0.4, vmin=0, vmax=1))
     step = 1 if is_numbered else -(-len(names) * 16 // int(100 * size))  # a label needs 0.16 inches
     ticks = range(0, len(names), step)
-    axes.set(xlabel="predicted", ylabel="actual", xticks=ticks, yticks=ticks)
     fontsize = None if is_numbered else 7
-    axes.set_xticklabels(names[::step], rotation=60, ha="right", rotation_mode="anchor", fontsize=fontsize)
-    axes.set_yticklabels(names[::step], fontsize=fontsize)
+    axes.set(xlabel="predicted", ylabel="actual")
+    axes.set_xticks(ticks, names[::step], rotation=60, ha="right", rotation_mode="anchor", fontsize=fontsize)
+    axes.set_yticks(ticks, names[::step], fontsize=fontsize)
     if is_numbered:
-        for row, column in np.argwhere(np.array(cells)).tolist():
+        for row, column in np.argwhere(counts).tolist():
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, str(cells[row][column]), ha="center", va="center", fontsize=8, color=colour)
     upper.colorbar(image, label="share of the actual class", shrink=0.8)
@@ -53,18 +54,13 @@ def draw_confused(part: SubFigure, listed: list[tuple[int, int, int]], names: li
     """The most frequent confusions as text, in two columns."""
     half = -(-len(listed) // 2)
     for x, rows in ((0.03, listed[:half]), (0.52, listed[half:])):
-        message = "\n".join(
-            f"{counted(count, 'time')} {names[row]} taken for {names[other]}" for row, other, count in rows
-        )
-        part.text(x, 1, message, fontsize=7.5, va="top", linespacing=1.4)
+        lines = [f"{counted(count, 'time')} {names[row]} taken for {names[other]}" for row, other, count in rows]
+        part.text(x, 1, "\n".join(lines), fontsize=7.5, va="top", linespacing=1.4)
 
 
 def most_confused(cells: Sequence[Sequence[int]], limit: int) -> list[tuple[int, int, int]]:
     """(actual, predicted, count) of the `limit` largest cells off the diagonal, the largest first."""
-    found = [
-        (row, column, count)
-        for row, counts in enumerate(cells)
-        for column, count in enumerate(counts)
-        if count and row != column
-    ]
+    counts = np.array(cells)
+    np.fill_diagonal(counts, 0)
+    found = [(row, column, int(counts[row, column])) for row, column in np.argwhere(counts).tolist()]
     return sorted(found, key=lambda cell: -cell[2])[:limit]

@@ -18,11 +18,12 @@ Events = list[tuple[int, int]]  # (step, class) in order of time
 # Without red and grey, which stand for errors and signals.
 CLASS_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:pink", "tab:olive", "tab:cyan")
 CLASS_MARKERS = "oDs^vPX"
+MAX_CLASSES = 22  # in the legend
 RING: dict[str, Any] = {
     "marker": "o",
     "markersize": 14,
-    "markerfacecolor": "none",
-    "markeredgecolor": "tab:red",
+    "fillstyle": "none",
+    "color": "tab:red",
     "markeredgewidth": 1.8,
 }
 
@@ -66,7 +67,7 @@ def events(
     figure = blank(12, 0.9 + 2.9 * len(values))
     rows = figure.subplots(2 * len(values), 1, height_ratios=[1.5, 1] * len(values), squeeze=False)[:, 0]
     for index, title in enumerate(titles):
-        signals, lanes = rows[2 * index], rows[2 * index + 1]
+        signals, lanes = rows[2 * index : 2 * index + 2]
         lanes.sharex(signals)
         draw_signals(signals, values[index], features)
         truth, found = events_of(actual[index]), events_of(predicted[index])
@@ -81,7 +82,10 @@ def events(
         signals.tick_params(labelbottom=False)
         whole_numbers(lanes)
     rows[-1].set_xlabel("step")
-    handles = event_legend(shown, classes)
+    handles = [Line2D([], [], linestyle="", label=plain(classes[label], 24), **class_style(label)) for label in shown]
+    if len(shown) > MAX_CLASSES:
+        handles[MAX_CLASSES:] = [Line2D([], [], linestyle="", label=f"and {len(shown) - MAX_CLASSES} more")]
+    handles.append(Line2D([], [], linestyle="", label="miss (above) or false alarm (below)", **RING))
     longest = max((len(str(handle.get_label())) for handle in handles[:-1]), default=0)
     num_columns = max(1, min(6, int(9 / (0.5 + 0.07 * longest))))  # as many as the width of the page holds
     figure.legend(handles=handles, loc="outside lower center", ncols=num_columns, fontsize=8)
@@ -139,13 +143,3 @@ def class_style(label: int) -> dict[str, Any]:
     """Colour and marker of a class: with both, more classes can be told apart than there are colours."""
     turn, colour = divmod(label - 1, len(CLASS_COLOURS))
     return {"color": CLASS_COLOURS[colour], "marker": CLASS_MARKERS[turn % len(CLASS_MARKERS)]}
-
-
-def event_legend(shown: list[int], classes: Sequence[Any]) -> list[Any]:
-    most = 22
-    handles = [
-        Line2D([], [], linestyle="", label=plain(classes[label], 24), **class_style(label)) for label in shown[:most]
-    ]
-    if len(shown) > most:
-        handles.append(Line2D([], [], linestyle="", label=f"and {len(shown) - most} more"))
-    return [*handles, Line2D([], [], linestyle="", label="miss (above) or false alarm (below)", **RING)]

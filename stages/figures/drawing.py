@@ -7,14 +7,13 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from stages import files
 
 DPI = 110
-NETWORK, LINE_STYLES = "tab:orange", ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green"}
 
 
@@ -63,9 +62,3 @@ def short_seconds(seconds: float) -> str:
 def whole_numbers(axes: Axes) -> None:
     """Ticks of the x axis at whole numbers: there is no epoch 2.5."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-
-
-def dated(axes: Axes) -> None:
-    locator = AutoDateLocator()
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))

@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure, SubFigure
 
-from stages.figures.drawing import LINE_STYLES, NETWORK, blank, counted, dated, plain, whole_numbers
+from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
 from stages.tasks.forecast import ROUNDING
 
+NETWORK = "tab:orange"
+BASELINES = ("tab:grey", "tab:purple", "tab:brown", "tab:cyan")
 Lines = dict[str, tuple[np.ndarray, dict[str, Any]]]  # label -> (M,) levels, style
 MAX_POINTS = 4000  # of a line or band that is far wider than the picture's pixels
 BAND_WINDOWS, MIN_BAND_WINDOWS = 500, 20
@@ -27,8 +31,6 @@ def draw(
     in order of time; `actual` and each of `forecasts` are (M, H) levels: of the `network`, and of its baselines.
     A forecast is drawn at the time when it was made: what was known, predicted and observed stand above each other.
     """
-    import pandas as pd
-
     when = pd.to_datetime(pd.Series(list(times)), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
     num_steps = actual.shape[1]
     predicted = forecasts["network"]
@@ -60,30 +62,26 @@ def draw(
     draw_levels(end, when, slice(-150, None), {**always, **others}, *band)
     thinned = f", one in {every} drawn" if every > 1 else ""
     whole.set(ylabel=f"level {steps}", title=f"the whole test period, {counted(len(when), 'forecast')}{thinned}")
-    end.set(ylabel=f"level {steps}", title=f"the last {counted(min(150, len(when)), 'forecast')}")
-    end.set_xlabel("time when the forecast was made")
+    title_of_end = f"the last {counted(min(150, len(when)), 'forecast')}"
+    end.set(ylabel=f"level {steps}", title=title_of_end, xlabel="time when the forecast was made")
     draw_errors_by_step(lower, errors, list(baselines))
     figure.suptitle(plain(title, 200))
     return figure
 
 
 def draw_levels(
-    axes: Axes,
-    when: np.ndarray,
-    chosen: slice,
-    lines: Lines,
-    band: tuple[np.ndarray, np.ndarray],
-    band_label: str,
+    axes: Axes, when: np.ndarray, chosen: slice, lines: Lines, band: Sequence[np.ndarray], band_label: str
 ) -> None:
-    times, low, high, *levels = with_gaps(
-        when[chosen], *(limit[chosen] for limit in band), *(line[chosen] for line, _ in lines.values())
-    )
+    columns = [*band, *(line for line, _ in lines.values())]
+    times, low, high, *levels = with_gaps(when[chosen], *(column[chosen] for column in columns))
     if np.isfinite(low).any():
         axes.fill_between(times, low, high, color=NETWORK, alpha=0.25, linewidth=0, label=plain(band_label, 140))
     marker = "." if len(times) < 60 else ""  # a few forecasts, or one alone between gaps, would be no line
     for line, (name, (_, style)) in zip(levels, lines.items(), strict=True):
         axes.plot(times, line, label=plain(name), marker=marker, **style)
-    dated(axes)
+    locator = AutoDateLocator()
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.grid(alpha=0.3)
     axes.legend(handles=[*axes.lines, *axes.collections], fontsize=8)
 
@@ -95,8 +93,6 @@ def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarr
     are actual minus predicted, `num_steps` after their forecast. Windows are at least one step apart, so the error of a
     forecast is known `num_steps` windows later.
     """
-    import pandas as pd
-
     before = pd.Series(errors).shift(num_steps).rolling(BAND_WINDOWS, min_periods=MIN_BAND_WINDOWS)
     return before.quantile(0.05).to_numpy(), before.quantile(0.95).to_numpy()
 
@@ -105,30 +101,25 @@ def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
     """`times` and `columns`, with a NaN wherever time jumps, so that no line is drawn across a gap."""
     steps = np.diff(times)
     after = np.flatnonzero(steps > 4 * np.median(steps)) + 1 if len(steps) else np.array([], dtype=np.int64)
-    return [
-        np.insert(times, after, times[after - 1]),
-        *(np.insert(column.astype(float), after, np.nan) for column in columns),
-    ]
+    with_nan = [np.insert(column.astype(float), after, np.nan) for column in columns]
+    return [np.insert(times, after, times[after - 1]), *with_nan]
 
 
 def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray], baselines: list[str]) -> None:
     """Left the mean absolute error (H,) by step ahead; right the same relative to the first baseline, where small
     differences show."""
     left, right = part.subplots(1, 2)
-    reference = baselines[0]
-    base = errors[reference]
+    reference, base = baselines[0], errors[baselines[0]]
     for name, error in errors.items():
-        style = {"color": NETWORK, "linewidth": 2, "zorder": 3}
-        if name in baselines:
-            style = baseline_style(baselines.index(name))
+        is_network = name not in baselines
+        style = {"color": NETWORK, "linewidth": 2, "zorder": 3} if is_network else baseline_style(baselines.index(name))
         ahead = np.arange(1, len(error) + 1)
         # A baseline without an error at some step has nothing to be compared with there.
         relative = np.divide(error - base, base, out=np.full(len(base), np.nan), where=base > ROUNDING * base.max())
         left.plot(ahead, error, label=plain(name), marker="o", markersize=3, **style)
         right.plot(ahead, 100 * relative, label=plain(name), marker="o", markersize=3, **style)
-    left.set(ylabel="mean absolute error", ylim=(0, None))
+    left.set(ylabel="mean absolute error", ylim=(0, None), title="error by step ahead")
     right.set(ylabel=f"error relative to {plain(reference)} (%)", title=f"below 0: better than {plain(reference)}")
-    left.set_title("error by step ahead")
     left.legend(handles=left.lines, fontsize=8)
     for axes in (left, right):
         axes.set_xlabel("steps ahead")
@@ -137,5 +128,4 @@ def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray], basel
 
 
 def baseline_style(index: int) -> dict[str, Any]:
-    colours = ("tab:grey", "tab:purple", "tab:brown", "tab:cyan")
-    return {"color": colours[index % len(colours)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}
+    return {"color": BASELINES[index % len(BASELINES)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}

@@ -1,4 +1,4 @@
-"""A score against the noise of a simulation."""
+"""Macro event F1 against the noise of a simulation's signals, in pixels."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,6 @@ from stages.figures.drawing import blank, plain
 
 
 def noise(levels: Sequence[float], scores: Sequence[float], title: str) -> Figure:
-    """Macro event F1 against the noise of the signals, in pixels."""
     figure = blank(8, 4.8)
     axes = figure.subplots()
     axes.plot(levels, scores, color="black", linewidth=2.5, marker="o", zorder=3)

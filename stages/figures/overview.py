@@ -1,4 +1,4 @@
-"""Score and epoch time of every run side by side."""
+"""Score and epoch time of every run side by side: a row of panels per workload, with axes of its own."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,7 @@ from stages.figures.drawing import DEVICE_COLOURS, blank, plain
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Score and epoch time of every run, a row of panels per workload with axes of its own."""
-    workloads = list(dict.fromkeys(row["workload"] for row in rows))
+    workloads = dict.fromkeys(row["workload"] for row in rows)
     groups = [[row for row in rows if row["workload"] == workload] for workload in workloads]
     figure = blank(11, 0.6 + sum(0.95 + 0.42 * len(group) for group in groups))
     grid = figure.subplots(len(groups), 2, squeeze=False, height_ratios=[1 + len(group) for group in groups])
@@ -37,15 +36,10 @@ def draw_bars(
     """
     colours = [DEVICE_COLOURS[row["device"]] for row in group]
     values = [value or 0.0 for value in found]
-    bars = axes.barh(range(len(group)), values, color=colours, height=0.7)
     labels = ["none" if value is None else form.format(value) for value in found]
-    axes.bar_label(bars, labels=labels, padding=3, fontsize=9)
+    axes.bar_label(axes.barh(range(len(group)), values, color=colours, height=0.7), labels, padding=3, fontsize=9)
     low, high = min(0.0, *values), max(unit, *values)
     span = (high - low) or 1.0
-    axes.set(
-        xlim=(low - 0.16 * span if low < 0 else 0, high + 0.16 * span),
-        yticks=range(len(group)),
-        ylim=(len(group) - 0.4, -0.6),
-    )
-    axes.set_yticklabels([row["device"] for row in group])
+    axes.set_yticks(range(len(group)), [row["device"] for row in group])
+    axes.set(xlim=(low - 0.16 * span if low < 0 else 0, high + 0.16 * span), ylim=(len(group) - 0.4, -0.6))
     axes.axvline(0, color="black", linewidth=0.8)

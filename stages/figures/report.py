@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
 from stages import files
 from stages.figures import comparison
 from stages.figures.text import as_number, number, readable, words
@@ -31,51 +33,33 @@ def write_report(
     `rows` are compare.json's, each with parameters, data (dict) and scores (list of dict); `pictures` are those of each
     workload; those of `overview` stand below the comparison. All text may come from a user's data.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+    loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
         "base64": lambda content: base64.b64encode(content).decode("ascii"),
         **{function.__name__: function for function in (by_device, flat, metrics, readable, records, size)},
     }
-    workloads = dict.fromkeys(str(row["workload"]) for row in rows)
+    workloads = dict.fromkeys(row["workload"] for row in rows)
     page = environment.get_template("report.html.j2").render(
-        circumstances=circumstances(rows),
+        rows=rows,
+        devices=dict.fromkeys(f"{row['device']}: {row['device_name']}" for row in rows),
         columns=[(title, css) for title, css, _ in comparison.COLUMNS],
         comparison=[comparison.cells(row) for row in rows],
         verdicts=verdicts,
         overview=overview,
-        pages={
-            name: ([row for row in rows if str(row["workload"]) == name], pictures.get(name, ())) for name in workloads
-        },
+        pages={name: ([row for row in rows if row["workload"] == name], pictures.get(name, ())) for name in workloads},
         max_open_rows=MAX_OPEN_ROWS,
     )
     files.write_text(path, page)
 
 
-def circumstances(rows: Sequence[Row]) -> str:
-    """When, where and with what the times were measured, in a sentence."""
-    days = sorted({row["measured_at"][:10] for row in rows})
-    machines = " and ".join(dict.fromkeys(row["measured_on"] for row in rows))
-    devices = ", ".join(dict.fromkeys(f"{row['device']}: {row['device_name']}" for row in rows))
-    versions = " and ".join(dict.fromkeys(row["torch"] for row in rows))
-    when = " to ".join(dict.fromkeys((days[0], days[-1])))
-    return f"Measured {when} on {machines} ({devices}), with PyTorch {versions}."
-
-
 def metrics(rows: Sequence[Row]) -> list[Row]:
     """A row per metric, a column per device."""
     names = dict.fromkeys(name for row in rows for name in row["metrics"])
-    return [
-        {"metric": words(name), **{f"{row['device']}: {row['device_name']}": row["metrics"].get(name) for row in rows}}
-        for name in names
-    ]
+    columns = {f"{row['device']}: {row['device_name']}": row["metrics"] for row in rows}
+    return [{"metric": words(name), **{title: own.get(name) for title, own in columns.items()}} for name in names]
 
 
 def by_device(rows: Sequence[Row], key: str) -> list[tuple[Row, str]]:

@@ -9,7 +9,7 @@ from stages.figures.drawing import DEVICE_COLOURS, blank, plain
 
 
 def sweep(workload: str, points: Sequence[Any]) -> Figure:
-    """Samples per second and memory against batch size, a line per device; points have device, batch_size and both."""
+    """A line per device. `points` are those of stages/tools/sweep.py."""
     figure = blank(11, 4.2)
     rates, memory = figure.subplots(1, 2)
     for device in dict.fromkeys(point.device for point in points):

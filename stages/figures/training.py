@@ -64,10 +64,10 @@ def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
     apart = [row for row in run["timings"] if row["is_warmup"] or row in elsewhere]
     warmup = epochs_of(apart, "epoch_seconds")
     epochs, seconds = epochs_of([row for row in run["timings"] if row not in apart], "epoch_seconds")
-    median = float(np.median(seconds or warmup[1]))
-    bottom, top = min(seconds or warmup[1]), max(seconds or warmup[1])
-    room = max(0.3 * (top - bottom), 0.1 * median)
-    bottom, top = max(0.0, bottom - room), top + room
+    fitted = seconds or warmup[1]
+    median = float(np.median(fitted))
+    room = max(0.3 * (max(fitted) - min(fitted)), 0.1 * median)
+    bottom, top = max(0.0, min(fitted) - room), max(fitted) + room
     axes.scatter(epochs, seconds, s=14, color=DEVICE_COLOURS[run["device"]], zorder=2)
     message = "no epoch after the warm-up"
     if seconds:
@@ -75,24 +75,16 @@ def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
         axes.axhline(median, color="black", linewidth=0.8, linestyle="--", zorder=1)
     if len(seconds) > 1:
         width = 0.05 * max(epochs)
-        line = {"color": "black"}
-        axes.boxplot(
-            seconds,
-            positions=[max(epochs) + 1.6 * width],
-            widths=width,
-            manage_ticks=False,
-            showfliers=False,
-            medianprops=line,
-        )
+        place: dict[str, Any] = {"positions": [max(epochs) + 1.6 * width], "widths": width, "manage_ticks": False}
+        axes.boxplot(seconds, **place, showfliers=False, medianprops={"color": "black"})
     for epoch, value in zip(*warmup, strict=True):
         height = min(max(value, bottom + 0.05 * (top - bottom)), top - 0.05 * (top - bottom))
         is_beyond = height != value
         style: dict[str, Any] = {"facecolors": "none", "edgecolors": "tab:grey", "marker": "^" if is_beyond else "o"}
         axes.scatter(epoch, height, s=30, **style)
         if is_beyond:
-            axes.annotate(
-                short_seconds(value), (epoch, height), (6, -3), textcoords="offset points", fontsize=8, color="0.35"
-            )
+            style = {"textcoords": "offset points", "fontsize": 8, "color": "0.35"}
+            axes.annotate(short_seconds(value), (epoch, height), (6, -3), **style)
     axes.set(ylabel="seconds per epoch", ylim=(bottom, top), xlabel="epoch")
     also = f", {len(warmup[0])} of warm-up{' or on the CPU' if elsewhere else ''} in grey" if warmup[0] else ""
     axes.set_title(f"{plain(run['label'], 60)}\n{message}{also}", fontsize=10)
@@ -111,12 +103,10 @@ def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
     why: dict[str, list[str]] = {}  # reason -> what is absent for it
     for key in [name for name in VRAM if name in run["missing_reasons"]]:  # power and the like are no memory
         why.setdefault(run["missing_reasons"][key], []).append(VRAM[key])
-    message = [
-        f"{'VRAM' if len(names) == len(VRAM) else ' and '.join(names)} not measured, because {reason}"
-        for reason, names in why.items()
-    ]
-    if message:
-        note = "\n".join(textwrap.fill(plain(text, 200), 76) for text in message)
+    if why:
+        absent = {reason: "VRAM" if len(names) == len(VRAM) else " and ".join(names) for reason, names in why.items()}
+        lines = [f"{names} not measured, because {reason}" for reason, names in absent.items()]
+        note = "\n".join(textwrap.fill(plain(line, 200), 76) for line in lines)
         box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none"}
         axes.text(0.03, 0.06, note, transform=axes.transAxes, fontsize=9, style="italic", va="bottom", bbox=box)
     axes.set(ylabel="MiB", xlabel="epoch")

@@ -24,16 +24,15 @@ from stages.records.store import shown, tracking_uri
 from stages.urls import without_password
 
 TOKEN_TAG = "tandem.token"
+# The exceptions, or causes of one, that mean that no server answered; the most telling first.
+UNREACHABLE = {
+    "ConnectionRefusedError": " (connection refused)",
+    **dict.fromkeys(("Timeout", "TimeoutError", "ReadTimeoutError"), " (no answer in time)"),
+    "gaierror": " (its name is not known)",
+    "ConnectionError": "",
+}
 # A file that changed more recently may belong to a process that is still making its schema.
 QUIET_SECONDS = 10.0
-
-
-class StoreError(Exception):
-    """The store cannot take records until the command `fix` has been run."""
-
-    def __init__(self, message: str, fix: str):
-        super().__init__(message)
-        self.fix = fix
 
 
 class Uploader:
@@ -58,9 +57,9 @@ class Uploader:
             file.seek(self.position)
             lines = file.read().split(b"\n")
         complete = lines[:-1]  # what follows the last line end is still being written
-        entries = [json.loads(line) for line in complete]
         metrics: list[Any] = []
-        for entry in entries:
+        for line in complete:
+            entry = json.loads(line)
             if entry["kind"] == "metrics":
                 metrics += self.to_metrics(entry)
             else:
@@ -87,7 +86,7 @@ class Uploader:
         metrics.clear()
 
     def send_run(self, entry: dict[str, Any]) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
+        from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         self.is_training = bool(entry["params"])
         self.experiment_id = find_or_create_experiment(self.client, entry["experiment"])
@@ -107,12 +106,10 @@ class Uploader:
         write_json(journal.answer_file(self.folder), self.ids())
         if self.is_training:
             # MLflow refuses to change a parameter: a run that goes on keeps those it has.
-            params = {} if found and found[0].data.params else entry["params"]
-            self.client.log_batch(
-                self.run_id,
-                params=[Param(name, str(value)) for name, value in params.items()],
-                tags=[RunTag(name, value) for name, value in entry["tags"].items()],
-            )
+            if not (found and found[0].data.params):
+                params = [Param(name, str(value)) for name, value in entry["params"].items()]
+                self.client.log_batch(self.run_id, params=params)
+            self.send_tags(entry)
         if entry["dataset"]:
             dataset = Dataset(**entry["dataset"])
             self.client.log_inputs(self.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
@@ -123,40 +120,30 @@ class Uploader:
         self.client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in entry["tags"].items()])
 
     def send_end(self, entry: dict[str, Any]) -> None:
-        if not self.run_id:
-            self.ended = True
-            return
-        if (self.folder / "artifacts").exists():
-            self.client.log_artifacts(self.run_id, str(self.folder / "artifacts"))
-            if (self.folder / "artifacts" / "model" / "MLmodel").exists():
-                self.register_model()
-        if entry["status"]:
+        artifacts = self.folder / "artifacts"
+        if self.run_id and artifacts.exists():
+            self.client.log_artifacts(self.run_id, str(artifacts))
+            if (artifacts / "model" / "MLmodel").exists():
+                self.register_model(artifacts / "model")
+        if self.run_id and entry["status"]:
             self.client.set_terminated(self.run_id, entry["status"], entry["ms"])
         self.ended = True
 
-    def register_model(self) -> None:
+    def register_model(self, folder: Path) -> None:
         """Make the model artifact a logged model, which MLflow lists beside the run and loads by `models:/<id>`."""
         from mlflow.entities import LoggedModelOutput
 
-        if self.client.get_run(self.run_id).outputs and self.client.get_run(self.run_id).outputs.model_outputs:
+        outputs = self.client.get_run(self.run_id).outputs
+        if outputs and outputs.model_outputs:
             return
         model = self.client.create_logged_model(self.experiment_id, name="model", source_run_id=self.run_id)
-        self.client.log_model_artifacts(model.model_id, str(self.folder / "artifacts" / "model"))
+        self.client.log_model_artifacts(model.model_id, str(folder))
         self.client.finalize_logged_model(model.model_id, "READY")
         self.client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step=0)])
 
-    def end_for_the_dead(self) -> None:
-        """Set the status of a training that was killed: MLflow would show it RUNNING for ever."""
-        if self.is_training and not self.ended:
-            self.client.set_terminated(self.run_id, "KILLED")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The store
-
 
 def open_client() -> Any:
-    """MLflow's client on a store that answers. Raises StoreError or what MLflow raises."""
+    """MLflow's client on a store that answers. Raises what MLflow raises, and what `make_schema` does."""
     set_environment()
     uri = tracking_uri()
     if path := store.database_file(uri):
@@ -175,27 +162,23 @@ def connect(uri: str) -> Any:
 
 
 def set_environment() -> None:
-    """Set MLflow's variables in this process.
-
-    User name and password go from the address into variables of their own: MLflow prints the address in exceptions
-    and links.
-    """
+    """Set MLflow's variables in this process."""
     # MLflow's defaults keep trying a dead server for four minutes, and one that never answers for twenty.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "3")
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("DO_NOT_TRACK", "true")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    defaults = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "3"}
+    switches = ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT")
+    for name, value in {**defaults, **dict.fromkeys(switches, "true")}.items():
+        os.environ.setdefault(name, value)
     uri = tracking_uri()
     parts = urlsplit(uri)
     if parts.scheme in ("http", "https") and parts.username is not None:
+        # In variables of their own, because MLflow prints the address in exceptions and links.
         os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
         os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
         os.environ["MLFLOW_TRACKING_URI"] = without_password(uri)
 
 
 def make_schema(path: Path) -> None:
-    """Make MLflow's schema in the SQLite file at `path` where it is missing. Raises StoreError where that is unsafe.
+    """Make MLflow's schema in the SQLite file at `path` where it is missing. Raises RuntimeError where that is unsafe.
 
     A kill in the middle of MLflow's migrations leaves a file that no MLflow opens, so the schema is made in a file
     aside and renamed into place, under a lock beside it: projects may share one file. An unfinished schema without
@@ -208,9 +191,12 @@ def make_schema(path: Path) -> None:
         if condition.kind == "whole":
             return
         if condition.kind == "unfinished" and condition.is_empty:
-            move(path, path.with_name(f"{path.name}.unfinished-{time.strftime('%Y%m%dT%H%M%S')}"))
+            aside = path.with_name(f"{path.name}.unfinished-{time.strftime('%Y%m%dT%H%M%S')}")
+            for old, kept in zip(with_journals(path), with_journals(aside), strict=True):
+                if old.exists():
+                    os.replace(old, kept)
         elif condition.kind != "absent":
-            raise StoreError(condition.message, condition.fix)
+            raise RuntimeError(condition.message)  # `explain` finds the command that mends it
         new = path.with_name(f"{path.name}.new")
         for leftover in (*with_journals(new), *with_journals(path)[1:]):  # of a process that was killed here
             leftover.unlink(missing_ok=True)
@@ -224,9 +210,8 @@ def quiet_condition(path: Path) -> store.Condition:
     """The condition of `path`, once no process that ignores our lock (`mlflow server`) changes its schema."""
     while True:
         condition = store.inspect(path, timeout_seconds=20.0)
-        if condition.kind not in ("absent", "unfinished") or not path.exists():
-            return condition
-        if not 0 <= time.time() - path.stat().st_mtime < QUIET_SECONDS:
+        may_change = condition.kind in ("absent", "unfinished") and path.exists()
+        if not (may_change and 0 <= time.time() - path.stat().st_mtime < QUIET_SECONDS):
             return condition
         time.sleep(0.5)
 
@@ -236,33 +221,24 @@ def with_journals(path: Path) -> list[Path]:
     return [path, *(path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm"))]
 
 
-def move(path: Path, target: Path) -> None:
-    for old, new in zip(with_journals(path), with_journals(target), strict=True):
-        if old.exists():
-            os.replace(old, new)
-
-
 def find_or_create_experiment(client: Any, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        # A sqlite store would put artifacts under the working directory; a server has a place of its own.
-        location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
-        try:
-            # The kind makes MLflow's pages open on training runs instead of traces.
-            return client.create_experiment(name, location, {"mlflow.experimentKind": "custom_model_development"})
-        except MlflowException:
-            found = client.get_experiment_by_name(name)  # another run was faster
-            if found is None:
-                raise
-    return found.experiment_id
+    if found := client.get_experiment_by_name(name):
+        return found.experiment_id
+    # A sqlite store would put artifacts under the working directory; a server has a place of its own.
+    location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
+    try:
+        # The kind makes MLflow's pages open on training runs instead of traces.
+        return client.create_experiment(name, location, {"mlflow.experimentKind": "custom_model_development"})
+    except MlflowException:
+        if found := client.get_experiment_by_name(name):  # another run was faster
+            return found.experiment_id
+        raise
 
 
 def explain(error: Exception) -> dict[str, str]:
     """What went wrong (`error`, a clause without a password) and the command that mends it (`fix`, may be empty)."""
-    if isinstance(error, StoreError):
-        return {"error": str(error), "fix": error.fix}
     uri = tracking_uri()
     if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
         return {"error": condition.message, "fix": condition.fix}
@@ -270,26 +246,16 @@ def explain(error: Exception) -> dict[str, str]:
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)
     names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
-    if names & {"ConnectionRefusedError"}:
-        reason = "could not be reached (connection refused)"
-    elif names & {"Timeout", "TimeoutError", "ReadTimeoutError"}:
-        reason = "could not be reached (no answer in time)"
-    elif "gaierror" in names:
-        reason = "could not be reached (its name is not known)"
-    elif names & {"ConnectionError"}:
-        reason = "could not be reached"
+    if known := [clause for name, clause in UNREACHABLE.items() if name in names]:
+        reason = f"could not be reached{known[0]}"
     else:
-        first_line = (str(error).strip().splitlines() or [""])[0].replace(uri, shown(uri))
+        first_line = str(error).strip().partition("\n")[0].replace(uri, shown(uri))
         reason = f"did not take the record ({type(error).__name__}: {first_line[:300]})"
     return {"error": f"MLflow at {shown(uri)} {reason}", "fix": ""}
 
 
 def sentence(problem: dict[str, str]) -> str:
     return problem["error"] + (f"; run: {problem['fix']}" if problem["fix"] else "")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The commands
 
 
 def follow(folder: Path, writer: int | None, client: Any = None) -> str:
@@ -315,7 +281,8 @@ def follow(folder: Path, writer: int | None, client: Any = None) -> str:
                 uploader.send_new()
                 if uploader.ended or not alive:
                     uploader.send_new()  # what was written between our reading and its death
-                    uploader.end_for_the_dead()
+                    if uploader.is_training and not uploader.ended:  # killed: MLflow would show it RUNNING for ever
+                        uploader.client.set_terminated(uploader.run_id, "KILLED")
                     break
             except Exception as error:  # whatever the store's trouble is, the journal stays and the training goes on
                 problem = explain(error)

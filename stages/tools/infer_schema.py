@@ -116,12 +116,9 @@ def kind_of(cells: pd.Series) -> str:
 
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name holds one of the words `names`, in the order of these."""
-
-    def rank(column: str) -> int:
-        words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column)}
-        return next((index for index, name in enumerate(names) if name in words), len(names))
-
-    return sorted((column for column in columns if rank(column) < len(names)), key=rank)
+    words = {column: re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column) for column in columns}
+    found = [column for name in names for column in words if name in map(str.lower, words[column])]
+    return list(dict.fromkeys(found))
 
 
 def shortened(names: Sequence[str], most: int = 8) -> str:
@@ -202,8 +199,7 @@ def find_ids(columns: Columns) -> list[str]:
     candidates = columns.of_kind("text", "whole", "time")
     names, ranked = named(SEQUENCE_NAMES, candidates), []
     for column in candidates:
-        codes, is_named = columns.codes(column), column in names
-        num = int(codes.max()) + 1
+        codes, num, is_named = columns.codes(column), columns.num_distinct(column), column in names
         is_together = int((codes[1:] != codes[:-1]).sum()) + 1 == num
         if 2 <= num <= len(codes) / 2 and (is_named or is_together or columns.kinds[column] == "text"):
             # Of two telling names (trial, sample), that of the sequences has its equal cells side by side.
@@ -239,8 +235,8 @@ def find_label(columns: Columns, sequence: str, step: str) -> Choice:
 
     found = [*filter(is_constant, texts)] or texts or [*filter(is_constant, whole)]
     if found:
-        last = f"the last of {len(found)} columns that could be one (--label chooses)"
-        return found[-1], last if found[1:] else "the only column that could be one"
+        many = f"the last of {len(found)} columns that could be one (--label chooses)"
+        return found[-1], many if len(found) > 1 else "the only column that could be one"
     raise ValueError(
         f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
         f"numbers; name it with --label, or for a forecast keep the rows of a single {sequence!r} and give --time"

@@ -57,7 +57,7 @@ COMMENTS = {
     "evaluate": "best, by validation loss, or last",
 }
 README = """\
-# {name}: what it is, in a few words
+# {plan.name}: what it is, in a few words
 
 {size}.
 
@@ -66,7 +66,7 @@ README = """\
 | source | to fill in: who made it, and where it can be had |
 | licence | to fill in |
 | citation | to fill in |
-| {table} | sha256 `{sha256}` |
+| {plan.table.name} | sha256 `{sha256}` |
 
 What was done: to fill in. `python -m stages.tools.new_workload` copied the table as it was and inferred this:
 
@@ -109,12 +109,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        "python -m stages.tools.new_workload",
-        description=__doc__,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    command, form = "python -m stages.tools.new_workload", RawDescriptionHelpFormatter
+    parser = ArgumentParser(command, description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.add_argument("name", metavar="NAME", help="of the workload: letters, digits, _ and -")
     parser.add_argument("table", metavar="TABLE", type=Path, help="the file to copy into the project")
     parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
@@ -306,7 +302,9 @@ def write(plan: Plan) -> None:
         made = Path(temporary) / plan.name
         made.mkdir()
         shutil.copyfile(plan.table, made / plan.table.name)
-        write_text(made / "README.md", readme(plan, sha256_file(made / plan.table.name)))
+        size, sha256 = size_of(plan.summary), sha256_file(made / plan.table.name)
+        rows = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in plan.choices)
+        write_text(made / "README.md", README.format(plan=plan, size=size, sha256=sha256, choices=rows))
         changed = with_workload(path.read_bytes().decode(), plan.name, plan.block)
         os.rename(made, folder)
         try:
@@ -315,12 +313,6 @@ def write(plan: Plan) -> None:
         except BaseException:
             shutil.rmtree(folder)
             raise
-
-
-def readme(plan: Plan, sha256: str) -> str:
-    choices = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in plan.choices)
-    size, table = size_of(plan.summary), plan.table.name
-    return README.format(name=plan.name, size=size, table=table, sha256=sha256, choices=choices)
 
 
 def size_of(summary: dict[str, Any]) -> str:
