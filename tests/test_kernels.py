@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.models import Shape, seq2seq
 from stages.models.kernels import attention, decoder, dropout, gru
+from stages.params.schema import Seq2Seq, TeacherForcing
 
 SIZES = pytest.mark.parametrize(
     ("num_directions", "num_layers", "num_sequences", "num_steps"),
@@ -311,9 +312,8 @@ def test_the_decoder_and_its_gradients_are_those_of_nn_lstm_step_by_step(num_lay
 
 def forecaster(num_layers: int, dropout_p: float = 0.0) -> seq2seq.Seq2SeqNetwork:
     shape = Shape(num_features=3, num_outputs=4, max_steps=6, per_step=False)
-    network = seq2seq.Seq2SeqNetwork(
-        shape, hidden_size=4, num_layers=num_layers, dropout=dropout_p, cell="native"
-    ).double()
+    config = Seq2Seq("seq2seq", 4, num_layers, dropout_p, "native", TeacherForcing(1.0, 0.0, "linear"))
+    network = seq2seq.Seq2SeqNetwork(config, shape).double()
     for parameter in network.decoder.parameters():
         nn.init.normal_(parameter)  # large enough to saturate some gates
     return network

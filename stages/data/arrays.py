@@ -33,8 +33,7 @@ class Sequences:
     @property
     def padding_mask(self) -> np.ndarray:
         """(N, T) bool: True after a sequence's end."""
-        mask: np.ndarray = np.arange(self.values.shape[1])[None, :] >= self.lengths[:, None]
-        return mask
+        return np.arange(self.values.shape[1])[None, :] >= self.lengths[:, None]
 
 
 @dataclass(frozen=True)
@@ -60,26 +59,23 @@ class PreparedSequences:
     @property
     def summary(self) -> dict[str, Any]:
         sequences, groups, parts = self.sequences, self.groups, self.parts
-        after_end, classes = sequences.padding_mask, [str(label) for label in sequences.classes]
-        counts = {}
+        labels, classes = sequences.labels, [str(label) for label in sequences.classes]
+        is_real = ~sequences.padding_mask if sequences.has_label_per_step else np.ones(len(labels), dtype=bool)
+        num_per_class = {}
         for name, rows in parts.items():
-            labels = (
-                sequences.labels[rows][~after_end[rows]] if sequences.has_label_per_step else sequences.labels[rows]
-            )
-            counts[name] = np.bincount(labels, minlength=len(classes)).tolist()
-        _, first, group, group_sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+            counts = np.bincount(labels[rows][is_real[rows]], minlength=len(classes))
+            num_per_class[name] = dict(zip(classes, counts.tolist(), strict=True))
+        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
         split = np.zeros(len(groups), dtype=np.int8)
         for number, name in enumerate(SPLITS):
             split[parts[name]] = number
-        other_label = sequences.labels != sequences.labels[first][group]
-        if sequences.has_label_per_step:
-            other_label = other_label.any(axis=1)
+        has_other_label = (labels != labels[first][group]).reshape(len(groups), -1).any(axis=1)
         return {
             "num_sequences": len(sequences.ids),
             "num_per_split": {name: len(rows) for name, rows in parts.items()},
-            "num_per_class": {name: dict(zip(classes, counts[name], strict=True)) for name in parts},
-            "num_duplicates": int(len(groups) - len(group_sizes)),
-            "num_duplicates_with_other_label": int(other_label.sum()),
+            "num_per_class": num_per_class,
+            "num_duplicates": len(groups) - len(first),
+            "num_duplicates_with_other_label": int(has_other_label.sum()),
             "num_filled": sequences.num_filled,
             "num_duplicates_across_splits": int((split != split[first][group]).sum()),
             "classes": list(sequences.classes),
@@ -121,8 +117,7 @@ def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, n
     """Mean and standard deviation (F,) over the real steps of the sequences `rows`; a feature that never changes gets
     1."""
     num_steps = int(sequences.lengths[rows].sum())
-    mean = np.zeros(len(sequences.features))
-    variance = np.zeros(len(sequences.features))
+    mean, variance = np.zeros((2, len(sequences.features)))
     after_end = sequences.padding_mask
     for chunk in chunks(len(rows), sequences.values):  # padding is zero: it adds nothing to a sum
         mean += sequences.values[rows[chunk]].sum(axis=(0, 1), dtype=np.float64) / num_steps

@@ -22,8 +22,7 @@ def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, 
 def read_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> np.ndarray:
     """One array of a split. Raises ValueError where its file is not the one that preprocess wrote."""
     recorded = summary["sha256"][f"{split}/{name}.npy"]
-    array: np.ndarray = np.load(verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}"))
-    return array
+    return np.load(verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}"))
 
 
 def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:

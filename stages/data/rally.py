@@ -39,11 +39,10 @@ def simulated(params: Rally, num_sequences: int) -> Sequences:
         num_sequences, params.num_steps, params.seed, params.noise, params.missed, params.occlusion
     )
     lengths = np.full(num_sequences, params.num_steps, dtype=np.int32)
-    hidden = values[:, :, tennis.FEATURES.index("visible")] == 0
+    u, v, visible = np.moveaxis(values, 2, 0)
     num_filled = 0
-    for name in ("u", "v"):
-        column = values[:, :, tennis.FEATURES.index(name)]
-        column[hidden] = np.nan
+    for column in (u, v):
+        column[visible == 0] = np.nan
         filled, never_seen = interpolate(column, lengths)
         if len(never_seen):
             raise ValueError(f"rally {never_seen[0]} is never seen; lower preprocess.missed")

@@ -60,10 +60,17 @@ def to_sequences(table: Table, columns: Columns, velocity: bool, allow_missing: 
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first = starts if order is None else order[starts]
 
+    # (N, T) True where there is a cell; None: there is one everywhere.
     real = None if int(lengths.min()) == num_steps else np.arange(num_steps)[None, :] < lengths[:, None]
 
     def pack(cells: np.ndarray) -> np.ndarray:
-        return packed(cells if order is None else cells[order], num_sequences, num_steps, real)
+        """(R,) -> (N, T), zero after a sequence's end."""
+        cells = cells if order is None else cells[order]
+        if real is None:
+            return cells.reshape(num_sequences, num_steps)
+        padded = np.zeros((num_sequences, num_steps), dtype=cells.dtype)
+        padded[real] = cells
+        return padded
 
     if per_step:
         labels, classes = event_labels(table, columns.label)
@@ -99,16 +106,6 @@ def to_sequences(table: Table, columns: Columns, velocity: bool, allow_missing: 
     return Sequences(values, lengths, labels, ids, splits, tuple(classes.tolist()), names, num_filled)
 
 
-def packed(cells: np.ndarray, num_sequences: int, num_steps: int, real: np.ndarray | None) -> np.ndarray:
-    """Ordered cells (R,) -> (N, T), zero after a sequence's end. `real` (N, T) is True where there is a cell; None:
-    there is one everywhere."""
-    if real is None:
-        return cells.reshape(num_sequences, num_steps)
-    padded = np.zeros((num_sequences, num_steps), dtype=cells.dtype)
-    padded[real] = cells
-    return padded
-
-
 def event_labels(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
     """(R,) codes and the classes, NO_EVENT first; an empty cell means it."""
     codes, found = coded(table, column, empty=NO_EVENT)
@@ -122,11 +119,8 @@ def event_labels(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"{table.name}: column {column!r} names no event at all; write its name into the rows where it happens"
         )
-    number = int(np.flatnonzero(names == NO_EVENT)[0])
-    order = np.concatenate([[number], np.delete(np.arange(len(names)), number)])
-    rank = np.empty(len(names), dtype=np.int64)
-    rank[order] = np.arange(len(names))
-    return rank[codes], names[order]
+    order = np.argsort(names != NO_EVENT, kind="stable")
+    return np.argsort(order)[codes], names[order]  # the inverse of a permutation is what sorts it
 
 
 def split_words(table: Table, first: np.ndarray, codes: np.ndarray) -> np.ndarray:

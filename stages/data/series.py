@@ -39,8 +39,7 @@ class Grid:
 
     @property
     def known(self) -> np.ndarray:
-        known: np.ndarray = ~np.isnan(self.levels[:, 0])
-        return known
+        return ~np.isnan(self.levels[:, 0])
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import csv
 import gzip
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -33,10 +35,6 @@ class Table:
     name: str
     columns: dict[str, pa.ChunkedArray]
     place: Callable[[int], str]  # where a row (from 0) stands in the file, as its reader counts
-
-    @property
-    def num_rows(self) -> int:
-        return len(next(iter(self.columns.values())))
 
     def take(self, column: str) -> pa.ChunkedArray:
         return self.columns.pop(column)
@@ -86,11 +84,8 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
         ) from None
     if cells.num_rows == 0:
         raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
-    return Table(
-        relative(path),
-        dict(zip(cells.column_names, cells.columns, strict=True)),
-        row_number if is_parquet else csv_line(path),
-    )
+    columns = dict(zip(cells.column_names, cells.columns, strict=True))
+    return Table(relative(path), columns, row_number if is_parquet else partial(csv_line, path))
 
 
 def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> Table:
@@ -157,13 +152,10 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, cells
 
 
-def csv_line(path: Path) -> Callable[[int], str]:
-    """Row -> line of the file. Blank lines make them differ, so this reads the file again once something is wrong."""
-
-    def place(row: int) -> str:
-        return next(f"line {line}" for index, (line, _) in enumerate(csv_rows(path)) if index == row + 1)
-
-    return place
+def csv_line(path: Path, row: int) -> str:
+    """The line of a row. Blank lines make them differ, so this reads the file again once something is wrong."""
+    line, _ = next(islice(csv_rows(path), row + 1, None))
+    return f"line {line}"
 
 
 def ragged_line(path: Path) -> str | None:
@@ -224,9 +216,7 @@ def sorted_with_rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         except ValueError:
             keys = np.zeros(len(values))
     order = np.lexsort((values, keys))
-    rank = np.empty(len(values), dtype=np.int64)
-    rank[order] = np.arange(len(values))
-    return values[order], rank
+    return values[order], np.argsort(order)  # the inverse of a permutation is what sorts it
 
 
 def numbers(table: Table, column: str, allow_missing: bool = False) -> np.ndarray:

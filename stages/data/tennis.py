@@ -16,7 +16,6 @@ from the ground.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -65,20 +64,27 @@ NET_FAULTS, VOLLEYS, RETURNS = 0.13, 0.15, 0.88
 DRAWS = ("hold", "end", "stand", "pace", "depth", "width", "clearance", "fault", "answer", "delay", "ground", "pause")
 
 
-@dataclass
 class Play:
-    """The balls of N sequences at one moment, and their next events. Times in seconds; inf where nothing is due."""
+    """The balls of N sequences at one moment, and their next events. Times in seconds; inf where nothing is due.
 
-    position: np.ndarray  # (3, N) m
-    velocity: np.ndarray  # (3, N) m/s
-    gravity: np.ndarray  # (N,) m/s2; 0 for a ball that is held
-    toss_at: np.ndarray  # (N,)
-    hit_at: np.ndarray  # (N,)
-    point_at: np.ndarray  # (N,) the next point begins; finite only once the rally is over
-    is_serve: np.ndarray  # (N,) bool: the next stroke is a serve
-    out_from: np.ndarray  # (N,) m from the net: beyond it the ball is out
-    num_strokes: np.ndarray  # (N,)
-    draws: np.ndarray  # (N, strokes, DRAWS) in [0, 1)
+    At first every ball is in a server's hand, tossed at a random time from the start of the lead to 0.7 s into the
+    window. draws: (N, strokes, DRAWS) in [0, 1).
+    """
+
+    def __init__(self, draws: np.ndarray) -> None:
+        num_sequences, start = len(draws), -LEAD_FRAMES / FRAMES_PER_SECOND
+        self.draws = draws
+        self.position = np.zeros((3, num_sequences))  # m
+        self.velocity = np.zeros((3, num_sequences))  # m/s
+        self.gravity = np.zeros(num_sequences)  # m/s2; 0 for a ball that is held
+        self.toss_at = np.full(num_sequences, math.inf)
+        self.hit_at = np.full(num_sequences, math.inf)
+        self.point_at = np.full(num_sequences, math.inf)  # the next point begins; finite only once the rally is over
+        self.is_serve = np.zeros(num_sequences, dtype=bool)  # the next stroke is a serve
+        self.out_from = np.zeros(num_sequences)  # m from the net: beyond it the ball is out
+        self.num_strokes = np.zeros(num_sequences, dtype=np.int64)
+        begin_points(self, np.arange(num_sequences), start)
+        self.toss_at = start + draws[:, 0, DRAWS.index("hold")] * (0.7 - start)
 
 
 def simulate(
@@ -133,7 +139,7 @@ def rallies(num_sequences: int, num_steps: int, generator: np.random.Generator) 
     """
     # More strokes than a rally gets in that time; were it to get more, the draws would come round again.
     num_draws = (LEAD_FRAMES + num_steps) // 8 + 2
-    play = first_points(generator.random((num_sequences, num_draws, len(DRAWS))))
+    play = Play(generator.random((num_sequences, num_draws, len(DRAWS))))
     path = np.empty((num_steps, 3, num_sequences))
     labels = np.zeros((num_sequences, num_steps), dtype=np.int64)
 
@@ -166,27 +172,6 @@ def rallies(num_sequences: int, num_steps: int, generator: np.random.Generator) 
     return path.transpose(2, 0, 1), labels
 
 
-def first_points(draws: np.ndarray) -> Play:
-    """Every ball in a server's hand, tossed at a random time from the start of the lead to 0.7 s into the window."""
-    num_sequences = len(draws)
-    start = -LEAD_FRAMES / FRAMES_PER_SECOND
-    play = Play(
-        position=np.zeros((3, num_sequences)),
-        velocity=np.zeros((3, num_sequences)),
-        gravity=np.zeros(num_sequences),
-        toss_at=np.full(num_sequences, math.inf),
-        hit_at=np.full(num_sequences, math.inf),
-        point_at=np.full(num_sequences, math.inf),
-        is_serve=np.zeros(num_sequences, dtype=bool),
-        out_from=np.zeros(num_sequences),
-        num_strokes=np.zeros(num_sequences, dtype=np.int64),
-        draws=draws,
-    )
-    begin_points(play, np.arange(num_sequences), start)
-    play.toss_at = start + draws[:, 0, DRAWS.index("hold")] * (0.7 - start)
-    return play
-
-
 def drawn(play: Play, where: np.ndarray) -> dict[str, np.ndarray]:
     """The draws (K,) of the next stroke of the K sequences `where`, by name."""
     rows = play.draws[where, play.num_strokes[where] % play.draws.shape[1]]
@@ -195,8 +180,6 @@ def drawn(play: Play, where: np.ndarray) -> dict[str, np.ndarray]:
 
 def begin_points(play: Play, where: np.ndarray, now: float) -> None:
     """A new ball, held at rest behind a baseline, left or right of the middle."""
-    if len(where) == 0:
-        return
     draw = drawn(play, where)
     end = np.where(draw["end"] < 0.5, -1.0, 1.0)
     side = np.where(draw["end"] % 0.5 < 0.25, -1.0, 1.0)
@@ -210,8 +193,6 @@ def begin_points(play: Play, where: np.ndarray, now: float) -> None:
 
 def toss(play: Play, where: np.ndarray, now: float) -> None:
     """Throw the ball up, and set the serve for when it has come down to the height of the racket."""
-    if len(where) == 0:
-        return
     draw = drawn(play, where)
     racket = 2.6 + 0.3 * draw["stand"]
     top = racket + 0.15 + 0.45 * draw["delay"]
@@ -225,8 +206,6 @@ def toss(play: Play, where: np.ndarray, now: float) -> None:
 
 def strike(play: Play, where: np.ndarray, now: float) -> None:
     """Serve or return, over the net to a place on the other side or into the net; and set the volley that answers."""
-    if len(where) == 0:
-        return
     draw, serve = drawn(play, where), play.is_serve[where]
     x, y, z = play.position[:, where]
     to_x = -np.sign(x) * np.where(serve, 3.6 + 3.1 * draw["depth"], 5.0 + 7.3 * np.sqrt(draw["depth"]))
@@ -294,14 +273,11 @@ def meets_net(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def net_height(y: np.ndarray) -> np.ndarray:
     """m; the net sags from the posts to the strap in the middle, here in straight lines."""
-    share: np.ndarray = np.minimum(np.abs(y) / POST, 1.0)
-    return NET_CENTRE + (NET_POST - NET_CENTRE) * share
+    return NET_CENTRE + (NET_POST - NET_CENTRE) * np.minimum(np.abs(y) / POST, 1.0)
 
 
 def stop(play: Play, where: np.ndarray, before: np.ndarray, share: np.ndarray, now: float) -> None:
     """The net takes nearly all speed, and the ball drops on the side it came from: the rally is over."""
-    if len(where) == 0:
-        return
     draw = drawn(play, where)
     play.position[:, where] = before + share * (play.position[:, where] - before)
     play.position[0, where] = RADIUS * np.sign(before[0])
@@ -327,8 +303,6 @@ def bounce(play: Play, where: np.ndarray, share: np.ndarray, now: float) -> np.n
     that speed left (Brody 1984; Cross 2002 on how real balls grip). It comes without spin. A ball too weak, or too far
     out, to be seen rising is left at once for that of the next point.
     """
-    if len(where) == 0:
-        return np.zeros(0, dtype=bool)
     draw = drawn(play, where)
     restitution = RESTITUTION[0] + (RESTITUTION[1] - RESTITUTION[0]) * draw["ground"]
     friction = FRICTION[0] + (FRICTION[1] - FRICTION[0]) * draw["stand"]

@@ -4,6 +4,8 @@ The convolutions keep the number of steps ("same" padding), so an output per ste
 the padding to zero after each of them: otherwise the next one mixes into real steps what this one wrote there.
 """
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -16,26 +18,16 @@ from stages.params.schema import ConvGRU
 class ConvGRUNetwork(nn.Module):
     """`forward(values (B, T, F), mask (B, T))` -> (B, C), or (B, T, C) per step."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        hidden_size: int,
-        num_layers: int,
-        num_convolutions: int,
-        kernel_size: int,
-        dropout: float,
-    ) -> None:
+    def __init__(self, config: ConvGRU, shape: Shape) -> None:
         super().__init__()
         self.per_step = shape.per_step
-        widths = [shape.num_features, *[hidden_size] * num_convolutions]
+        widths = [shape.num_features, *[config.hidden_size] * config.num_convolutions]
         self.convolutions = nn.ModuleList(
-            nn.Conv1d(narrow, wide, kernel_size, padding="same")
-            for narrow, wide in zip(widths[:-1], widths[1:], strict=True)
+            nn.Conv1d(narrow, wide, config.kernel_size, padding="same") for narrow, wide in pairwise(widths)
         )
-        self.recurrent = Directions(widths[-1], hidden_size, num_layers, num_directions=2, dropout=dropout)
-        self.dropout = Dropout(dropout)
-        self.head = nn.Linear((2 if shape.per_step else 4) * hidden_size, shape.num_outputs)
+        self.recurrent = Directions(widths[-1], config.hidden_size, config.num_layers, 2, config.dropout)
+        self.dropout = Dropout(config.dropout)
+        self.head = nn.Linear((2 if shape.per_step else 4) * config.hidden_size, shape.num_outputs)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         padding = ~mask.unsqueeze(1)
@@ -46,12 +38,4 @@ class ConvGRUNetwork(nn.Module):
         return self.head(self.dropout(states if self.per_step else mean_and_max(states, mask)))
 
 
-def build(config: ConvGRU, shape: Shape) -> ConvGRUNetwork:
-    return ConvGRUNetwork(
-        shape,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_layers,
-        num_convolutions=config.num_convolutions,
-        kernel_size=config.kernel_size,
-        dropout=config.dropout,
-    )
+build = ConvGRUNetwork

@@ -11,24 +11,17 @@ from stages.params.schema import GRU
 class GRUNetwork(nn.Module):
     """`forward(values (B, T, F), mask (B, T))` -> (B, C), or (B, T, C) per step."""
 
-    def __init__(self, shape: Shape, *, hidden_size: int, num_layers: int, num_directions: int, dropout: float) -> None:
+    def __init__(self, config: GRU, shape: Shape) -> None:
         super().__init__()
         self.per_step = shape.per_step
-        self.recurrent = Directions(shape.num_features, hidden_size, num_layers, num_directions, dropout)
-        self.dropout = Dropout(dropout)
-        width = num_directions * hidden_size
-        self.head = nn.Linear(width if shape.per_step else 2 * width, shape.num_outputs)
+        width, num_directions = config.hidden_size, 2 if config.bidirectional else 1
+        self.recurrent = Directions(shape.num_features, width, config.num_layers, num_directions, config.dropout)
+        self.dropout = Dropout(config.dropout)
+        self.head = nn.Linear((1 if shape.per_step else 2) * num_directions * width, shape.num_outputs)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         states = self.recurrent(values, mask)
         return self.head(self.dropout(states if self.per_step else mean_and_max(states, mask)))
 
 
-def build(config: GRU, shape: Shape) -> GRUNetwork:
-    return GRUNetwork(
-        shape,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_layers,
-        num_directions=2 if config.bidirectional else 1,
-        dropout=config.dropout,
-    )
+build = GRUNetwork

@@ -53,15 +53,16 @@ class Seq2SeqNetwork(nn.Module):
     is; None: always its own.
     """
 
-    def __init__(self, shape: Shape, *, hidden_size: int, num_layers: int, dropout: float, cell: str) -> None:
+    def __init__(self, config: Seq2Seq, shape: Shape) -> None:
         super().__init__()
-        lstm = {"native": nn.LSTM, "manual": ManualLSTM}[cell]
-        between_layers = dropout if num_layers > 1 else 0.0
+        lstm = {"native": nn.LSTM, "manual": ManualLSTM}[config.cell]
+        width, num_layers = config.hidden_size, config.num_layers
+        between_layers = config.dropout if num_layers > 1 else 0.0
         self.horizon = shape.num_outputs
-        self.encoder = lstm(shape.num_features, hidden_size, num_layers, batch_first=True, dropout=between_layers)
-        self.decoder = lstm(1, hidden_size, num_layers, batch_first=True, dropout=between_layers)
-        self.dropout = Dropout(dropout)
-        self.head = nn.Linear(hidden_size, 1)
+        self.encoder = lstm(shape.num_features, width, num_layers, batch_first=True, dropout=between_layers)
+        self.decoder = lstm(1, width, num_layers, batch_first=True, dropout=between_layers)
+        self.dropout = Dropout(config.dropout)
+        self.head = nn.Linear(width, 1)
 
     def forward(self, values: Tensor, mask: Tensor, teacher_targets: Tensor | None = None) -> Tensor:
         _, state = run_recurrent(self.encoder, values)
@@ -73,20 +74,12 @@ class Seq2SeqNetwork(nn.Module):
         outputs = []
         for step in range(self.horizon):
             states, state = run_recurrent(self.decoder, decoder_input[:, None, None], state)
-            output = self.head(self.dropout(states[:, 0])).squeeze(1).to(values.dtype)
-            outputs.append(output)
-            decoder_input = output
+            decoder_input = self.head(self.dropout(states[:, 0])).squeeze(1).to(values.dtype)
+            outputs.append(decoder_input)
             if teacher_targets is not None:
                 true = teacher_targets[:, step]
-                decoder_input = torch.where(true.isnan(), output, true)
+                decoder_input = torch.where(true.isnan(), decoder_input, true)
         return torch.stack(outputs, dim=1)
 
 
-def build(config: Seq2Seq, shape: Shape) -> Seq2SeqNetwork:
-    return Seq2SeqNetwork(
-        shape,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_layers,
-        dropout=config.dropout,
-        cell=config.cell,
-    )
+build = Seq2SeqNetwork

@@ -18,16 +18,17 @@ from stages.params.schema import Transformer
 class Block(nn.Module):
     """x (B, T, D), mask (B, T) -> (B, T, D)."""
 
-    def __init__(self, hidden_size: int, num_heads: int, feedforward_size: int, dropout: float) -> None:
+    def __init__(self, config: Transformer) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        hidden_size, feedforward_size = config.hidden_size, config.feedforward_size
+        self.num_heads = config.num_heads
         self.attention_norm = nn.LayerNorm(hidden_size)
         self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size)
         self.attention_out = nn.Linear(hidden_size, hidden_size)
         self.feedforward_norm = nn.LayerNorm(hidden_size)
         self.feedforward_in = nn.Linear(hidden_size, feedforward_size)
         self.feedforward_out = nn.Linear(feedforward_size, hidden_size)
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = x + self.dropout(self.attend(self.attention_norm(x), mask))
@@ -47,27 +48,17 @@ class Block(nn.Module):
 class TransformerNetwork(nn.Module):
     """`forward(values (B, T, F), mask (B, T))` -> (B, C), or (B, T, C) per step, for T <= max_steps."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        hidden_size: int,
-        num_layers: int,
-        num_heads: int,
-        feedforward_size: int,
-        dropout: float,
-        checkpoint_activations: bool,
-    ) -> None:
+    def __init__(self, config: Transformer, shape: Shape) -> None:
         super().__init__()
         self.per_step = shape.per_step
         # True: the backward pass computes each block's activations again (Chen et al. 2016, arXiv:1604.06174). It may
         # change between any two steps.
-        self.checkpoint_activations = checkpoint_activations
-        self.embedding = nn.Linear(shape.num_features, hidden_size)
-        self.positions = nn.Parameter(torch.randn(shape.max_steps, hidden_size) * 0.02)
-        self.blocks = nn.ModuleList(Block(hidden_size, num_heads, feedforward_size, dropout) for _ in range(num_layers))
-        self.norm = nn.LayerNorm(hidden_size)
-        self.head = nn.Linear(hidden_size, shape.num_outputs)
+        self.checkpoint_activations = config.checkpoint_activations
+        self.embedding = nn.Linear(shape.num_features, config.hidden_size)
+        self.positions = nn.Parameter(torch.randn(shape.max_steps, config.hidden_size) * 0.02)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.hidden_size)
+        self.head = nn.Linear(config.hidden_size, shape.num_outputs)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         x = self.embedding(values) + self.positions[: values.shape[1]]
@@ -80,13 +71,4 @@ class TransformerNetwork(nn.Module):
         return self.head(x if self.per_step else mean_over_steps(x, mask))
 
 
-def build(config: Transformer, shape: Shape) -> TransformerNetwork:
-    return TransformerNetwork(
-        shape,
-        hidden_size=config.hidden_size,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        feedforward_size=config.feedforward_size,
-        dropout=config.dropout,
-        checkpoint_activations=config.checkpoint_activations,
-    )
+build = TransformerNetwork

@@ -51,5 +51,4 @@ class Task(Protocol):
 
 def open_task(name: str, summary: dict[str, Any]) -> Task:
     """The task of that name for the data that `summary` (preprocess's summary.json) describes."""
-    task: Task = importlib.import_module(f"{__name__}.{name}").Task(summary)
-    return task
+    return importlib.import_module(f"{__name__}.{name}").Task(summary)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from stages.tasks import Evaluation, Read
 from stages.tasks.scores import macro_f1, precision_recall_f1
@@ -37,9 +38,7 @@ class Task:
         # By device: a copy to it in every step would be a synchronization in every step.
         self.weights = {weights.device: weights}
 
-    def loss(
-        self, outputs: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, label_smoothing: float
-    ) -> torch.Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
         """Cross-entropy, averaged over a sequence's real steps; rare classes weigh more (`weights`)."""
         if outputs.device not in self.weights:
             self.weights[outputs.device] = self.weights[torch.device("cpu")].to(outputs.device)
@@ -52,22 +51,22 @@ class Task:
         )
         return (each.masked_fill(~mask, 0.0).sum(dim=1) / mask.sum(dim=1)).mean()
 
-    def predict(self, outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
         return predict(outputs, mask)
 
-    def score(self, predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> float:
+    def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         return macro_f1(self.per_class(*on_cpu(predictions, targets, mask)))
 
     def per_class(self, predictions: np.ndarray, targets: np.ndarray) -> list[dict[str, Any]]:
         """Event precision, recall and F1 of every class but 0."""
         rows = []
         for number in range(1, self.num_outputs):
-            actual, found = events(targets, number), events(predictions, number)
+            actual, found = np.argwhere(targets == number), np.argwhere(predictions == number)
             matched = match(actual, found, targets.shape[1])
             rows.append({"class": self.classes[number], **precision_recall_f1(len(matched), len(actual), len(found))})
         return rows
 
-    def evaluate(self, outputs: torch.Tensor, read: Read) -> Evaluation:
+    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         targets, lengths = torch.from_numpy(read("test", "targets")), torch.from_numpy(read("test", "lengths"))
         mask = torch.arange(targets.shape[1])[None, :] < lengths[:, None]
         probabilities = outputs.softmax(dim=2)
@@ -107,20 +106,18 @@ class Task:
         """A row for every actual event, and for every predicted one that matches none."""
         rows = []
         for number in range(1, self.num_outputs):
-            for actual, found in paired(events(targets, number), events(predictions, number), targets.shape[1]):
-                sequence = (actual or found)[0]
-                rows.append(
-                    {
-                        "sequence": str(ids[sequence]),
-                        "event": self.classes[number],
-                        "actual": actual[1] if actual else "",
-                        "predicted": found[1] if found else "",
-                        "confidence": float(probabilities[sequence, found[1], number]) if found else "",
-                    }
-                )
-        return sorted(
-            rows, key=lambda row: (row["sequence"], row["actual"] if row["predicted"] == "" else row["predicted"])
-        )
+            places, guesses = np.argwhere(targets == number), np.argwhere(predictions == number)
+            for actual, found in paired(places, guesses, targets.shape[1]):
+                sequence, step = found or actual
+                row = {
+                    "sequence": str(ids[sequence]),
+                    "event": self.classes[number],
+                    "actual": actual[1] if actual else "",
+                    "predicted": found[1] if found else "",
+                    "confidence": float(probabilities[sequence, step, number]) if found else "",
+                }
+                rows.append((row["sequence"], step, row))
+        return [row for *_, row in sorted(rows, key=lambda entry: entry[:2])]
 
     def confused(self, predictions: np.ndarray, targets: np.ndarray) -> list[tuple[str, str]]:
         """(actual, predicted) class of events matched by place alone: what an event is mistaken for."""
@@ -132,7 +129,7 @@ class Task:
         ]
 
 
-def predict(outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def predict(outputs: Tensor, mask: Tensor) -> Tensor:
     """An event stands where its probability is above THRESHOLD and the highest of its class within TOLERANCE frames."""
     # An output for a padded step means nothing: it must not outbid the last real ones.
     probabilities = outputs.softmax(dim=2).masked_fill(~mask.unsqueeze(2), 0.0)
@@ -142,15 +139,10 @@ def predict(outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.where(is_event.any(dim=2), is_event.int().argmax(dim=2), 0)
 
 
-def on_cpu(predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+def on_cpu(predictions: Tensor, targets: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Predictions and targets, 0 in the padding."""
     predictions, targets = (labels.masked_fill(~mask, 0).cpu() for labels in (predictions, targets))
     return predictions.numpy(), targets.numpy()
-
-
-def events(labels: np.ndarray, number: int) -> np.ndarray:
-    """(K, 2): sequence and frame of every event of a class, in order. labels (N, T)."""
-    return np.argwhere(labels == number)
 
 
 def match(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[int, int]]:
@@ -165,13 +157,10 @@ def paired(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[
 
     None stands for the event that is missing.
     """
-    left, right = ([(int(sequence), int(step)) for sequence, step in places] for places in (actual, found))
-    matched = dict(match(actual, found, num_steps))
-    pairs: list[tuple[Any, Any]] = [
-        (event, right[matched[index]] if index in matched else None) for index, event in enumerate(left)
-    ]
-    taken = set(matched.values())
-    return pairs + [(None, event) for index, event in enumerate(right) if index not in taken]
+    left, right = (dict(enumerate(map(tuple, places.tolist()))) for places in (actual, found))
+    partner = {index: right.pop(other) for index, other in match(actual, found, num_steps)}
+    pairs: list[tuple[Any, Any]] = [(event, partner.get(index)) for index, event in left.items()]
+    return pairs + [(None, event) for event in right.values()]
 
 
 def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from stages.tasks import Evaluation, Read
 
@@ -27,21 +28,19 @@ class Task:
         self.mean, self.std = summary["mean"][0], summary["std"][0]
         self.target, self.transform = summary["target"]["name"], summary["target"]["transform"]
 
-    def loss(
-        self, outputs: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor, label_smoothing: float
-    ) -> torch.Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
         """Mean squared error."""
         return (outputs - targets).square().mean()
 
-    def predict(self, outputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
         return outputs
 
-    def score(self, predictions: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> float:
+    def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
         """Skill of the mean absolute error, on the summed changes (of log returns: the gain so far)."""
         found, actual = ((part * self.std + self.mean).cumsum(dim=1) for part in (predictions, targets))
         return (1 - (found - actual).abs().mean() / actual.abs().mean()).item()
 
-    def evaluate(self, outputs: torch.Tensor, read: Read) -> Evaluation:
+    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         anchors, targets = read("test", "anchors"), read("test", "targets")
         linear = linear_forecast(read("train", "values"), read("train", "targets"), read("test", "values"))
         actual = self.levels(targets, anchors)
@@ -61,7 +60,7 @@ class Task:
             metrics[f"{name}skill_rmse"] = 1 - metrics[f"{name}rmse"] / metrics["persistence_rmse"]
         if interval := skill_interval(forecasts["network"], forecasts["persistence"], actual):
             metrics |= {"skill_low": interval[0], "skill_high": interval[1]}
-        times = [str(time) for time in read("test", "ids")]
+        times = read("test", "ids").tolist()
         rows = by_step(forecasts, actual)
         return Evaluation(
             metrics,
@@ -91,12 +90,11 @@ def linear_forecast(train_values: np.ndarray, train_targets: np.ndarray, test_va
     Watson (2006), Journal of Econometrics 135, 499-526.
     """
 
-    def design(values: np.ndarray) -> np.ndarray:
-        return np.column_stack([values[:, :, 0].astype(np.float64), np.ones(len(values))])
-
-    coefficients: np.ndarray = np.linalg.lstsq(design(train_values), train_targets.astype(np.float64), rcond=None)[0]
-    forecasts: np.ndarray = design(test_values) @ coefficients
-    return forecasts
+    train, test = (
+        np.column_stack([values[:, :, 0].astype(np.float64), np.ones(len(values))])
+        for values in (train_values, test_values)
+    )
+    return test @ np.linalg.lstsq(train, train_targets.astype(np.float64), rcond=None)[0]
 
 
 def errors(levels: np.ndarray, actual: np.ndarray) -> dict[str, float]:
@@ -130,18 +128,15 @@ def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarr
 
 def verdict(metrics: dict[str, float], target: str) -> str:
     """The result in plain words. `skill_low` and `skill_high` may be absent from `metrics`."""
-    low, high = metrics.get("skill_low"), metrics.get("skill_high")
     interval = "no interval, because the series changes in few windows only"
     message = "is not told apart from persistence"
-    if low is not None and high is not None:
-        interval = f"95% interval {low:+.4f} to {high:+.4f}"
-        message = (
-            "beats persistence"
-            if low > 0
-            else "does not beat persistence: it is worse than saying that nothing changes"
-            if high < 0
-            else "does not beat persistence: the two cannot be told apart"
-        )
+    if "skill_low" in metrics:
+        interval = f"95% interval {metrics['skill_low']:+.4f} to {metrics['skill_high']:+.4f}"
+        message = "does not beat persistence: the two cannot be told apart"
+        if metrics["skill_low"] > 0:
+            message = "beats persistence"
+        elif metrics["skill_high"] < 0:
+            message = "does not beat persistence: it is worse than saying that nothing changes"
     return (
         f"The network {message} (MAE of {target} {metrics['mae']:.4g} against {metrics['persistence_mae']:.4g}, "
         f"skill {metrics['skill']:+.4f}, {interval}); a linear autoregression on the same windows has "

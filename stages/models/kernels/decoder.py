@@ -44,17 +44,15 @@ def decode(
     """
     (hidden, cell), L = (part.to(decoder_input.dtype) for part in state), lstm.num_layers
     _, B, H = hidden.shape
-    # NaN in every place: the input is always the decoder's own output.
-    teacher_targets = (
-        decoder_input.new_full((num_steps, B), torch.nan) if teacher_targets is None else teacher_targets.t()
-    )
+    if teacher_targets is None:  # NaN in every place: the input is always the decoder's own output
+        teacher_targets = decoder_input.new_full((B, num_steps), torch.nan)
     before_head = dropout.factor((num_steps, B, H), p) if lstm.training and p > 0 else None
     between = None
     if lstm.training and lstm.dropout > 0 and L > 1:
         between = dropout.factor((num_steps, L - 1, B, H), lstm.dropout)
     weights = (weight for layer in lstm.all_weights for weight in layer)
     outputs: Tensor = Decoder.apply(
-        decoder_input, hidden, cell, teacher_targets, before_head, between, head.weight, head.bias, *weights
+        decoder_input, hidden, cell, teacher_targets.t(), before_head, between, head.weight, head.bias, *weights
     )  # type: ignore[no-untyped-call]
     return outputs.t()
 
@@ -86,14 +84,11 @@ class Decoder(torch.autograd.Function):
         into = [((w * twice[:, None]).t(), (u * twice[:, None]).t(), (b + c) * twice) for w, u, b, c in layers]
         minus_one, projection = decoder_input.new_tensor(-1.0), head_weight[0]
 
-        inputs = [decoder_input.new_empty(S, B, 1 if layer == 0 else H) for layer in range(L)]
-        gates = decoder_input.new_empty(L, S, B, 4 * H)
-        hiddens, cells = decoder_input.new_empty(L, S + 1, B, H), decoder_input.new_empty(L, S + 1, B, H)
-        tanhs, seen, outputs = (
-            decoder_input.new_empty(L, S, B, H),
-            decoder_input.new_empty(S, B, H),
-            decoder_input.new_empty(S, B),
-        )
+        empty = decoder_input.new_empty
+        inputs = [empty(S, B, 1 if layer == 0 else H) for layer in range(L)]
+        gates, tanhs = empty(L, S, B, 4 * H), empty(L, S, B, H)
+        hiddens, cells = empty(L, S + 1, B, H), empty(L, S + 1, B, H)
+        seen, outputs = empty(S, B, H), empty(S, B)
         hiddens[:, 0], cells[:, 0], inputs[0][0, :, 0] = hidden, cell, decoder_input
         is_own = teacher_targets.isnan()
 
@@ -167,14 +162,9 @@ class Decoder(torch.autograd.Function):
                 else:
                     dfed = joint @ weights_ih[0][:, 0]
         found: list[Tensor] = []
-        for layer in range(L):
-            flat = dgates[layer].view(S * B, 4 * H)
+        for x, h, dgate in zip(inputs, hiddens[:, :-1], dgates, strict=True):
+            flat = dgate.view(S * B, 4 * H)
             dbias = flat.sum(0)
-            found += [
-                (inputs[layer].view(S * B, -1).t() @ flat).t(),
-                (hiddens[layer, :-1].reshape(S * B, H).t() @ flat).t(),
-                dbias,
-                dbias,
-            ]
+            found += [(x.view(S * B, -1).t() @ flat).t(), (h.reshape(S * B, H).t() @ flat).t(), dbias, dbias]
         dprojection = doutputs.reshape(1, S * B) @ seen.reshape(S * B, H)
         return dfed, dhidden, dcell, None, None, None, dprojection, doutputs.sum().view(1), *found
