@@ -20,6 +20,7 @@ from flows import dvc, repro
 from stages import files
 
 HOST = "127.0.0.1"
+PORTS = {"Prefect": 4200, "MLflow": 5000}
 LOGS = files.STATE / "logs"
 READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
 OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs that the deployments started
@@ -41,8 +42,8 @@ class Server:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.ui", description=__doc__)
-    parser.add_argument("--prefect-port", type=int, default=4200)
-    parser.add_argument("--mlflow-port", type=int, default=5000)
+    for name, port in PORTS.items():
+        parser.add_argument(f"--{name.lower()}-port", type=int, default=port)
     options = parser.parse_args(arguments)
     if running := repro.running_servers():
         print(f"error: it runs already: {running['prefect']} and {running['mlflow']}", file=sys.stderr)
@@ -128,17 +129,22 @@ def start(name: str, command: list[str], environment: dict[str, str], ready_url:
 
 def free_port(name: str, port: int) -> int:
     """`port`, or the next free one, which is said."""
-    for candidate in range(port, min(port + 100, 65536)):
-        with socket.socket() as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                attempt.bind((HOST, candidate))
-            except OSError:
-                continue
-        if candidate != port:
-            print(f"port {port} is in use; {name} takes {candidate}", flush=True)
-        return candidate
-    raise RuntimeError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
+    free = next(filter(is_free, range(port, min(port + 100, 65536))), None)
+    if free is None:
+        raise RuntimeError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
+    if free != port:
+        print(f"port {port} is in use; {name} takes {free}", flush=True)
+    return free
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def wait_until_ready(server: Server) -> None:
