@@ -8,9 +8,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import copy_context
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -34,9 +34,9 @@ from stages.urls import without_password
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a run that has started and not ended
 SECONDS_BETWEEN_POLLS = 2.0  # of the child's state, for a cancel in the UI
 SECONDS_TO_FINISH = 15.0  # for what is not sent when DVC has ended
-NOT_RUN = {  # name and message of the state of a stage that DVC did not run
-    "skipped": ("Skipped", "unchanged since the last run; DVC skipped it"),
-    "restored": ("Cached", "restored from DVC's run-cache, timings included, without running"),
+NOT_RUN: dict[str, dict[str, Any]] = {  # the state of a stage that DVC did not run
+    "skipped": {"name": "Skipped", "message": "unchanged since the last run; DVC skipped it"},
+    "restored": {"name": "Cached", "message": "restored from DVC's run-cache, timings included, without running"},
 }
 T = TypeVar("T")
 
@@ -72,23 +72,19 @@ class Display:
     A thread sends them: a slow server then never blocks DVC's output, and a signal interrupts no request.
     """
 
-    def __init__(self, pipeline_run: FlowRun):
-        self.pipeline_run = pipeline_run
+    def __init__(self, pipeline_run: FlowRun, client: SyncPrefectClient):
+        self.pipeline_run, self.client = pipeline_run, client
         self.progress = dvc.Progress()
         self.token = dvc.prepare_environment()
         self.child: FlowRun | None = None
         self.cancelled_stage = ""
         self.next_poll = 0.0
         self.todo: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self.thread: Thread
         self.is_lost = False
-        self.stack = ExitStack()
-        self.client: SyncPrefectClient
         # or Prefect's log handler prints an error for each batch of lines once the server is lost
         logging.raiseExceptions = False
 
     def __enter__(self) -> "Display":
-        self.client = self.stack.enter_context(prefect_client(timeout=5.0))
         # the thread needs this context for Prefect's settings and for the logger of the pipeline's run
         self.thread = Thread(target=copy_context().run, args=(self.work,), daemon=True)
         self.thread.start()
@@ -97,12 +93,9 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         self.finish()
         if kind is not None:
-            by_itself = isinstance(error, StageCancelled)
-            final: State[Any] = Cancelled(
-                message="cancelled" if by_itself else "stopped with the pipeline run above it"
-            )
+            reason = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
+            final: State[Any] = Cancelled(message=reason)
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
-        self.stack.close()
 
     def environment(self) -> dict[str, str]:
         """What DVC and the stages inherit. The stages' own flow runs begin after them, so they know the pipeline's."""
@@ -112,17 +105,9 @@ class Display:
         return own | {"PYTHONUNBUFFERED": "1"}  # a stage's lines arrive as it prints them
 
     def work(self) -> None:
-        """Send what there is to send, and look now and then whether somebody has cancelled the stage."""
-        while True:
-            try:
-                request = self.todo.get(timeout=SECONDS_BETWEEN_POLLS)
-            except Empty:
-                self.poll()
-                continue
-            if request is None:
-                return
+        """Send what there is to send, until `finish`."""
+        for request in iter(self.todo.get, None):
             request()
-            self.poll()
 
     def finish(self) -> None:
         """Wait until everything is sent."""
@@ -137,10 +122,11 @@ class Display:
     def stage_ended(self, state: State[Any]) -> None:
         self.todo.put(lambda: self.end_child(state))
 
-    def raise_if_cancelled(self) -> None:
-        """Raise StageCancelled where somebody has cancelled the stage's flow run."""
+    def tick(self) -> None:
+        """Raise StageCancelled where somebody has cancelled the stage's flow run; have the thread look now and then."""
         if self.cancelled_stage:
             raise StageCancelled(self.cancelled_stage)
+        self.todo.put(self.poll)
 
     def show(self, line: str, event: dvc.Event | None) -> None:
         if event:
@@ -154,7 +140,7 @@ class Display:
             self.child = self.send(lambda: self.start_child(event.stages[0]))
             self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
         elif event and event.kind in NOT_RUN:
-            state: State[Any] = Completed(name=NOT_RUN[event.kind][0], message=NOT_RUN[event.kind][1])
+            state: State[Any] = Completed(**NOT_RUN[event.kind])
             self.send(lambda: self.create_task_run(event.stages[0], state))
 
     def create_task_run(self, name: str, state: State[Any] | None = None) -> TaskRun:
@@ -198,13 +184,13 @@ class Display:
             self.cancelled_stage = child.name
 
     def artifact(self, key: str, kind: str, data: str, description: str) -> None:
-        artifact = ArtifactCreate(
-            key=key, type=kind, data=data, description=description, flow_run_id=self.pipeline_run.id
-        )
+        run_id = self.pipeline_run.id
+        artifact = ArtifactCreate(key=key, type=kind, data=data, description=description, flow_run_id=run_id)
         self.send(lambda: self.client.create_artifact(artifact))
 
     def check(self) -> None:
-        """Ask a last time whether the server answers: it may have been lost since the last call, or be back."""
+        """Send all, and ask whether the server answers: it may have been lost since the last call, or be back."""
+        self.finish()
         with prefect_client(timeout=2.5, retries=0) as client:
             error = client.api_healthcheck()
         if error and not self.is_lost:

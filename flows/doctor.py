@@ -3,42 +3,53 @@
 Goes in: the machine and the project as they are. Comes out: one line for everything that is well; for the rest what is
 wrong, why it matters and the fix. Exit status 0 is healthy (warnings allowed), 1 means problems. It changes nothing.
 
-It works in broken environments: it imports only the standard library, each check runs by itself with a time limit, and
-what may crash (the GPU's driver, torch) runs in a process of its own, stages/diagnosis/livecheck.py. Any Python 3.11
-will do, even without packages.
+It works in broken environments: each check runs by itself with a time limit, and what may crash (the GPU's driver,
+torch) runs in a process of its own, stages/diagnosis/livecheck.py. Any Python 3.11 will do: without packages only the
+free memory and the process that has a port stay unknown.
 """
 
 from __future__ import annotations
 
 import argparse
+import configparser
+import fcntl
 import json
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from stages.diagnosis.livecheck import REINSTALL, RESTART, Finding, process_name
 from stages.urls import without_password
 
-ROOT = Path(__file__).resolve().parents[1]
 OLDEST_PYTHON = (3, 11)
+if sys.version_info >= OLDEST_PYTHON:  # an older one cannot read these modules, and is told so
+    from flows.dvc import ending
+    from flows.repro import UI_STATE, running_servers
+    from flows.ui import PORTS, is_free
+    from stages.files import HOME, MLRUNS, STATE, relative
+    from stages.machine import identity
+
+ROOT = Path(__file__).resolve().parents[1]
 CHECK_SECONDS = 20  # a check that takes longer hangs: a dead network drive, a wedged driver
 LIVE_SECONDS = 60
 GIB = 2**30
-PORTS = {"Prefect": 4200, "MLflow": 5000}  # the defaults of flows/ui.py
-# (package, first version that breaks Prefect 3.8, how). pyproject.toml holds them back; pip does not.
-BREAKS_PREFECT = (
-    ("fastapi", "0.151", "Prefect's server answers 422 or fails with a TypeError, so no run is listed"),
-    ("sqlalchemy", "2.1", "Prefect's scheduler inserts no runs, and says so in its log only"),
-)
+LARGEST = "du -xh . | sort -h | tail"
+# package -> first version that breaks Prefect 3.8, and how. pyproject.toml holds them back; pip does not.
+BREAKS_PREFECT = {
+    "fastapi": ((0, 151), "Prefect's server answers 422 or fails with a TypeError, so no run is listed"),
+    "sqlalchemy": ((2, 1), "Prefect's scheduler inserts no runs, and says so in its log only"),
+}
 NAMED_FIRST = ("torch", "dvc", "prefect", "mlflow", "numpy", "pandas")
 
 
@@ -65,7 +76,7 @@ def main(arguments: list[str]) -> int:
 
 def checks(with_live: bool) -> list[Callable[[], Iterator[Finding]]]:
     if sys.version_info < OLDEST_PYTHON:
-        return [python]  # an older one cannot read the project's own modules
+        return [python]
     offline = [python, packages, gpu, limits, memory, disk, writable, ports, git, dvc, history, servers, leftovers]
     return [*offline, live] if with_live else offline
 
@@ -86,10 +97,10 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     thread = threading.Thread(target=work, daemon=True)  # a daemon: the report ends even where a check does not
     thread.start()
     thread.join(seconds)
-    if not thread.is_alive():
-        return found
-    why, fix = "a network drive or a driver may hang", "dmesg | tail"
-    return [*found, Finding(check.__name__, "warning", f"no answer within {seconds:g} s", why, fix)]
+    if thread.is_alive():
+        what, why = f"no answer within {seconds:g} s", "a network drive or a driver may hang"
+        found.append(Finding(check.__name__, "warning", what, why, "dmesg | tail"))
+    return found
 
 
 def as_text(finding: Finding) -> str:
@@ -107,9 +118,9 @@ def child(command: list[str], seconds: float) -> tuple[str, str]:
         return f"did not end within {seconds:g} s", (late.stdout or b"").decode(errors="replace")
     except OSError as error:
         return f"could not be started ({error.strerror})", ""
-    code, errors = done.returncode, done.stderr.decode(errors="replace").strip().splitlines()
-    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-    return ": ".join([ended, *errors[-1:]]) if code else "", done.stdout.decode(errors="replace")
+    errors = done.stderr.decode(errors="replace").strip().splitlines()
+    wrong = ": ".join([ending(done.returncode), *errors[-1:]]) if done.returncode else ""
+    return wrong, done.stdout.decode(errors="replace")
 
 
 def python() -> Iterator[Finding]:
@@ -143,33 +154,28 @@ def packages() -> Iterator[Finding]:
     wanted = {name: version for name, version, marker in locked if not marker or applies(marker)}
     versions = {name: installed(name) for name in wanted}
     missing = sorted((name for name in wanted if not versions[name][0]), key=lambda name: name not in NAMED_FIRST)
-    differing = {
-        name: f"{name} {version} instead of {wanted[name]}"
-        for name, (version, _) in versions.items()
-        if version and version.partition("+")[0] != wanted[name]
-    }
-    elsewhere = {versions[name][1] for name in differing if not versions[name][1].startswith(sys.prefix)}
+    differing, elsewhere = [], set()
+    for name, (version, folder) in versions.items():
+        if version and version.partition("+")[0] != wanted[name]:
+            differing.append(f"{name} {version} instead of {wanted[name]}")
+            elsewhere |= set() if folder.startswith(sys.prefix) else {folder}
     fix = f"unset PYTHONPATH (or what else puts {', '.join(elsewhere)} first)" if elsewhere else REINSTALL
     if missing:
         some = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
         what = f"{len(missing)} of {len(wanted)} locked packages are not installed: {some}"
-        yield Finding(
-            "packages", "problem", what, "the stages or the servers do not start", f"{REINSTALL} && make doctor"
-        )
+        why, repair = "the stages or the servers do not start", f"{REINSTALL} && make doctor"
+        yield Finding("packages", "problem", what, why, repair)
     prefect = installed("prefect")[0]
-    for name, limit, how in BREAKS_PREFECT:
+    for name, (limit, how) in BREAKS_PREFECT.items():
         version = installed(name)[0]
-        if prefect.startswith("3.8.") and first_two(version) >= first_two(limit):
-            what = f"{name} {version} does not work with prefect {prefect}, which needs {name}<{limit}"
+        if prefect.startswith("3.8.") and tuple(map(int, re.findall(r"\d+", version)[:2])) >= limit:
+            what = f"{name} {version} does not work with prefect {prefect}, which needs {name}<{limit[0]}.{limit[1]}"
             yield Finding("packages", "problem", what, f"{how}; pip does not say so", fix)
     if installed("pynvml")[0]:
-        why, repair = (
-            "it takes the place of nvidia-ml-py, and only warns",
-            f"python -m pip uninstall -y pynvml && {REINSTALL}",
-        )
-        yield Finding("packages", "warning", "the package pynvml is installed", why, repair)
+        why, repair = "it takes the place of nvidia-ml-py, and only warns", "python -m pip uninstall -y pynvml"
+        yield Finding("packages", "warning", "the package pynvml is installed", why, f"{repair} && {REINSTALL}")
     if differing:
-        what = f"{len(differing)} packages are not in the locked version: {', '.join(list(differing.values())[:8])}"
+        what = f"{len(differing)} packages are not in the locked version: {', '.join(differing[:8])}"
         yield Finding("packages", "warning", what, "tests and recorded results are from the locked ones", fix)
     if not missing and not differing:
         yield Finding("packages", "ok", f"all {len(wanted)} locked packages are installed in the locked version")
@@ -177,8 +183,6 @@ def packages() -> Iterator[Finding]:
 
 def installed(name: str) -> tuple[str, str]:
     """Version and folder of an installed package, as `import` would find it; empty where it is absent or damaged."""
-    from importlib.metadata import PackageNotFoundError, distribution
-
     try:
         found = distribution(name)
         return found.version or "", str(found.locate_file(""))
@@ -188,15 +192,11 @@ def installed(name: str) -> tuple[str, str]:
 
 def applies(marker: str) -> bool:
     """Whether a requirement's condition holds here. Where nothing can evaluate it, the requirement is passed over."""
-    try:
+    with suppress(ImportError):
         from packaging.markers import Marker
-    except ImportError:
-        return False
-    return Marker(marker).evaluate()
 
-
-def first_two(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+        return Marker(marker).evaluate()
+    return False
 
 
 def gpu() -> Iterator[Finding]:
@@ -218,8 +218,6 @@ def livecheck(part: str, seconds: float, fix: str) -> Iterator[Finding]:
 
 
 def limits() -> Iterator[Finding]:
-    from stages.machine import identity
-
     cores, allowed = identity.usable_cores(), identity.memory_limit_bytes() / GIB
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     what = f"{cores:g} of {os.cpu_count()} cores and {allowed:.1f} of {there:.1f} GiB memory may be used"
@@ -228,13 +226,11 @@ def limits() -> Iterator[Finding]:
 
 
 def memory() -> Iterator[Finding]:
-    from stages.machine import identity
-
-    words = identity.read_words("/proc/meminfo")
-    if not words:
-        yield Finding("memory", "absent", "no /proc/meminfo on this system", "free memory is not known", "none needed")
+    try:
+        import psutil
+    except ImportError:  # `packages` says so
         return
-    free = int(words[words.index("MemAvailable:") + 1]) * 2**10
+    free = psutil.virtual_memory().available
     used, parts = (identity.read_words(f"/sys/fs/cgroup/memory.{name}") for name in ("current", "stat"))
     if used and "inactive_file" in parts:  # the page cache counts as used, and is given back on demand
         cached = int(parts[parts.index("inactive_file") + 1])
@@ -246,19 +242,15 @@ def memory() -> Iterator[Finding]:
 
 def folders() -> dict[Path, str]:
     """Where this project writes, and the name a person knows it by: each folder, or the nearest existing one above."""
-    from configparser import ConfigParser, Error
-
-    from stages.files import HOME, MLRUNS, STATE
-
-    config = ConfigParser(interpolation=None)
-    with suppress(Error):  # DVC says where; the message would hold the line, and the line maybe a password
+    config = configparser.ConfigParser(interpolation=None)
+    with suppress(configparser.Error):  # DVC says where; the message would hold the line, and the line maybe a password
         config.read([HOME / ".dvc/config", HOME / ".dvc/config.local"])
     cache = HOME / ".dvc" / os.path.expanduser(config.get("cache", "dir", fallback="cache"))
     temporary = Path(os.environ.get("TMPDIR") or "/tmp")
     found = {ROOT: "the project"}
     for path in (ROOT / "data", ROOT / "results", STATE, MLRUNS, HOME / ".dvc/tmp", cache, temporary):
         nearest = next(folder for folder in (path, *path.parents) if folder.is_dir())
-        found.setdefault(nearest, os.path.relpath(nearest, ROOT) if ROOT in nearest.parents else str(nearest))
+        found.setdefault(nearest, relative(nearest))
     return found
 
 
@@ -266,29 +258,26 @@ def disk() -> Iterator[Finding]:
     drives: dict[int, dict[Path, str]] = {}
     for folder, name in folders().items():
         drives.setdefault(folder.stat().st_dev, {})[folder] = name
+    why, collect = "a checkpoint, or DVC's copy of a result, may not fit", "dvc gc --workspace --all-commits"
+    fix = f"{LARGEST}; {collect} --all-experiments drops results that nothing names"
     for members in drives.values():
         state = os.statvfs(next(iter(members)))
         free, no_inodes = state.f_bavail * state.f_frsize, state.f_files > 0 and state.f_favail == 0
         status = "problem" if free < GIB or no_inodes else "warning" if free < 5 * GIB else "ok"
         what = f"{free / GIB:.1f} GiB free{', and no inodes,' if no_inodes else ''} for {', '.join(members.values())}"
-        why = "a checkpoint, or DVC's copy of a result, may not fit"
-        collect = "dvc gc --workspace --all-commits --all-experiments"
-        fix = f"du -xh . | sort -h | tail; {collect} drops results that nothing names"
         yield Finding("disk", status, what, why, fix)
 
 
 def writable() -> Iterator[Finding]:
-    from tempfile import TemporaryFile
-
     refused = False
     for folder, name in folders().items():
         try:
-            with TemporaryFile(dir=folder) as file:
+            with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"tandem")
                 file.flush()
         except OSError as error:
             refused, reason = True, error.strerror or str(error)
-            fix = "free some: du -xh . | sort -h | tail" if "space" in reason else f'sudo chown -R "$USER" {folder}'
+            fix = f"free some: {LARGEST}" if "space" in reason else f'sudo chown -R "$USER" {folder}'
             yield Finding("writable", "problem", f"{name} cannot be written: {reason}", "stages cannot save", fix)
     if not refused:
         yield Finding("writable", "ok", "every folder that the project writes to")
@@ -299,22 +288,17 @@ def ports() -> Iterator[Finding]:
         yield Finding("ports", "ok", "make ui runs, and has its ports")
         return
     for name, port in PORTS.items():
-        with socket.socket() as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                attempt.bind(("127.0.0.1", port))
-                yield Finding("ports", "ok", f"{port} is free for {name}")
-            except OSError:
-                what = f"{port}, which {name} takes in make ui, is in use by {listener(port)}"
-                why = f"make ui says so, and gives {name} the next free port: bookmarks and PREFECT_API_URL miss it"
-                fix = f"end that process, or choose: python -m flows.ui --{name.lower()}-port {port + 100}"
-                yield Finding("ports", "warning", what, why, fix)
+        if is_free(port):
+            yield Finding("ports", "ok", f"{port} is free for {name}")
+            continue
+        what = f"{port}, which {name} takes in make ui, is in use by {listener(port)}"
+        why = f"make ui says so, and gives {name} the next free port: bookmarks and PREFECT_API_URL miss it"
+        fix = f"end that process, or choose: python -m flows.ui --{name.lower()}-port {port + 100}"
+        yield Finding("ports", "warning", what, why, fix)
 
 
 def ui_process() -> str:
     """What the process is that .tandem/ui.json names; empty where none of that number lives."""
-    from flows.repro import running_servers
-
     running = running_servers()
     return process_name(int(running["pid"])) if running else ""
 
@@ -324,19 +308,14 @@ def is_ui(process: str) -> bool:
 
 
 def listener(port: int) -> str:
-    """The process that listens on `port`, as far as /proc shows."""
-    sockets = set()
-    for table in filter(os.path.exists, ("/proc/net/tcp", "/proc/net/tcp6")):
-        for fields in map(str.split, Path(table).read_text().splitlines()[1:]):
-            if fields[1].endswith(f":{port:04X}") and fields[3] == "0A":  # listening
-                sockets.add(f"socket:[{fields[9]}]")
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(descriptor) in sockets:
-                return f"process {descriptor.parts[2]} ({process_name(int(descriptor.parts[2]))})"
-        except OSError:  # another user's, or just ended
-            continue
-    return "a process that /proc does not show"
+    """The process that listens on `port`, as far as this user may see it."""
+    with suppress(ImportError, PermissionError):
+        import psutil
+
+        for found in psutil.net_connections("tcp"):
+            if found.pid and found.status == psutil.CONN_LISTEN and found.laddr.port == port:
+                return f"process {found.pid} ({process_name(found.pid)})"
+    return "a process that this user may not see"
 
 
 def git() -> Iterator[Finding]:
@@ -346,10 +325,8 @@ def git() -> Iterator[Finding]:
         fix = "sudo apt-get install git"
     elif "dubious ownership" in wrong:
         fix = f"git config --global --add safe.directory {ROOT}"
-    if wrong:
-        yield Finding("git", "problem", f"git {wrong}", "DVC needs the repository, and results name their commit", fix)
-    else:
-        yield Finding("git", "ok", "repository found")
+    what, why = f"git {wrong}" if wrong else "repository found", "DVC needs it, and results name their commit"
+    yield Finding("git", "problem" if wrong else "ok", what, why, fix)
     for name in ("dvc.lock", "hw/dvc.lock", "dvc.yaml", "hw/dvc.yaml", "params.yaml"):
         text = (ROOT / name).read_text(errors="replace") if (ROOT / name).exists() else ""
         if marks := re.findall(r"^(?:<{7}|>{7})(?: .*)?$", text, re.MULTILINE):
@@ -361,7 +338,6 @@ def git() -> Iterator[Finding]:
 
 
 def dvc() -> Iterator[Finding]:
-    from stages.files import HOME
     from stages.records.journal import is_alive
 
     if not (HOME / ".dvc").is_dir():
@@ -394,8 +370,6 @@ def dvc() -> Iterator[Finding]:
 
 def running_dvc(lock: Path) -> set[int]:
     """The process that holds DVC's own lock (zc.lockfile: an flock, the number inside)."""
-    import fcntl
-
     if not lock.exists():
         return set()
     with lock.open() as file:
@@ -410,7 +384,6 @@ def history() -> Iterator[Finding]:
     """MLflow's store: readable, whole, in the schema that the installed MLflow wants."""
     import sqlite3
 
-    from stages.files import MLRUNS
     from stages.records import store
 
     library = f"SQLite {sqlite3.sqlite_version}"
@@ -423,54 +396,45 @@ def history() -> Iterator[Finding]:
         yield Finding("mlflow", "warning", f"mlruns holds the folders {', '.join(numeric)}", why, fix)
     path = store.database_file(store.tracking_uri()) or MLRUNS / "mlflow.db"
     found = store.inspect(path, thorough=True)
+    status, why, fix = "problem", "MLflow records no run in it", found.fix
     if found.kind in ("absent", "whole"):
         makes = ", the first training makes it" if found.kind == "absent" else ""
         yield Finding("mlflow", "ok", f"{found.message}{makes}; {library}")
-    elif found.kind == "locked":
-        yield Finding("mlflow", "warning", found.message, "records of trainings wait for it", f"wait, or: {found.fix}")
+        return
+    if found.kind == "locked":
+        status, why, fix = "warning", "records of trainings wait for it", f"wait, or: {found.fix}"
     elif found.kind == "unfinished" and found.is_empty:
-        yield Finding(
-            "mlflow", "warning", found.message, "the next training moves it aside and makes it anew", found.fix
-        )
-    else:
-        yield Finding("mlflow", "problem", found.message, "MLflow records no run in it", found.fix)
+        status, why = "warning", "the next training moves it aside and makes it anew"
+    yield Finding("mlflow", status, found.message, why, fix)
 
 
 def servers() -> Iterator[Finding]:
     """The servers that the environment names. User names and passwords in addresses are not shown."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    uri, url = os.environ.get("MLFLOW_TRACKING_URI", ""), os.environ.get("PREFECT_API_URL", "")
     shown = f"MLFLOW_TRACKING_URI {without_password(uri).partition('?')[0]}"
     if uri.startswith("http") and (wrong := unreachable(uri)):
         why = "trainings go on, and keep their records in .tandem/journals until these can be sent"
         fix = "start that server, or: unset MLFLOW_TRACKING_URI; then: python -m stages.records.uploader sync"
         yield Finding("servers", "warning", f"{shown} does not answer: {wrong}", why, fix)
     elif uri.startswith("file:") or (uri and "://" not in uri and uri != "databricks"):
-        yield Finding(
-            "servers", "problem", f"{shown} is a folder", "MLflow refuses folders", "unset MLFLOW_TRACKING_URI"
-        )
+        what, why = f"{shown} is a folder", "MLflow refuses folders"
+        yield Finding("servers", "problem", what, why, "unset MLFLOW_TRACKING_URI")
     elif uri:
         yield Finding("servers", "ok", f"{shown}{' answers' if uri.startswith('http') else ''}")
-    url = os.environ.get("PREFECT_API_URL", "")
     shown = f"PREFECT_API_URL {without_password(url).partition('?')[0]}"
     if not url:
-        yield Finding(
-            "servers", "ok", "PREFECT_API_URL is not set; python -m flows.pipeline takes the server of make ui"
-        )
+        what = "PREFECT_API_URL is not set; python -m flows.pipeline takes the server of make ui"
+        yield Finding("servers", "ok", what)
     elif wrong := unreachable(url):
-        why, fix = (
-            "python -m flows.pipeline fails at its start (dvc repro does not need it)",
-            "unset PREFECT_API_URL, or: make ui",
-        )
-        yield Finding("servers", "problem", f"{shown} does not answer: {wrong}", why, fix)
+        why = "python -m flows.pipeline fails at its start (dvc repro does not need it)"
+        what, fix = f"{shown} does not answer: {wrong}", "unset PREFECT_API_URL, or: make ui"
+        yield Finding("servers", "problem", what, why, fix)
     else:
         yield Finding("servers", "ok", f"{shown} answers")
 
 
 def unreachable(url: str) -> str:
     """Why an MLflow server or Prefect API does not answer within 2 s; empty where it does, or asks for a password."""
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
-
     try:
         with urlopen(f"{without_password(url).partition('?')[0].rstrip('/')}/health", timeout=2):
             return ""
@@ -481,8 +445,6 @@ def unreachable(url: str) -> str:
 
 
 def leftovers() -> Iterator[Finding]:
-    from flows.repro import UI_STATE
-    from stages.files import STATE
     from stages.records.journal import JOURNALS, is_alive
 
     waiting = 0
@@ -498,10 +460,8 @@ def leftovers() -> Iterator[Finding]:
         why = "make ui takes itself for running, and refuses to start" if process else "nothing is lost"
         yield Finding("leftovers", "problem" if process else "warning", what, why, "rm .tandem/ui.json")
     sizes = [path.stat().st_size for path in (STATE / "checkpoints").rglob("*.pt")]
-    kept = (
-        f"checkpoints of interrupted trainings: {len(sizes)}, {sum(sizes) / 2**20:.1f} MiB; dvc repro goes on from them"
-    )
-    yield Finding("leftovers", "ok", kept if sizes else "no interrupted training")
+    kept = f"checkpoints of interrupted trainings: {len(sizes)}, {sum(sizes) / 2**20:.1f} MiB"
+    yield Finding("leftovers", "ok", f"{kept}; dvc repro goes on from them" if sizes else "no interrupted training")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import IO, Literal, NamedTuple
 
 from flows.stage import LAST_ERROR
 from stages import files
+from stages.machine.identity import read_words
 
 Kind = Literal["running", "saved", "skipped", "restored", "failed"]
 
@@ -227,9 +228,7 @@ def killed_by(error: str) -> str:
 def out_of_memory_kills() -> int:
     """How often the kernel has killed for memory: in this container where it says so (cgroup v2), or on the machine."""
     for path in ("/sys/fs/cgroup/memory.events", "/proc/vmstat"):
-        try:
-            counts = dict(line.split() for line in Path(path).read_text(encoding="ascii").splitlines())
-            return int(counts["oom_kill"])
-        except (OSError, ValueError, KeyError):
-            continue
+        words = read_words(path)
+        if "oom_kill" in words:
+            return int(words[words.index("oom_kill") + 1])
     return 0

@@ -11,10 +11,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from prefect import flow
 from prefect.context import FlowRunContext
@@ -35,6 +34,7 @@ PATIENT_ENOUGH: dict[Any, Any] = {
     "api.request_timeout": 10.0,
     "flows.heartbeat_frequency": None,
 }
+Names = Sequence[str] | None  # None: those of params.yaml
 
 
 @flow(name="pipeline", log_prints=True, persist_result=False)
@@ -62,12 +62,13 @@ def pipeline(
     except (ValueError, OSError) as error:
         return Failed(message=str(error))
     try:
-        with one_at_a_time(), Display(run.flow_run) as display:
+        with one_at_a_time(), prefect_client(timeout=5.0) as client, Display(run.flow_run, client) as display:
             result = execute(plan, display)
-            display.finish()
             display.check()
-        if display.is_lost:
-            leave(result)
+        if display.is_lost:  # Prefect itself would try for minutes and then fail, whatever the result is
+            print(f"{result.name}: {result.message}", flush=True)
+            sys.stderr.flush()
+            os._exit(0 if result.is_completed() else 1)
         return result
     except KeyboardInterrupt:
         return Cancelled(message="stopped by Ctrl+C; run it again to go on from the last checkpoint")
@@ -75,10 +76,10 @@ def pipeline(
         return Cancelled(message=f"{stage} was cancelled; run the pipeline again to go on from the last checkpoint")
 
 
-def execute(plan: "Plan", display: "Display") -> State:
+def execute(plan: "Plan", display: Display) -> State:
     for arguments in plan.commands:
         print("dvc " + " ".join(arguments))
-        status = dvc.run(arguments, display.environment(), display.line, display.raise_if_cancelled)
+        status = dvc.run(arguments, display.environment(), display.line, display.tick)
         if status != 0:
             ended = f"dvc {arguments[0]} {dvc.ending(status)}"
             display.stage_ended(Crashed(message=ended))
@@ -90,44 +91,30 @@ def execute(plan: "Plan", display: "Display") -> State:
     return Completed(message=headline(results, display.progress.outcomes))
 
 
-def leave(result: State) -> NoReturn:
-    """End without the server. Prefect itself would try for minutes and then fail, whatever the result is."""
-    print(f"{result.name}: {result.message}", flush=True)
-    sys.stderr.flush()
-    os._exit(0 if result.is_completed() else 1)
-
-
 class Plan(NamedTuple):
     commands: list[list[str]]  # the arguments of each dvc command
     experiment: str | None  # the DVC experiment that they make; None where they work on the workspace
 
 
 def make_plan(
-    workloads: list[str] | None,
-    devices: list[Device] | None,
-    preset: str | None,
-    overrides: dict[str, Any],
-    force: bool,
-    name: str,
+    workloads: Names, devices: Names, preset: str | None, overrides: dict[str, Any], force: bool, name: str
 ) -> Plan:
     """Check everything the caller chose against params.yaml. Raises ValueError naming the nearest accepted value."""
     raw = read_yaml(files.ROOT / "params.yaml")
     params = parse_params(raw)
-    for key, chosen in (("workloads", workloads), ("devices", devices), ("preset", preset)):
-        if chosen and key in overrides:
+    chosen = {key: list(names) for key, names in (("workloads", workloads), ("devices", devices)) if names}
+    single = {"preset": preset} if preset else {}
+    for key in chosen | single:
+        if key in overrides:
             raise ValueError(f"{key} is given both as a parameter and in overrides; leave one of the two out")
     for workload in workloads or ():
         if workload not in params.blocks:
             raise ValueError(f"workload {workload!r} is not in params.yaml{nearest(workload, params.blocks)}")
     flags = ["--force"] if force else []
-    values = overrides | ({"preset": preset} if preset else {})
-    if workloads and not set(workloads) <= set(params.workloads):
-        values["workloads"] = list(workloads)
-    if devices and not set(devices) <= set(params.devices):
-        values["devices"] = list(devices)
-    if values:
+    values = overrides | single
+    if values or any(not set(names) <= set(getattr(params, key)) for key, names in chosen.items()):
         # an experiment's graph follows from its params, so the choice is made there, without targets
-        values |= {key: list(chosen) for key, chosen in (("workloads", workloads), ("devices", devices)) if chosen}
+        values |= chosen
         parse_params(override(raw, values))
         experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")
         sets = [word for key, value in values.items() for word in ("--set-param", f"{key}={hydra(value)}")]
@@ -191,41 +178,35 @@ def show_artifacts(results: dict[str, Any], display: Display) -> None:
     display.artifact("metrics", "table", json.dumps(table), "Every training of params.yaml or of this experiment.")
     if "markdown" in results:
         display.artifact("comparison", "markdown", results["markdown"], "results/compare.md")
-    server = (repro.running_servers() or {}).get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
-    for row in rows:
-        name = f"{row['workload']}-{row['requested']}"
-        tracking = results["tracking"].get(name, {})
-        if not tracking.get("run_id") or not server.startswith("http"):
-            continue
-        address = f"{without_password(server).rstrip('/')}/#/experiments/{tracking['experiment_id']}"
-        link = f"[MLflow run of {name}]({address}/runs/{tracking['run_id']})"
-        display.artifact(f"mlflow-{name.lower()}".replace("_", "-"), "markdown", link, f"MLflow run of {name}")
+    server = repro.running_servers().get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
+    for row in rows if server.startswith("http") else ():
+        if run_id := row["tracking"].get("run_id"):
+            name = f"{row['workload']}-{row['requested']}"
+            address = f"{without_password(server).rstrip('/')}/#/experiments/{row['tracking']['experiment_id']}"
+            link = f"[MLflow run of {name}]({address}/runs/{run_id})"
+            display.artifact(f"mlflow-{name.lower()}".replace("_", "-"), "markdown", link, f"MLflow run of {name}")
 
 
 def read_results(experiment: str | None) -> dict[str, Any]:
-    """compare.json, compare.md and each run's tracking.json, from the workspace or from an experiment's commit."""
-    if experiment is None:
-        read = read_here
-    else:
+    """compare.json, compare.md and each row's tracking.json, from the workspace or from an experiment's commit."""
+    tree: Any = None
+    if experiment:
         from dvc.api import DVCFileSystem
 
-        read = partial(DVCFileSystem(str(files.ROOT), rev=experiment).read_text, encoding="utf-8")
+        tree = DVCFileSystem(str(files.ROOT), rev=experiment)
+
+    def read(path: str) -> Any:
+        return tree.read_text(path, encoding="utf-8") if experiment else (files.ROOT / path).read_text(encoding="utf-8")
+
     try:
         results = json.loads(read("results/compare.json"))
-        results["markdown"] = read("results/compare.md")
-        results["tracking"] = {}
         for row in results["rows"]:
-            name = f"{row['workload']}-{row['requested']}"
-            text = read(f"results/runs/{row['workload']}/{row['requested']}/tracking.json")
-            results["tracking"][name] = json.loads(text)
+            folder = f"results/runs/{row['workload']}/{row['requested']}"
+            row["tracking"] = json.loads(read(f"{folder}/tracking.json"))
+        return results | {"markdown": read("results/compare.md")}
     except OSError as error:
         print(f"warning: no results to show ({error})")
         return {}
-    return results
-
-
-def read_here(path: str) -> str:
-    return (files.ROOT / path).read_text(encoding="utf-8")
 
 
 def headline(results: dict[str, Any], stages: dict[str, dvc.Kind]) -> str:
@@ -237,49 +218,40 @@ def headline(results: dict[str, Any], stages: dict[str, dvc.Kind]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m flows.pipeline", description="Run the pipeline as a Prefect flow run."
-    )
+    what = "Run the pipeline as a Prefect flow run."
+    parser = argparse.ArgumentParser(prog="python -m flows.pipeline", description=what)
     parser.add_argument("--workloads", nargs="+", metavar="NAME", help="default: all of params.yaml's")
     parser.add_argument("--devices", nargs="+", metavar="DEVICE", help="auto, cpu, cuda; default: params.yaml's")
     parser.add_argument("--preset", help="one of params.yaml's presets, auto or none")
     parser.add_argument("-S", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="override one value")
     parser.add_argument("--force", action="store_true", help="run every stage even where nothing has changed")
     options = parser.parse_args(arguments)
-    url = get_current_settings().api.url or f"{(repro.running_servers() or {}).get('prefect', '')}/api"
+    url = get_current_settings().api.url or f"{repro.running_servers().get('prefect', '')}/api"
     advice = "; start it with `make ui`, or run `dvc repro` without Prefect"
     if url == "/api":
-        return refuse(f"no Prefect API is configured{advice}")
+        sys.exit(f"error: no Prefect API is configured{advice}")
     with prefect_client(timeout=2.5, url=url, retries=0) as client:
         if error := client.api_healthcheck():
-            return refuse(f"{without_password(url)}: {without_password(str(error))}{advice}")
+            sys.exit(f"error: {without_password(url)}: {without_password(str(error))}{advice}")
     try:
         overrides = dict(map(parse_set, options.sets))
     except ValueError as error:
-        return refuse(str(error))
+        sys.exit(f"error: {error}")
+    chosen = (options.workloads, options.devices, options.preset, overrides, options.force)
     with temporary_settings(PATIENT_ENOUGH | {"api.url": url}):
-        final = pipeline(
-            options.workloads, options.devices, options.preset, overrides, options.force, return_state=True
-        )
+        final = pipeline(*chosen, return_state=True)
     print(f"{final.name}: {final.message}", file=sys.stdout if final.is_completed() else sys.stderr)
     return 0 if final.is_completed() else 130 if final.is_cancelled() else 1
 
 
-def refuse(reason: str) -> int:
-    print(f"error: {reason}", file=sys.stderr)
-    return 1
-
-
 def parse_set(text: str) -> tuple[str, Any]:
     """`sign.train.epochs=5`, the value in params.yaml's own YAML."""
-    from io import StringIO
-
     from ruamel.yaml import YAML
 
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"-S {text!r} must be KEY=VALUE, such as -S sign.train.epochs=5")
-    return name, YAML(typ="safe").load(StringIO(value))
+    return name, YAML(typ="safe").load(value)
 
 
 if __name__ == "__main__":

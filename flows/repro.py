@@ -46,10 +46,9 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("dvc").addHandler(LogHandler(progress))
     status: int = run_dvc(["repro", *arguments])
     sys.stdout.flush()
-    asked_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
-    if not asked_for_less:
-        for line in summary(progress, token, status, time.monotonic() - started):
-            print(line)
+    asks_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
+    if not asks_for_less:
+        print("\n".join(summary(progress, token, status, time.monotonic() - started)))
     return status
 
 
@@ -63,9 +62,8 @@ def summary(progress: dvc.Progress, token: str, status: int, seconds: float) -> 
     if any(seconds >= 1 for _, seconds in longest):
         lines.append(f"  {'longest':<10} {', '.join(f'{name} {seconds:.1f} s' for name, seconds in longest)}")
     if status != 0:
-        return [*lines, f"  {'reason':<10} {progress.failure(token, f'dvc ended with exit status {status}')}"]
-    lines += ["", *results_lines(files.results_dir() / "compare.json", stages), "", *next_lines()]
-    return lines
+        return [*lines, f"  {'reason':<10} {progress.failure(token, f'dvc {dvc.ending(status)}')}"]
+    return [*lines, "", *results_lines(files.results_dir() / "compare.json", stages), "", *next_lines()]
 
 
 def results_lines(path: Path, stages: dict[str, dvc.Kind]) -> list[str]:
@@ -95,24 +93,23 @@ def next_lines() -> list[str]:
         "  everything        results/report.html (one file, to look at in a browser), results/compare.md",
         "  against before    dvc metrics diff, dvc plots show",
     ]
-    if servers := running_servers():
-        lines += [
-            f"  every run         MLflow {servers['mlflow']}",
-            f"  runs and logs     Prefect {servers['prefect']}",
-        ]
-    else:
-        lines.append("  run histories     make ui (MLflow and Prefect in the browser)")
-    return lines
+    if not (servers := running_servers()):
+        return [*lines, "  run histories     make ui (MLflow and Prefect in the browser)"]
+    return [
+        *lines,
+        f"  every run         MLflow {servers['mlflow']}",
+        f"  runs and logs     Prefect {servers['prefect']}",
+    ]
 
 
-def running_servers() -> dict[str, str] | None:
-    """The addresses `make ui` serves on, where it runs."""
+def running_servers() -> dict[str, str]:
+    """The addresses `make ui` serves on and its process; empty where it does not run."""
     try:
-        state = json.loads(UI_STATE.read_text(encoding="utf-8"))
-        os.kill(state["pid"], 0)
+        state: dict[str, str] = json.loads(UI_STATE.read_text(encoding="utf-8"))
+        os.kill(int(state["pid"]), 0)
         return state
     except (OSError, ValueError, KeyError):
-        return None
+        return {}
 
 
 if __name__ == "__main__":

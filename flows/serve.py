@@ -4,7 +4,6 @@
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,16 @@ from flows.pipeline import PATIENT_ENOUGH, pipeline
 NIGHTLY = "0 2 * * *"
 
 
-def main() -> int:
+def main() -> None:
+    importable, schedule = EntrypointType.MODULE_PATH, Cron(NIGHTLY, timezone=local_timezone())
+    every_night = "Every night: whatever has changed since the last run."
     deployments: list[Any] = [
-        pipeline.to_deployment(
-            "on-demand", description="Start by hand, with overrides.", entrypoint_type=EntrypointType.MODULE_PATH
-        ),
-        pipeline.to_deployment(
-            "nightly",
-            description="Every night: whatever has changed since the last run.",
-            schedule=Cron(NIGHTLY, timezone=local_timezone()),
-            entrypoint_type=EntrypointType.MODULE_PATH,
-        ),
+        pipeline.to_deployment("on-demand", description="Start by hand, with overrides.", entrypoint_type=importable),
+        pipeline.to_deployment("nightly", description=every_night, schedule=schedule, entrypoint_type=importable),
     ]
     with temporary_settings(PATIENT_ENOUGH):
         # serve() pauses its schedules when it stops, unless told otherwise; two seconds between two looks for work
         serve(*deployments, pause_on_shutdown=False, limit=1, query_seconds=2, print_starting_message=False)
-    return 0
 
 
 def local_timezone() -> str:
@@ -43,4 +36,4 @@ def local_timezone() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

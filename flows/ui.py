@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,9 @@ from flows import dvc, repro
 from stages import files
 
 HOST = "127.0.0.1"
+PORTS = {"Prefect": 4200, "MLflow": 5000}
 LOGS = files.STATE / "logs"
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
 OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs that the deployments started
 STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/dvc.py)
@@ -33,29 +34,22 @@ class Server:
     ready_url: str
     log: Path
 
-    @property
-    def api_url(self) -> str:
-        """Of Prefect's server."""
-        return self.ready_url.removesuffix("/health")
-
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.ui", description=__doc__)
-    parser.add_argument("--prefect-port", type=int, default=4200)
-    parser.add_argument("--mlflow-port", type=int, default=5000)
+    for name, port in PORTS.items():
+        parser.add_argument(f"--{name.lower()}-port", type=int, default=port)
     options = parser.parse_args(arguments)
     if running := repro.running_servers():
-        print(f"error: it runs already: {running['prefect']} and {running['mlflow']}", file=sys.stderr)
-        return 1
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+        sys.exit(f"error: it runs already: {running['prefect']} and {running['mlflow']}")
+    for number in ENDING:
+        signal.signal(number, signal.default_int_handler)
     servers: list[Server] = []
     try:
         start_all(servers, options.prefect_port, options.mlflow_port)
-        while all(server.process.poll() is None for server in servers):
+        while not (dead := [server for server in servers if server.process.poll() is not None]):
             time.sleep(0.5)
-        dead = next(server for server in servers if server.process.poll() is not None)
-        raise RuntimeError(f"{dead.name} ended with exit status {dead.process.returncode}; see {dead.log}")
+        raise RuntimeError(f"{dead[0].name} ended with exit status {dead[0].process.returncode}; see {dead[0].log}")
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -63,15 +57,12 @@ def main(arguments: list[str]) -> int:
         print("\nstopping", flush=True)
         return 0
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in ENDING:
             signal.signal(number, signal.SIG_IGN)
         repro.UI_STATE.unlink(missing_ok=True)
         cancel_runs(servers)
-        stop_all(servers)
-
-
-def interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+        for server in reversed(servers):  # the deployments first, then the servers they report to
+            dvc.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
 
 
 def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> None:
@@ -79,7 +70,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     LOGS.mkdir(parents=True, exist_ok=True)
     prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
-    environment = os.environ | {
+    os.environ |= {  # the processes started below inherit it
         "PREFECT_HOME": str(files.STATE / "prefect"),
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -89,15 +80,15 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
         "DO_NOT_TRACK": "true",
         "DVC_NO_ANALYTICS": "true",
     }
-    environment.pop("PREFECT_PROFILES_PATH", None)
+    os.environ.pop("PREFECT_PROFILES_PATH", None)
     print("starting Prefect, MLflow and the deployments ...", flush=True)
     command = ["prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)]
-    servers.append(start("Prefect's server", command, environment, f"{prefect}/api/health"))
+    servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
     # The server would make the schema in place, without the lock that trainings take.
     making = subprocess.run(
         [sys.executable, "-m", "stages.records.uploader", "open"],
         cwd=files.ROOT,
-        env={name: value for name, value in environment.items() if name != "MLFLOW_TRACKING_URI"},
+        env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
         capture_output=True,
         text=True,
     )
@@ -106,11 +97,11 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     database = ["--backend-store-uri", f"sqlite:///{files.MLRUNS}/mlflow.db"]
     artifacts = ["--default-artifact-root", f"{files.MLRUNS.as_uri()}/artifacts"]
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
-    servers.append(start("MLflow's server", command, environment, f"{mlflow}/health"))
+    servers.append(start("MLflow's server", command, f"{mlflow}/health"))
     wait_until_ready(servers[0])
     mark_orphans_crashed(servers[0])
     deployment = f"{prefect}/api/deployments/name/pipeline/nightly"
-    servers.append(start("the deployments (flows.serve)", ["flows.serve"], environment, deployment))
+    servers.append(start("the deployments (flows.serve)", ["flows.serve"], deployment))
     for server in servers[1:]:
         wait_until_ready(server)
     repro.UI_STATE.write_text(json.dumps({"pid": os.getpid(), "prefect": prefect, "mlflow": mlflow}), encoding="utf-8")
@@ -120,38 +111,41 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     print("Ctrl+C stops all three. Logs: " + files.relative(LOGS), flush=True)
 
 
-def start(name: str, command: list[str], environment: dict[str, str], ready_url: str) -> Server:
+def start(name: str, command: list[str], ready_url: str) -> Server:
     log = LOGS / f"{command[0]}.log"
     with log.open("wb") as file:
-        return Server(name, dvc.start(command, environment, file), ready_url, log)
+        return Server(name, dvc.start(command, os.environ, file), ready_url, log)
 
 
 def free_port(name: str, port: int) -> int:
     """`port`, or the next free one, which is said."""
-    for candidate in range(port, min(port + 100, 65536)):
-        with socket.socket() as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                attempt.bind((HOST, candidate))
-            except OSError:
-                continue
-        if candidate != port:
-            print(f"port {port} is in use; {name} takes {candidate}", flush=True)
-        return candidate
-    raise RuntimeError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
+    free = next(filter(is_free, range(port, min(port + 100, 65536))), None)
+    if free is None:
+        raise RuntimeError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
+    if free != port:
+        print(f"port {port} is in use; {name} takes {free}", flush=True)
+    return free
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def wait_until_ready(server: Server) -> None:
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline:
-        if server.process.poll() is not None:
-            raise RuntimeError(
-                f"{server.name} ended at once with exit status {server.process.returncode}; see {server.log}"
-            )
+        if (status := server.process.poll()) is not None:
+            raise RuntimeError(f"{server.name} ended at once with exit status {status}; see {server.log}")
         try:
             with urllib.request.urlopen(server.ready_url, timeout=5):
                 return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.2)
     raise RuntimeError(f"{server.name} was not ready within {READY_WITHIN:.0f} s; see {server.log}")
 
@@ -170,7 +164,7 @@ def cancel_runs(servers: list[Server]) -> None:
 
     deadline = time.monotonic() + STOP_WITHIN
     try:
-        with prefect_client(timeout=5.0, url=servers[0].api_url) as client:
+        with prefect_client(timeout=5.0) as client:
             runs = unfinished(client, **OF_DEPLOYMENTS)
             for run in runs:
                 print(f"cancelling {run.name}, which saves what it has", flush=True)
@@ -191,18 +185,12 @@ def mark_orphans_crashed(server: Server) -> None:
 
     gone: State[None] = Crashed(message="nothing was heard of it again: `make ui` or the machine ended under it")
     try:
-        with prefect_client(timeout=5.0, url=server.api_url) as client:
+        with prefect_client(timeout=5.0) as client:
             if runs := unfinished(client, **OF_DEPLOYMENTS):
                 end_runs(client, gone, parent_flow_run_id={"any_": [run.id for run in runs]})
             end_runs(client, gone, **OF_DEPLOYMENTS)
     except HTTPError as error:
         raise RuntimeError(f"{server.name} does not answer: {error}; see {server.log}") from error
-
-
-def stop_all(servers: list[Server]) -> None:
-    """The deployments first, then the servers they report to."""
-    for server in reversed(servers):
-        dvc.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
 
 
 if __name__ == "__main__":

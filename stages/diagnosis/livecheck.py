@@ -48,17 +48,13 @@ def main(arguments: list[str]) -> int:
     if arguments not in (["gpu"], ["live"]):
         print("usage: python -m stages.diagnosis.livecheck gpu|live", file=sys.stderr)
         return 2
-    for finding in driver_findings(driver_facts(), os.environ) if arguments == ["gpu"] else compute():
+    for finding in driver_findings(driver_facts(), os.environ) if arguments == ["gpu"] else torch_findings():
         print(json.dumps(asdict(finding)), flush=True)
     return 0
 
 
 def doing(what: str) -> None:
     print(json.dumps({"doing": what}), flush=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The driver, without torch
 
 
 def driver_facts() -> dict[str, Any]:
@@ -94,14 +90,17 @@ def nvml_cards() -> list[dict[str, Any]]:
 
     pynvml.nvmlInit()
     cards = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
         memory, mig = ask(pynvml.nvmlDeviceGetMemoryInfo, handle), ask(pynvml.nvmlDeviceGetMigMode, handle)
-        holders = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
-        card = dict(name=pynvml.nvmlDeviceGetName(handle), uuid=pynvml.nvmlDeviceGetUUID(handle))
-        card |= dict(total_mib=memory and memory.total // 2**20, free_mib=memory and memory.free // 2**20)
-        card |= dict(mig=bool(mig and mig[0]), holders=[f"process {h.pid} ({process_name(h.pid)})" for h in holders])
-        cards.append(card)
+        pids = [user.pid for user in ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []]
+        cards.append({
+            "name": pynvml.nvmlDeviceGetName(handle),
+            "uuid": pynvml.nvmlDeviceGetUUID(handle),
+            "total_mib": memory and memory.total // 2**20,
+            "free_mib": memory and memory.free // 2**20,
+            "mig": bool(mig and mig[0]),
+            "holders": [f"process {pid} ({process_name(pid)})" for pid in pids],
+        })  # fmt: skip
     pynvml.nvmlShutdown()
     return cards
 
@@ -194,11 +193,7 @@ def card_finding(number: int, card: Mapping[str, Any], shown: bool) -> Finding:
     return Finding("gpu", "ok", what)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# torch: right numbers, and rates
-
-
-def compute() -> Iterator[Finding]:
+def torch_findings() -> Iterator[Finding]:
     doing("importing torch")
     start = time.perf_counter()
     import torch
@@ -288,36 +283,33 @@ def judge(name: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
         cudnn = f" (cuDNN {facts['cudnn']})" if "cudnn" in facts else ""
         yield Finding("live", "ok", f"{name}: right numbers; a GRU run twice gives the same bits{cudnn}")
     if "capability" in facts:
-        (rates, low), fix = gpu_rates(facts), "nvidia-smi -q -d PERFORMANCE,POWER,PIDS"
+        rates, fix = gpu_rates(facts), "nvidia-smi -q -d PERFORMANCE,POWER,PIDS"
     else:
-        (rates, low), fix = cpu_rates(facts), "unset OMP_NUM_THREADS MKL_NUM_THREADS; top"
+        rates, fix = cpu_rates(facts), "unset OMP_NUM_THREADS MKL_NUM_THREADS; top"
+    low = [expected for _, expected, is_low in rates if is_low]
+    what = f"{name}: {', '.join(rate for rate, _, _ in rates)}{'; too low: ' if low else ''}{', '.join(low)}"
     why = "something is in the way: another process, a power or thread limit, a narrow slot, a virtual machine"
-    what = f"{name}: {rates}{'; too low: ' if low else ''}{', '.join(low)}"
     yield Finding("live", "warning" if low else "ok", what, why, fix)
 
 
-def cpu_rates(facts: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """(all rates, what misses its expectation), as text."""
-    gain, several = facts["all_threads"] / facts["one_thread"], facts["threads"] > 1
-    rates = f"{facts['one_thread']:.0f} GFLOP/s on one thread"
-    rates += f", {gain:.1f} times that on {facts['threads']}" if several else ""
-    low = ["one thread (2 expected)"] if facts["one_thread"] < 2 else []
-    return rates, low + (["threads (1.1 times expected)"] if several and gain < 1.1 else [])
+def cpu_rates(facts: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """(the rate, what is expected, whether it is too low) of everything measured."""
+    one, gain = facts["one_thread"], facts["all_threads"] / facts["one_thread"]
+    rates = [(f"{one:.0f} GFLOP/s on one thread", "one thread (2 expected)", one < 2)]
+    if facts["threads"] > 1:
+        rates.append((f"{gain:.1f} times that on {facts['threads']}", "threads (1.1 times expected)", gain < 1.1))
+    return rates
 
 
-def gpu_rates(facts: Mapping[str, Any]) -> tuple[str, list[str]]:
-    modern = facts["capability"] >= (8, 0)  # has TF32 and bf16 units; older cards emulate them
-    expected = [
-        ("pinned", "GB/s", 3.0),
-        ("pageable", "GB/s", 1.0),
-        ("fp32", "TFLOP/s", 0.5),
-        ("tf32", "TFLOP/s", 0.8 * facts["fp32"] if modern else 0.0),
-        ("bf16", "TFLOP/s", facts["fp32"] if modern else 0.0),
-    ]
-    rates = ", ".join(f"{key} {facts[key]:.1f} {unit}" for key, unit, _ in expected)
-    low = [f"{key} ({least:.1f} expected)" for key, _, least in expected if facts[key] < least]
-    low += ["launch (at most 20 us expected)"] if facts["launch_us"] > 20 else []
-    return f"{rates}, launch {facts['launch_us']:.1f} us", low
+def gpu_rates(facts: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    fp32 = facts["fp32"] if facts["capability"] >= (8, 0) else 0.0  # older cards only emulate TF32 and bf16
+    expected = {"pinned": 3.0, "pageable": 1.0, "fp32": 0.5, "tf32": 0.8 * fp32, "bf16": fp32}
+    rates = []
+    for key, least in expected.items():
+        unit = "GB/s" if key in ("pinned", "pageable") else "TFLOP/s"
+        rates.append((f"{key} {facts[key]:.1f} {unit}", f"{key} ({least:.1f} expected)", facts[key] < least))
+    us = facts["launch_us"]
+    return [*rates, (f"launch {us:.1f} us", "launch (at most 20 us expected)", us > 20)]
 
 
 def runs_on(capability: tuple[int, int], arch_list: list[str]) -> bool:
