@@ -2,14 +2,16 @@
 repositories.
 """
 
+import fcntl
 import importlib.util
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,19 @@ if TYPE_CHECKING:
     from stages.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# What the caller's shell may hold and no test may see: servers, another repository (a git hook sets GIT_DIR), a colour
+# or a width of the terminal, warnings that are errors in every process.
+FOREIGN = ("PREFECT", "MLFLOW", "DVC", "TANDEM", "GIT_", "FORCE_COLOR", "COLUMNS", "PYTHONWARNINGS", "PYTHONDONTWRITE")
+for variable in [name for name in os.environ if name.startswith(FOREIGN)]:
+    del os.environ[variable]
+os.environ |= {
+    "GIT_CONFIG_GLOBAL": os.devnull,  # no hooks, no signatures
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "no_proxy": "127.0.0.1,localhost",
+    "OMP_NUM_THREADS": "1",  # products this small take longer on two, many times longer where a core is taken
+}
 
 TINY = """
 workloads: [tiny]
@@ -177,21 +192,19 @@ def git(folder: Path, *words: str) -> None:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """The caller's environment without what would tie a test to the machine: no Prefect, no MLflow server, no DVC of
-    the caller. A PYTHONPATH comes before the caller's, on which packages may lie.
+    """For a process of a project: its Python is this one, and who commits is said.
+
+    A PYTHONPATH comes before the caller's, on which packages may lie.
     """
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))
-    }
-    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    if "PYTHONPATH" in extra and "PYTHONPATH" in kept:
-        extra["PYTHONPATH"] += os.pathsep + kept["PYTHONPATH"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if "PYTHONPATH" in extra and "PYTHONPATH" in os.environ:
+        extra["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
     git = {
         f"GIT_{who}_{what}": f"test{'@localhost' if what == 'EMAIL' else ''}"
         for who in ("AUTHOR", "COMMITTER")
         for what in ("NAME", "EMAIL")
     }
-    return {**kept, **git, **extra}
+    return {**os.environ, "PATH": path, **git, **extra}
 
 
 def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -204,7 +217,7 @@ def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subpro
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=1800,
     )
     assert not check or done.returncode == 0, done.stdout
     return done
@@ -224,23 +237,46 @@ def project(tmp_path: Path) -> Path:
     return make_project(tmp_path / "project")
 
 
+def shared(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The folder `name` that `make` makes, once for all workers of pytest-xdist (its page "How-to", session fixtures).
+
+    Tests that share it only read it, or work on a copy.
+    """
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder, made = base / name, base / f"{name}.made"
+    with (base / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # another worker failed in the middle
+            make(folder)
+            made.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def empty_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow store with nothing in it: to make one takes seconds, to copy it none."""
     needs("mlflow")
-    store = tmp_path_factory.mktemp("history") / "mlflow.db"
-    code = "from stages.records.uploader import open_client; open_client()"
-    run(ROOT, sys.executable, "-c", code, MLFLOW_TRACKING_URI=f"sqlite:///{store}")
-    return store
+
+    def make(folder: Path) -> None:
+        code = "from stages.records.uploader import open_client; open_client()"
+        run(ROOT, sys.executable, "-c", code, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
+
+    return shared(tmp_path_factory, "history", make) / "mlflow.db"
 
 
 @pytest.fixture(scope="session")
 def prepared(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project that is ready to train, with an empty history. Tests that share it only read it, or work on a copy."""
-    folder = make_project(tmp_path_factory.mktemp("prepared") / "project")
-    dvc(folder, "repro", "preload@tiny-cpu")
-    shutil.copy(empty_history, folder / "mlruns")
-    return folder
+    """A project that is ready to train, with an empty history."""
+
+    def make(folder: Path) -> None:
+        make_project(folder)
+        dvc(folder, "repro", "preload@tiny-cpu")
+        shutil.copy(empty_history, folder / "mlruns")
+
+    return shared(tmp_path_factory, "prepared", make)
 
 
 @pytest.fixture
@@ -251,14 +287,31 @@ def ready(prepared: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project after `dvc repro`. Tests that share it only read it."""
-    folder = copy_of(prepared, tmp_path_factory.mktemp("trained") / "project")
-    dvc(folder, "repro")
-    settle(folder)
-    return folder
+    """A project after `dvc repro`."""
+
+    def make(folder: Path) -> None:
+        copy_of(prepared, folder)
+        dvc(folder, "repro")
+        settle(folder)
+
+    return shared(tmp_path_factory, "trained", make)
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0, what: str = "the condition") -> Any:
+@pytest.fixture
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system of `request.param` MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}m", "tmpfs", disk]
+    if subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this user, or this container, may not mount a tmpfs")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 600.0, what: str = "the condition") -> Any:
     """The first true value of `condition`; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -268,12 +321,30 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60.0, what: str = "t
     raise AssertionError(f"{what} did not come about within {seconds} s")
 
 
+def held(folder: Path, epoch: int) -> dict[str, str]:
+    """Environment of a training that waits after `epoch` until `folder`/go is there.
+
+    What must happen while it trains then happens on a quick machine and on a busy one.
+    """
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"""
+import builtins, pathlib, sys, time
+
+def print_and_wait(*words, print=print, **options):
+    print(*words, **options)
+    while words and str(words[0]).startswith("epoch {epoch}/") and not pathlib.Path({str(folder / "go")!r}).exists():
+        time.sleep(0.02)
+
+if "train" in sys.orig_argv:
+    builtins.print = print_and_wait
+""")
+    return {"PYTHONPATH": str(folder)}
+
+
 def settle(project: Path) -> None:
     """Wait until MLflow has everything: an uploader finishes after the stage that started it."""
-    end = time.monotonic() + 60
-    while any(path.is_dir() for path in (project / ".tandem/journals").iterdir()):
-        assert time.monotonic() < end, "a journal was not sent within a minute"
-        time.sleep(0.1)
+    journals = project / ".tandem/journals"
+    wait_for(lambda: not any(path.is_dir() for path in journals.iterdir()), what="the end of every journal")
 
 
 def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:
@@ -332,3 +403,49 @@ def finish(trainer: "Trainer") -> tuple[dict[str, "Tensor"], list[float]]:
     while trainer.epochs_done < trainer.params.epochs:
         losses.append(trainer.epoch().train_loss)
     return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses
+
+
+# Memory that runs out, in a process of its own -----------------------------------------------------------------------
+
+MIB = 2**20
+FREED = "freed what the allocators keep"
+RECOMPUTED = "activations are computed again instead of kept"
+ONEDNN_LEFT = "the CPU computes without oneDNN, whose memory ran out"
+
+
+def under_a_limit() -> None:
+    """As `ulimit -d` before the process: with room for everything, until `leave`."""
+    resource.setrlimit(resource.RLIMIT_DATA, (2**40, resource.RLIM_INFINITY))
+
+
+def leave(mib: float) -> None:
+    """From here on this process can allocate so much more. None of it is left over from before."""
+    from stages.training.memory import free_cache
+
+    free_cache()
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + int(mib * MIB), resource.RLIM_INFINITY))
+
+
+def lift() -> None:
+    under_a_limit()
+
+
+def data_bytes() -> int:
+    """What counts against the limit."""
+    return int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) * 1024
+
+
+def leave_in_gpu(mib: float) -> None:
+    """As `leave`, of the card's memory."""
+    import torch
+
+    from stages.training.memory import free_cache
+
+    free_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + mib * MIB) / total)
+
+
+def ladder(actions: list[str]) -> list[str]:
+    """The actions without that about oneDNN: whether memory runs out in it depends on the processor."""
+    return [action for action in actions if action != ONEDNN_LEFT]

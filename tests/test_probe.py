@@ -4,6 +4,7 @@ No test reads the wall clock, on which a busy neighbour counts: time is this thr
 (`delay`), or planted alone (`virtual`), which makes every number exact. Tests on a GPU read the real clock.
 """
 
+import os
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -188,6 +189,7 @@ def test_nothing_is_copied_to_a_cpu_and_what_only_a_gpu_has_is_absent():
 
 
 def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(probing, "has_cores", lambda threads: True)  # or a busy machine would try no threads
     monkeypatch.setattr(probing, "HOPELESS", float("inf"))
     monkeypatch.setattr(probing, "LONGEST_SECONDS", float("inf"))
@@ -225,6 +227,7 @@ def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.Mon
                 raise torch.OutOfMemoryError("too large")
             return super().forward(values, mask)
 
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(probing, "has_cores", lambda threads: False)
     result = found(planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Single(4)))
     assert not result.gains and result.sentence().endswith("nothing that was tried would make it 1.1 times as fast")

@@ -166,7 +166,9 @@ def test_the_cpu_share_is_one_core_kept_busy():
             pass
     with measure(torch.device("cpu")) as idle:
         time.sleep(0.3)
-    assert idle.cpu_share < 0.2 < busy.cpu_share < 1.5  # less than 1 where the machine is shared
+    # In seconds of CPU: how many of its own seconds a process gets them in depends on who else is there.
+    assert 0.3 <= busy.cpu_share * busy.seconds < 0.5 and idle.seconds >= 0.3
+    assert idle.cpu_share * idle.seconds < 0.1
 
 
 def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
@@ -259,21 +261,15 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path):
     assert not (tmp_path / "attacked").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=True)
-    try:
-        checkpoint = Checkpoint(disk / "cpu-1.pt", {})
-        checkpoint.save({"weight": torch.ones(1000)})
-        with pytest.raises(OSError, match=r"No space left.*needs 3\.8 MiB; the one before it is untouched"):
-            checkpoint.save({"weight": torch.ones(1000_000)})
-        state, _ = checkpoint.load(torch.device("cpu"))
-        assert torch.equal(state["weight"], torch.ones(1000))
-        assert [path.name for path in disk.iterdir()] == ["cpu-1.pt"]
-    finally:
-        subprocess.run(["umount", disk], check=True)
+@pytest.mark.parametrize("small_disk", [1], indirect=True)
+def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path):
+    checkpoint = Checkpoint(small_disk / "cpu-1.pt", {})
+    checkpoint.save({"weight": torch.ones(1000)})
+    with pytest.raises(OSError, match=r"No space left.*needs 3\.8 MiB; the one before it is untouched"):
+        checkpoint.save({"weight": torch.ones(1000_000)})
+    state, _ = checkpoint.load(torch.device("cpu"))
+    assert torch.equal(state["weight"], torch.ones(1000))
+    assert [path.name for path in small_disk.iterdir()] == ["cpu-1.pt"]
 
 
 def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path):
