@@ -1,12 +1,18 @@
-"""What a device can do at most, measured: the rates of a large matrix product and of large copies."""
+"""What a device can do at most, measured: the rates of a large matrix product and of large copies.
 
+And whether the cores of a CPU are free.
+"""
+
+import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from stages.machine.regions import synchronize
+from stages.machine.turns import in_turns
 
 # Large enough that a GPU's launch times do not show; a CPU would take seconds for as much.
 MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
@@ -14,6 +20,7 @@ PRODUCTS_IN_A_ROW = {"cpu": 1, "cuda": 5}
 COPIED_BYTES = {"cpu": 2**26, "cuda": 2**28}  # within a device's memory: more than its caches hold
 SENT_BYTES = 2**26  # from the host to the device
 RATE_SECONDS = 0.05  # of runs, after a warm-up
+THREADS_GAIN = 1.2  # of a matrix product with more threads; with less, the threads have no cores
 
 
 def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
@@ -56,3 +63,17 @@ def host_to_device_rate(device: torch.device, pinned: bool) -> float:
     host = torch.ones(SENT_BYTES, dtype=torch.uint8, pin_memory=pinned)
     target = torch.zeros(SENT_BYTES, dtype=torch.uint8, device=device)
     return SENT_BYTES / best_seconds(lambda: target.copy_(host, non_blocking=True), device)
+
+
+def has_cores(threads: int) -> bool:
+    """Whether so many threads beat one right now. Where another process has the core, each part of a step waits."""
+    square = torch.ones(512, 512)
+
+    def product(threads: int) -> float:
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        square @ square
+        return time.perf_counter() - start
+
+    seconds = in_turns({number: partial(product, number) for number in (1, threads)}, rounds=5)
+    return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])
