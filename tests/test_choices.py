@@ -24,7 +24,7 @@ from stages.training import auto, choices
 from stages.training.batches import Split
 from stages.training.choices import Choice
 from stages.training.trainer import Trainer
-from tests.conftest import SETTINGS, TINY, copy_of, finish, new_trainer, run
+from tests.conftest import SETTINGS, TINY, copy_of, dvc, finish, git, new_trainer, run
 
 AUTO = replace(SETTINGS, threads="auto", augment=Augment(group=1, mix=0.0, shift=0.0, warp=0.0))
 REAL_GET, REAL_SET = torch.get_num_threads, torch.set_num_threads
@@ -303,3 +303,16 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
         "import torch; from flows.stage import main; main(['evaluate', 'tiny', 'cpu']); print(torch.get_num_threads())"
     )
     assert run(whole, sys.executable, "-c", code).stdout.splitlines()[-1] == "2"
+
+
+def test_a_choice_is_no_dependency(prepared: Path, tmp_path: Path):
+    project, user = copy_of(prepared, tmp_path / "project", ASKED), str(tmp_path / "user")
+    assert "Running stage 'train@tiny-cpu'" in dvc(project, "repro", "train@tiny-cpu", XDG_CACHE_HOME=user).stdout
+    weights = of(project, "last.safetensors")
+    assert "Running stage 'train" not in dvc(project, "repro", "train@tiny-cpu", XDG_CACHE_HOME=f"{user} 2").stdout
+    git(tmp_path, "clone", "-q", "project", "second")
+    second = tmp_path / "second"
+    dvc(second, "cache", "dir", "--local", str(project / ".dvc/cache"))
+    output = dvc(second, "repro", "train@tiny-cpu", XDG_CACHE_HOME=f"{user} 2").stdout
+    assert "Stage 'train@tiny-cpu' is cached - skipping run" in output
+    assert of(second, "last.safetensors") == weights and not Path(f"{user} 2/tandem").exists()
