@@ -65,7 +65,7 @@ def row(workload: str, name: str, accuracies: list[float], seconds: list[float])
 def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[float, float]:
     """Test score and training seconds of one seed. Leaves the split in `folder`, without velocity."""
     params = load_workload(workload)
-    settings = replace(params.train, seed=seed, precision=precision)
+    settings = replace(params.train, seed=seed, precision=precision, threads=1)
     if isinstance(params.preprocess, Series):
         summary = read_json(prepared_dir(workload) / "summary.json")
         arrays = {name: read_arrays(prepared_dir(workload), name, summary) for name in ("train", "val", "test")}

@@ -80,7 +80,7 @@ from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment, Train
 from stages.tasks import open_task
-from stages.training import precision
+from stages.training import auto
 from stages.training.batches import TENSORS, shuffled
 from stages.training.device import keep_freed_memory, open_device, use_tf32
 from stages.training.graphs import NUM_WARMUPS
@@ -128,7 +128,7 @@ def random_case(
     """`model` are changes to the model of params.yaml."""
     block = load_workload(workload)
     settings = replace(
-        block.train, batch_size=batch_size, model=replace(block.train.model, **model), augment=NO_AUGMENT
+        block.train, batch_size=batch_size, model=replace(block.train.model, **model), augment=NO_AUGMENT, threads=1
     )
     shape = Shape(num_features, num_outputs, num_steps, per_step=block.task == "detect")
     return Case(workload, settings, Data(STEPS_PER_EPOCH * batch_size, block.task, shape))
@@ -136,7 +136,9 @@ def random_case(
 
 ONE_WAY: dict[str, Any] = {"num_layers": 1, "bidirectional": False}
 SIZES: dict[str, Callable[[], list[Case]]] = {
-    "params": lambda: [Case(name, replace(load_workload(name).train, augment=NO_AUGMENT), None) for name in WORKLOADS],
+    "params": lambda: [
+        Case(name, replace(load_workload(name).train, augment=NO_AUGMENT, threads=1), None) for name in WORKLOADS
+    ],
     "guides": lambda: [
         random_case("sign", 16, 20, 64, 15, hidden_size=128, **ONE_WAY),
         random_case("sign", 32, 20, 64, 15, hidden_size=128, **ONE_WAY),
@@ -334,12 +336,7 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
 
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """What `precision: auto` takes when it has never measured before."""
-    with tempfile.TemporaryDirectory() as folder:
-        known, precision.FILE = precision.FILE, Path(folder) / "precision.json"
-        try:
-            return precision.choose(trainer, identify(device))
-        finally:
-            precision.FILE = known
+    return auto.said(auto.measure_precision(trainer, identify(device)), "chosen by measuring")
 
 
 def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:

@@ -15,7 +15,8 @@ from stages.params.parsing import flatten
 
 # What a row takes from timings.json and measured.json.
 MEASURED = (
-    "device", "device_name", "torch", "precision", "parameters_sha256", "data_sha256", "measured_at", "measured_on",
+    "device", "device_name", "threads", "torch", "precision", "parameters_sha256", "data_sha256",
+    "measured_at", "measured_on",
     "epoch_seconds", "epoch_seconds_quartile_low", "epoch_seconds_quartile_high", "samples_per_second",
     "num_epochs_measured", "train_seconds", "peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib",
     "missing_reasons", "finished_on", "out_of_memory", "summary_lines",

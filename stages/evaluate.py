@@ -69,7 +69,8 @@ def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | N
 
 def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
     """The result on the test split; of a simulation the score by noise (px); and what was measured meanwhile."""
-    device, task = job.open_device(), job.task
+    # As many threads as trained: measured.json, which dvc.yaml names, decides it, and no choice made meanwhile.
+    device, task = job.open_device(read_json(job.folder / "measured.json")["threads"]), job.task
     split = job.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
     if job.is_on_fallback:

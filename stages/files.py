@@ -52,6 +52,11 @@ def preset_file(workload: str) -> Path:
     return ROOT / "results" / "presets" / f"{workload}.json"
 
 
+def user_cache_dir() -> Path:
+    """What belongs to this machine and its user, not to one clone of the project (the XDG base directories)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
+
+
 def results_dir() -> Path:
     return ROOT / "results"
 

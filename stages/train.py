@@ -43,7 +43,7 @@ from stages.records.history import (
     timing_row,
 )
 from stages.records.terminal import Interruption, Progress
-from stages.training import precision
+from stages.training import auto
 from stages.training.device import describe
 from stages.training.memory import OutOfMemory, translate_oom
 from stages.training.trainer import Epoch, Trainer, snapshot
@@ -88,8 +88,10 @@ def train(
     trainer, record = open_trainer(job, saved), Record(**saved["record"])
     with translate_oom(trainer.oom):
         if not trainer.epochs_done:
-            choose_precision(job, trainer)
+            realized = auto.realize(trainer, job.identity)
+            print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
             find_bound(trainer, record)
+            record.summary_lines |= realized
         open_run(job, trainer, record, journal)
         saver, first_epoch = Saver(job, trainer, record, checkpoint), trainer.epochs_done + 1
         with sampled(trainer.device) as readings:
@@ -120,13 +122,6 @@ def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
         if job.may_finish_on_cpu:  # where the first epoch fails, the CPU goes on in the same MLflow run
             checkpoint.save(saved)
     return job, saved
-
-
-def choose_precision(job: Job, trainer: Trainer) -> None:
-    if job.settings.precision == "auto":
-        chosen, message = precision.choose(trainer, {**job.identity, "kind": trainer.device.type})
-        trainer.set_precision(chosen)
-        print(message, flush=True)
 
 
 def find_bound(trainer: Trainer, record: Record) -> None:
@@ -190,8 +185,9 @@ class Saver:
 
     def save(self) -> None:
         start = time.monotonic()
-        state = {"kind": self.job.kind, "trainer": self.trainer.state(), "oom": self.trainer.oom.state()}
-        self.checkpoint.save({**state, "record": vars(self.record)})
+        trainer = self.trainer
+        state = {"kind": self.job.kind, "trainer": trainer.state(), "oom": trainer.oom.state()}
+        self.checkpoint.save({**state, "threads": trainer.params.num_threads, "record": vars(self.record)})
         self.saved_at = time.monotonic()
         self.save_seconds = self.saved_at - start
 
@@ -283,7 +279,7 @@ def describe_measurement(
         )
         missing_reasons |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
     return {
-        **circumstances(missing_reasons, job.identity),
+        **circumstances(missing_reasons, job.identity, trainer.params.num_threads),
         **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
         "out_of_memory": trainer.oom.actions,
         "finished_on": job.kind,
@@ -291,6 +287,7 @@ def describe_measurement(
         "precision": trainer.step.precision,
         "step": trainer.step.execution_mode,
         **({"why_not_graph": why} if (why := trainer.step.fallback_reason) else {}),
+        "asked": {name: getattr(job.params.train, name) for name in ("threads", "precision", "step")},
         "probe": record.probe,
         "not_probed": record.not_probed,
         "summary_lines": record.summary_lines,
@@ -324,8 +321,9 @@ def open_run(job: Job, trainer: Trainer, record: Record, journal: tracking.Journ
         # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
         params={
             **flatten(job.params),
-            **{name: about[name] for name in ("device", "device.name", "cpu.threads", "torch")},
+            **{name: about[name] for name in ("device", "device.name", "torch")},
             "preset": preset,
+            "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
             "data.sha256": data_sha256(job),

@@ -22,11 +22,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.diagnosis.alternatives import has_cores
 from stages.diagnosis.counts import Traffic
 from stages.machine import rates, sampler
 from stages.machine.nvml import Gpu
-from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
+from stages.machine.rates import best_seconds, has_cores, host_to_device_rate, matrix_rate, memory_rate
 from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled, seconds_of, seconds_per_item
 from stages.machine.sampler import Readings, Window, sampling
 from stages.machine.turns import in_turns

@@ -70,6 +70,9 @@ def test_scientific_notation_is_a_number():
         ("train: 0.6, val: 0.2", "train: 0.8, val: 0", ["(0.8, 0, 0.2)", "more than 0"]),
         ("accumulation: 1", "accumulation: 17", ["accumulation is 17", "batch_size is 16"]),
         ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: auto, bf16, fp16, fp32, tf32"]),
+        ("threads: 1", "threads: two", ["tiny.train.threads is 'two'", "at least 1, or auto"]),
+        ("threads: 1", "threads: 0", ["tiny.train.threads is 0", "at least 1, or auto"]),
+        ("threads: 1", "threads: 1.5", ["tiny.train.threads is 1.5", "whole number"]),
         ("preset: none", "preset: gpu", ["preset is 'gpu'", "accepted: auto, none"]),
         (
             "preset: none\npresets: {}",
@@ -121,7 +124,8 @@ def test_a_mistake_gets_one_sentence(old: str, new: str, words: list[str]):
 
 
 def test_as_many_threads_as_anyone_wants():
-    assert parsed(TINY.replace("threads: 1", "threads: 4096")).blocks["tiny"].train.threads == 4096
+    assert parsed(TINY.replace("threads: 1", "threads: 4096")).blocks["tiny"].train.num_threads == 4096
+    assert parsed(TINY.replace("threads: 1", "threads: auto")).blocks["tiny"].train.threads == "auto"
 
 
 def keys_of(block: dict[str, Any]) -> Iterator[tuple[str, ...]]:

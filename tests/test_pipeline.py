@@ -318,6 +318,7 @@ def test_speed_ups_are_intervals_and_differences_are_said():
         "parameters_sha256": "p",
         "torch": "2",
         "precision": "fp32",
+        "threads": 2,
         "score_name": "accuracy",
         "score": 0.9,
     }
@@ -326,6 +327,7 @@ def test_speed_ups_are_intervals_and_differences_are_said():
     assert re.search(
         r"an epoch on the GPU is 2\.00 times as fast \(95% interval 1\.\d+ to 2\.\d+\)", verdict([cpu, gpu])
     )
+    assert "accuracy 0.9000 on the CPU (2 threads), 0.9000 on the GPU" in verdict([cpu, gpu])
     assert "no difference in speed can be told" in verdict([cpu, {**gpu, "epochs": [1.0, 2.0, 3.0]}])
     assert "no speed-up is stated, because the runs differ in data" in verdict([cpu, {**gpu, "data_sha256": "e"}])
     assert "nothing to compare it with" in verdict([cpu])

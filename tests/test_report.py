@@ -89,6 +89,7 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97) -
         "workload": workload,
         "device": device,
         "device_name": f"{NASTY} processor",
+        "threads": 2,
         "torch": "2.11.0",
         "task": "classify",
         "model": "gru",

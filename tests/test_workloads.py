@@ -118,7 +118,7 @@ def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "data/raw/rally/README.md").write_text("simulated\n")
     run(folder, "git", "add", "-A")
     run(folder, "git", "commit", "-qm", "three kinds")
-    dvc(folder, "repro")
+    dvc(folder, "repro", XDG_CACHE_HOME=str(folder.parent))
     settle(folder)
     return folder
 
@@ -161,9 +161,11 @@ def test_a_simulation_is_scored_against_its_noise(kinds: Path):
 
 def test_a_training_says_what_bounds_it_what_it_needs_and_where_it_ran(kinds: Path):
     measured = of(kinds, "rally", "measured.json")
-    chosen = json.loads((kinds / ".tandem/precision.json").read_text())
-    assert [entry["precision"] for entry in chosen.values()] == [measured["precision"]]
+    kept = kinds.parent / "tandem/choices.json"  # a busy machine keeps nothing
+    chosen = json.loads(kept.read_text()) if kept.exists() else {}
+    assert [entry["value"] for entry in chosen.values()] in ([], [measured["precision"]])
     message = measured["summary_lines"]
+    assert message["precision"].startswith(f"precision {measured['precision']}, chosen by measuring (bf16: ")
     assert "-bound: " in message["bound"] and "weights" in message["memory"]
     assert message["device"].startswith("parameters, batches and outputs were on cpu in each of 2 epochs")
     report = (kinds / "results/report.html").read_text()

@@ -27,7 +27,8 @@ def compare_devices(cpu: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
     if reason := why_not_comparable(cpu, gpu):
         return f"no speed-up is stated, because {reason}."
     low, ratio, high = speed_up(cpu["epochs"], gpu["epochs"])
-    score = f"{cpu['score_name']} {cpu['score']:.4f} on the CPU, {gpu['score']:.4f} on the GPU"
+    threads = "1 thread" if cpu["threads"] == 1 else f"{cpu['threads']} threads"
+    score = f"{cpu['score_name']} {cpu['score']:.4f} on the CPU ({threads}), {gpu['score']:.4f} on the GPU"
     if low <= 1 <= high:
         return f"no difference in speed can be told ({ratio:.2f} times, 95% interval {low:.2f} to {high:.2f}); {score}."
     faster = "GPU" if ratio > 1 else "CPU"

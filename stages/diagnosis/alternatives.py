@@ -6,24 +6,19 @@ one (`variant`).
 
 import copy
 import os
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
 from stages.diagnosis.counts import bytes_of
-from stages.machine.turns import in_turns
 from stages.training.batches import Split
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy
 from stages.training.step import Step, why_no_graph
 from stages.training.trainer import Trainer
 
-THREADS_GAIN = 1.2  # of a matrix product with more threads; with less, the threads have no cores
 ROOM = 0.5  # of the free memory, that streamed data may take on the device
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}
 
@@ -49,22 +44,8 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
         needed = bytes_of(trainer.train_split) + bytes_of(trainer.val_split)
         found += [{"residency": "device"}] if needed < ROOM * torch.cuda.mem_get_info(device)[0] else []
     if device.type == "cpu" and (os.cpu_count() or 1) > 1:
-        found.append({"threads": 1 if params.threads > 1 else 2})
+        found.append({"threads": 1 if params.num_threads > 1 else 2})
     return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
-
-
-def has_cores(threads: int) -> bool:
-    """Whether so many threads beat one right now. Where another process has the core, each part of a step waits."""
-    square = torch.ones(512, 512)
-
-    def product(threads: int) -> float:
-        torch.set_num_threads(threads)
-        start = time.perf_counter()
-        square @ square
-        return time.perf_counter() - start
-
-    seconds = in_turns({number: partial(product, number) for number in (1, threads)}, rounds=5)
-    return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])
 
 
 def variant(trainer: Trainer, changes: Changes) -> Trainer:

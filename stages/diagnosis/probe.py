@@ -30,11 +30,11 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from stages.diagnosis.alternatives import Changes, alternatives, has_cores, variant
+from stages.diagnosis.alternatives import Changes, alternatives, variant
 from stages.diagnosis.counts import count_bytes, count_flop, device_memory_mib, memory_needs
 from stages.diagnosis.findings import NO_GPU, OF_GPU, Probe
 from stages.machine.nvml import Gpu
-from stages.machine.rates import host_to_device_rate, matrix_rate, memory_rate
+from stages.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
 from stages.machine.regions import seconds_of, seconds_per_item, synchronize
 from stages.machine.turns import in_turns
 from stages.training.batches import Batch
@@ -153,7 +153,7 @@ class Part:
 def use(trainer: Trainer) -> None:
     """Applies the settings that hold for the whole process."""
     if torch.get_num_threads() != trainer.params.threads:
-        torch.set_num_threads(trainer.params.threads)
+        torch.set_num_threads(trainer.params.num_threads)
     use_tf32(trainer.step.precision == "tf32")
 
 

@@ -42,7 +42,7 @@ def cells(row: Mapping[str, Any]) -> list[Cell]:
     why = row["missing_reasons"].get("peak_allocated_mib", "no reason is recorded")
     return [
         Cell(row["workload"], (f"{row['task']}, {row['model']}",), "strong"),
-        Cell(row["device"], (row["device_name"],), row["device"]),
+        Cell(row["device"], (computer(row),), row["device"]),
         Cell(number(row["score"]), (words(row["score_name"]),), "strong"),
         Cell(first, tuple(others)),
         Cell("none") if epoch is None else Cell(seconds(epoch), quartiles, "strong"),
@@ -51,6 +51,12 @@ def cells(row: Mapping[str, Any]) -> list[Cell]:
         Cell(why, style="soft") if vram is None else Cell(f"{vram:,.0f}"),
         Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
     ]
+
+
+def computer(row: Mapping[str, Any]) -> str:
+    """What computed, and with how many threads where the time depends on them."""
+    threads = "1 thread" if row["threads"] == 1 else f"{row['threads']} threads"
+    return f"{row['device_name']}, {threads}" if row["device"] == "cpu" else str(row["device_name"])
 
 
 def markdown(rows: Sequence[Mapping[str, Any]], verdicts: Sequence[str]) -> str:

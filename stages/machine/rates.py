@@ -1,12 +1,18 @@
-"""What a device can do at most, measured: the rates of a large matrix product and of large copies."""
+"""What a device can do at most, measured: the rates of a large matrix product and of large copies.
 
+And whether the cores of a CPU are free.
+"""
+
+import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from stages.machine.regions import free_bytes, synchronize
+from stages.machine.turns import in_turns
 
 # Large enough that a GPU's launch times do not show; a CPU would take seconds for as much.
 MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
@@ -16,6 +22,7 @@ SENT_BYTES = 2**26  # from the host to the device
 SHARE_OF_FREE_MEMORY = 0.5  # for buffers; a card that has little to spare gets smaller ones
 SMALLEST = 256  # rows of a matrix, or bytes: less is not tried
 RATE_SECONDS = 0.05  # of runs, after a warm-up
+THREADS_GAIN = 1.2  # of a matrix product with more threads; with less, the threads have no cores
 
 
 def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
@@ -92,3 +99,17 @@ def measured_with_room(
             if size <= SMALLEST:
                 raise
         size //= 2
+
+
+def has_cores(threads: int) -> bool:
+    """Whether so many threads beat one right now. Where another process has the core, each part of a step waits."""
+    square = torch.ones(512, 512)
+
+    def product(threads: int) -> float:
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        square @ square
+        return time.perf_counter() - start
+
+    seconds = in_turns({number: partial(product, number) for number in (1, threads)}, rounds=5)
+    return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])

@@ -37,7 +37,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def parse(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind`: plain type, Literal, tuple, dataclass, or union of dataclasses with unlike first fields.
+    """`value` as `kind`: plain type, Literal, tuple, dataclass, union of dataclasses with unlike first fields, or of a
+    whole number and words.
 
     Raises ValueError that begins with `where`, the value's dotted name.
     """
@@ -45,8 +46,11 @@ def parse(kind: Any, value: Any, where: str) -> Any:
     if typing.get_origin(kind) is Annotated:
         kind, *notes = typing.get_args(kind)
         limits = next((note for note in notes if isinstance(note, Limits)), limits)
-    if isinstance(kind, types.UnionType):
-        return parse_union(typing.get_args(kind), value, where)
+    if typing.get_origin(kind) in (types.UnionType, typing.Union):
+        members = typing.get_args(kind)
+        if is_dataclass(members[0]):
+            return parse_union(members, value, where)
+        return parse_number_or_word(members, limits, value, where)
     if is_dataclass(kind):
         return parse_dataclass(kind, value, where)
     if typing.get_origin(kind) is Literal:
@@ -88,6 +92,16 @@ def parse_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
     if (name := value[key]) not in list(options):  # a list, because YAML may give what cannot be hashed
         raise ValueError(f"{where}.{key} is {name!r}{nearest(name, options)}")
     return parse(options[name], value, where)
+
+
+def parse_number_or_word(members: tuple[Any, ...], limits: Limits, value: Any, where: str) -> Any:
+    """`members`: int, and a Literal of the words that are accepted too."""
+    words = typing.get_args(members[1])
+    if value in words:
+        return value
+    if not isinstance(value, int) or isinstance(value, bool) or value < limits.low:
+        raise ValueError(f"{where} is {value!r}; it must be a whole number of at least {limits.low}, or {words[0]}")
+    return value
 
 
 def parse_dataclass(kind: Any, value: Any, where: str) -> Any:

@@ -31,6 +31,7 @@ Share = Annotated[float, Limits(high=1)]
 Fraction = Annotated[float, Limits(high=0.999)]
 Seed = Annotated[int, Limits(high=2**63 - 1), Usual(0)]
 Strength = Annotated[float, Usual(0.0)]
+Threads = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,14 @@ class Train:
     schedule: Annotated[Literal["cosine", "one-cycle"], Usual("one-cycle")]
     clip_norm: Annotated[float, Usual(1.0)]
     label_smoothing: Annotated[Fraction, Usual(0.0)]
-    threads: Annotated[Positive, Usual(1)]
+    threads: Annotated[Threads, Limits(1), Usual("auto")]  # of the CPU; auto: as many as are fastest, by measuring
     deterministic: Annotated[bool, Usual(True)]
+
+    @property
+    def num_threads(self) -> int:
+        """Of a training that has begun: stages/training/auto.py has put a number in the place of `auto`."""
+        assert self.threads != "auto", "threads: auto has not been measured"
+        return self.threads
 
 
 @dataclass(frozen=True)

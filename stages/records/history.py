@@ -171,13 +171,14 @@ def memory_tags(actions: list[str]) -> dict[str, str]:
     return {"out_of_memory": "; ".join(actions)} if actions else {}
 
 
-def circumstances(missing_reasons: dict[str, str], identity: dict[str, Any]) -> dict[str, Any]:
-    """Where and when the times were measured, and why what is missing could not be measured."""
+def circumstances(missing_reasons: dict[str, str], identity: dict[str, Any], num_threads: int) -> dict[str, Any]:
+    """Where, when and with how many threads the times were measured, and why what is missing could not be."""
     return {
         "missing_reasons": missing_reasons,
         "torch": identity["torch"],
         "device": identity["kind"],
         "device_name": identity["name"],
+        "threads": num_threads,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "measured_on": platform.node(),
     }

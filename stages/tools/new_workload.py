@@ -54,6 +54,7 @@ COMMENTS = {
     "on_out_of_memory": "when nothing else helps; cpu: a training of device auto finishes there",
     "step": "graph: as one CUDA graph; compile: torch.compile",
     "probe": "spend a second or two before the first epoch on what bounds it, and what would help",
+    "threads": "the fastest number for this shape on this machine, by measuring once; or a whole number",
     "evaluate": "best, by validation loss, or last",
 }
 README = """\

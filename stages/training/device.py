@@ -8,21 +8,25 @@ from typing import Any
 
 import torch
 
+from stages.params.schema import Threads
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 32 * 2**20  # the most that glibc takes
 KEPT_BYTES_UNDER_A_LIMIT = 2**16
 
 
-def open_device(identity: dict[str, Any], threads: int, deterministic: bool, precision: str = "fp32") -> torch.device:
+def open_device(
+    identity: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32"
+) -> torch.device:
     """The torch device of `identity` (results/hardware/<device>.json), with threads and numerics set for this process.
 
     fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and
-    GPU compute the same thing. `precision` tf32 turns it on; the CPU has none and goes on in fp32. Raises ValueError
-    where torch cannot use the GPU that the driver showed.
+    GPU compute the same thing. `precision` tf32 turns it on; the CPU has none and goes on in fp32. `threads` auto is
+    one until auto.py has measured. Raises ValueError where torch cannot use the GPU that the driver showed.
     """
     # cuBLAS reads this when CUDA starts; without it cuDNN's RNNs are not deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1 if threads == "auto" else threads)
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # It fills every new tensor with NaN first, to find reads of uninitialized memory: 3 to 9% of a step here.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -32,8 +32,9 @@ from stages.machine.regions import free_bytes
 from stages.models import Shape
 from stages.params import parsing, schema
 from stages.params.loading import load_workload
-from stages.params.schema import Train, Workload
+from stages.params.schema import Threads, Train, Workload
 from stages.tasks import Task, open_task
+from stages.training import auto
 from stages.training.batches import Split, load_split
 from stages.training.device import open_device
 from stages.training.memory import OomPolicy, advice, translate_oom
@@ -101,9 +102,9 @@ class Job:
         """Only `auto` chooses: who asks for a GPU gets it or an error."""
         return self.device == "auto" and self.kind != "cpu" and self.params.train.on_out_of_memory == "cpu"
 
-    def open_device(self, precision: str = "fp32") -> torch.device:
+    def open_device(self, threads: Threads, precision: str = "fp32") -> torch.device:
         identity = {**self.identity, "kind": self.kind}
-        return open_device(identity, self.settings.threads, self.settings.deterministic, precision)
+        return open_device(identity, threads, self.settings.deterministic, precision)
 
     def open_split(self, name: str, device: torch.device) -> Split:
         """The packed split, still in its file. Raises ValueError where the file is not the one that preload wrote."""
@@ -140,14 +141,15 @@ def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: 
 def open_trainer(job: Job, saved: dict[str, Any]) -> Trainer:
     """The training of `job`: from its start, or where the checkpoint `saved` is; its data held as `job` says.
 
-    A checkpoint of another kind of device is where the CPU takes over. The CPU has other memory, so that it starts with
-    whole batches.
+    A training goes on with the number of threads that it began with. A checkpoint of another kind of device is where
+    the CPU takes over. The CPU has other memory, so that it starts with whole batches.
     """
-    device = job.open_device(job.settings.precision)
-    with translate_oom(OomPolicy(advice=advice(device, job.settings.precision))):
+    settings = replace(job.settings, threads=saved["threads"]) if saved["trainer"] else job.settings
+    device = job.open_device(settings.threads, settings.precision)
+    with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
         residency = job.residency(device)
         train, val = (job.open_split(name, device) for name in ("train", "val"))
-        trainer = make_trainer(train, val, job.settings, job.shape, job.task)
+        trainer = make_trainer(train, val, settings, job.shape, job.task)
         if saved["kind"] != job.kind:
             if saved["trainer"]:
                 trainer.restore(state_for_cpu(saved["trainer"]))
@@ -173,9 +175,11 @@ def state_for_cpu(state: dict[str, Any]) -> dict[str, Any]:
 
 def open_prepared(workload: str, device: str) -> Trainer:
     """A trial training of the workload on `device` (cpu or cuda), on what preprocess wrote, held on the device."""
-    settings = load_workload(workload).train
-    where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
-    return make_trial(*read_training(workload), settings, where)
+    settings, identity = load_workload(workload).train, identify(device)
+    where = open_device(identity, settings.threads, settings.deterministic, settings.precision)
+    trainer = make_trial(*read_training(workload), settings, where)
+    auto.realize(trainer, identity)
+    return trainer
 
 
 def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:

@@ -1,0 +1,37 @@
+"""What `auto` took on this machine: `python -m stages.tools.choices [--forget]`.
+
+In: the user's cache folder (stages/training/choices.py). Out: a line for each choice of threads and precision. After
+--forget, the next training of each shape measures anew.
+"""
+
+import sys
+from argparse import ArgumentParser
+
+from stages.training import choices
+
+
+def main(arguments: list[str]) -> int:
+    parser = ArgumentParser("python -m stages.tools.choices", description="List what `auto` took on this machine.")
+    parser.add_argument("--forget", action="store_true", help="forget it: the next trainings measure anew")
+    options = parser.parse_args(arguments)
+    try:
+        print(f"forgotten: {choices.forget()}, in {choices.file()}" if options.forget else "\n".join(lines()))
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def lines() -> list[str]:
+    known = sorted(choices.kept().values(), key=lambda choice: (choice.about, choice.setting))
+    return [
+        f"{len(known)} in {choices.file()}",
+        *(
+            f"{choice.about}: {choice.setting} {choice.value} ({choice.sentence()}), measured {choice.measured_at[:16]}"
+            for choice in known
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,196 @@
+"""`threads: auto` and `precision: auto`: what trains this model fastest on this device, found by a few steps with each.
+
+Two threads make a large Transformer 1.5 times as fast and a small LSTM slower; bf16 makes an LSTM faster on a processor
+with AVX512-BF16 or AMX, and a small GRU on the same processor slower: only measuring tells. The choice is kept
+(choices.py), so that the same training on the same machine stays the same, to the bit.
+
+A step up must be MIN_GAIN times as fast. Below that the noise of a measurement would decide, and a thread more is a
+core less for everybody else: where another process takes it after all, every part of a step waits.
+"""
+
+import copy
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from stages.files import ROOT, sha256_file
+from stages.machine.identity import usable_cores
+from stages.machine.rates import has_cores
+from stages.machine.regions import seconds_of
+from stages.machine.turns import in_turns
+from stages.params.parsing import flatten
+from stages.training import choices
+from stages.training.choices import Choice
+from stages.training.trainer import Trainer
+
+PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
+MIN_GAIN = 1.15
+BUDGET_SECONDS = 0.5  # for all values of a setting together; as long as a step with each of them where that is longer
+PATIENCE_SECONDS = 1.0  # for cores that are taken
+NUM_ROUNDS = 3  # in turns, because a machine's speed drifts
+# Of results/hardware/<device>.json: how the device was asked for is no hardware.
+NO_HARDWARE = ("requested", "why_not_cuda")
+
+
+def realize(trainer: Trainer, identity: dict[str, Any]) -> dict[str, str]:
+    """Replace `auto` in a training that has not begun: setting -> how its value was chosen, in a sentence.
+
+    `identity` is the hardware (stages/machine/identity.py). All else about the trainer stays as it was, bit for bit.
+    """
+    sentences = {}
+    if trainer.params.threads == "auto":
+        threads, sentences["threads"] = choose_threads(trainer, identity)
+        trainer.params = replace(trainer.params, threads=threads)
+        torch.set_num_threads(threads)
+    if trainer.params.precision == "auto":
+        precision, sentences["precision"] = choose_precision(trainer, identity)
+        trainer.set_precision(precision)
+    return sentences
+
+
+def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
+    """The number of threads, and the sentence."""
+    if trainer.device.type != "cpu":
+        return 1, "threads 1: the GPU computes, and one thread launches its work"
+    if trainer.params.step == "compile":
+        return 1, "threads 1: torch.compile would compile again for each number of threads"
+    numbers = [1]
+    while 2 * numbers[-1] <= usable_cores():
+        numbers.append(2 * numbers[-1])
+    if len(numbers) == 1:
+        return 1, "threads 1: there is one core to use"
+    key = key_of("threads", trainer, identity, {"precision": trainer.step.precision})
+    if known := choices.kept().get(key):
+        return said(known, "as chosen before")
+    free = with_cores(numbers)
+    if len(free) == 1:
+        return 1, "threads 1: other work has the cores, not even a product of matrices gains from a second; not kept"
+    choice = measure("threads", trainer, identity, {number: partial(torch.set_num_threads, number) for number in free})
+    if free != numbers:
+        return said(choice, "chosen by measuring; not kept, because other work has some of the cores")
+    return kept(key, choice)
+
+
+def with_cores(numbers: list[int]) -> list[int]:
+    """Those that have their cores now, or soon: what started with this training, the uploader, ends its imports."""
+    end = time.perf_counter() + PATIENCE_SECONDS
+    while True:
+        free = [number for number in numbers if number == 1 or has_cores(number)]
+        if free == numbers or time.perf_counter() > end:
+            return free
+        time.sleep(0.1)
+
+
+def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
+    """The precision, and the sentence."""
+    key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
+    if known := choices.kept().get(key):
+        return said(known, "as chosen before")
+    choice = measure_precision(trainer, identity)
+    if trainer.device.type == "cpu" and not is_quiet():
+        return said(choice, "chosen by measuring; not kept, because other work has the cores")
+    return kept(key, choice)
+
+
+def measure_precision(trainer: Trainer, identity: dict[str, Any]) -> Choice:
+    names = PRECISIONS[trainer.device.type]
+    return measure("precision", trainer, identity, {name: partial(trainer.set_precision, name) for name in names})
+
+
+def is_quiet() -> bool:
+    """Whether other work leaves the cores to this process, as far as a product of matrices on two of them can tell."""
+    threads = torch.get_num_threads()
+    try:
+        return usable_cores() < 2 or has_cores(2)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def kept(key: str, choice: Choice) -> tuple[Any, str]:
+    try:
+        return said(choices.keep(key, choice), "chosen by measuring")
+    except OSError as error:
+        return said(choice, f"chosen by measuring; not kept: {error}")
+
+
+def said(choice: Choice, how: str) -> tuple[Any, str]:
+    return choice.value, f"{choice.setting} {choice.value}, {how} ({choice.sentence()})"
+
+
+def measure(
+    setting: str, trainer: Trainer, identity: dict[str, Any], uses: Mapping[Any, Callable[[], object]]
+) -> Choice:
+    """The fastest of several values; `uses`: value -> what makes the steps that follow use it."""
+    seconds = seconds_with(uses, trainer)
+    first, *_ = seconds.values()
+    model, batch = trainer.params.model, " x ".join(map(str, shapes(trainer)[0]))
+    return Choice(
+        setting,
+        fastest(seconds),
+        gains=[[value, first / each] for value, each in seconds.items()],
+        about=f"{model.name} of {model.hidden_size}, batches of {batch}, {identity['name']}",
+        measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    )
+
+
+def shapes(trainer: Trainer) -> list[list[int]]:
+    """Of a whole batch: its values and its targets."""
+    split = trainer.train_split
+    size = min(trainer.params.batch_size, len(split))
+    return [[size, *split.tensors[name].shape[1:]] for name in ("values", "targets")]
+
+
+def fastest(seconds: Mapping[Any, float]) -> Any:
+    """The first value, unless a later one is MIN_GAIN times as fast as the best before it."""
+    best, *others = seconds
+    for value in others:
+        if seconds[best] >= MIN_GAIN * seconds[value]:
+            best = value
+    return best
+
+
+def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
+    """Value -> seconds of a training step with it, the fastest of some turns. Leaves the trainer as it was."""
+    before, threads = copy.deepcopy(trainer.state()), torch.get_num_threads()
+    batch = trainer.one_batch(trainer.params.batch_size)
+    turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
+
+    def turn(use: Callable[[], object], step: Callable[[], None]) -> float:
+        use()
+        return seconds_of(step, trainer.device, turn_seconds)
+
+    trainer.model.train()
+    try:
+        turns = {value: partial(turn, use, trainer.step.repeated(batch)) for value, use in uses.items()}
+        found = in_turns(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
+    finally:
+        trainer.restore(before)
+        trainer.optimizer.zero_grad(set_to_none=True)
+        torch.set_num_threads(threads)
+    return {value: min(seconds) for value, seconds in found.items()}
+
+
+def key_of(setting: str, trainer: Trainer, identity: dict[str, Any], others: dict[str, Any]) -> str:
+    """A hash of what the choice depends on. The seed, the rate and the number of epochs do not belong to it.
+
+    `others` are the values of other settings that may be chosen.
+    """
+    params = trainer.params
+    about = {
+        "setting": setting,
+        **{name: value for name, value in flatten(params).items() if name.startswith("model.")},
+        **{name: getattr(params, name) for name in ("accumulation", "deterministic")},
+        "step": trainer.step.execution_mode,
+        **others,
+        "shapes": shapes(trainer),
+        "code": [sha256_file(path) for path in sorted((ROOT / "stages" / "models").rglob("*.py"))],
+        "hardware": {name: value for name, value in identity.items() if name not in NO_HARDWARE},
+        "device": trainer.device.type,
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
