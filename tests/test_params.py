@@ -43,7 +43,7 @@ def test_scientific_notation_is_a_number():
         ("learning_rate: 1e-2", "learning_rate: 0", ["tiny.train.learning_rate", "above 0"]),
         ("batch_size: 16", "batch_size: -1", ["tiny.train.batch_size is -1", "at least 1"]),
         ("    clip_norm: 1.0\n", "", ["tiny.train lacks clip_norm; add `clip_norm: 1.0` to tiny.train"]),
-        ("    step: eager\n    probe: false\n", "", ["tiny.train lacks step, probe; add `step: eager`, `probe: true`"]),
+        ("    step: eager\n    probe: false\n", "", ["tiny.train lacks step, probe; add `step: auto`, `probe: true`"]),
         ("  preload: {residency: auto}\n", "", ["tiny lacks preload; add `preload: {residency: auto}` to tiny"]),
         ("    epochs: 3\n", "", ["tiny.train lacks epochs; data/raw/README.md shows a whole block"]),
         ("learning_rate: 1e-2", "learning_rate: -1", ["tiny.train.learning_rate is -1", "above 0"]),
