@@ -64,7 +64,9 @@ def main(arguments: list[str]) -> int:
         for finding in guarded(check):
             findings.append(finding)
             if not options.json:
-                print(as_text(finding), flush=True)
+                print(f"{finding.status:<8} {finding.check:<10} {finding.what}", flush=True)
+            if not options.json and finding.status != "ok":
+                print(f"{'':<8} {'why':<10} {finding.why}\n{'':<8} {'fix':<10} {finding.fix}", flush=True)
     counts = {status: sum(finding.status == status for finding in findings) for status in ("problem", "warning")}
     if options.json:
         print(json.dumps({"healthy": not counts["problem"], "findings": list(map(asdict, findings))}, indent=2))
@@ -101,13 +103,6 @@ def guarded(check: Callable[[], Iterator[Finding]]) -> list[Finding]:
         what, why = f"no answer within {seconds:g} s", "a network drive or a driver may hang"
         found.append(Finding(check.__name__, "warning", what, why, "dmesg | tail"))
     return found
-
-
-def as_text(finding: Finding) -> str:
-    line = f"{finding.status:<8} {finding.check:<10} {finding.what}"
-    if finding.status == "ok":
-        return line
-    return f"{line}\n{'':<8} {'why':<10} {finding.why}\n{'':<8} {'fix':<10} {finding.fix}"
 
 
 def child(command: list[str], seconds: float) -> tuple[str, str]:
@@ -447,10 +442,8 @@ def unreachable(url: str) -> str:
 def leftovers() -> Iterator[Finding]:
     from stages.records.journal import JOURNALS, is_alive
 
-    waiting = 0
-    for folder in filter(Path.is_dir, JOURNALS.glob("*")):
-        writer = (folder / "writer").read_text() if (folder / "writer").exists() else ""
-        waiting += not (writer.isdigit() and is_alive(int(writer)))
+    writers = [folder / "writer" for folder in JOURNALS.glob("*") if folder.is_dir()]
+    waiting = sum(not (writer.exists() and is_alive(int(writer.read_text() or 0))) for writer in writers)
     if waiting:
         what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.records.uploader sync"
         yield Finding("leftovers", "warning", what, "these trainings are not in MLflow yet", fix)

@@ -298,7 +298,6 @@ OTHER = {**CARD, "name": "B", "uuid": "GPU-bbbb-2"}
 FACTS = {
     "torch": "2.15.0",
     "torch_cuda": "13.2",
-    "no_torch": "",
     "gpu": None,
     "obstacle": "",
     "cards": [CARD],
@@ -340,7 +339,7 @@ TOO_OLD = "the driver supports CUDA 12.4 and torch is built for CUDA 13.2; updat
         ),
         ({**USABLE, "cards": [{**CARD, "free_mib": 900}]}, {}, "warning", "in use by processes outside this container"),
         (
-            {"torch": None, "torch_cuda": None, "no_torch": "x", "obstacle": "x"},
+            {"torch": None, "torch_cuda": None, "obstacle": "x"},
             {},
             "problem",
             "torch is not installed",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from stages.diagnosis.counts import bytes_of
+from stages.diagnosis.counts import num_bytes
 from stages.training.batches import Split
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy
@@ -41,7 +41,7 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):
         found.append({"step": "graph"})
     if trainer.train_split.is_streamed:  # from the host to a GPU
-        needed = bytes_of(trainer.train_split) + bytes_of(trainer.val_split)
+        needed = sum(num_bytes(split.tensors.values()) for split in (trainer.train_split, trainer.val_split))
         found += [{"residency": "device"}] if needed < ROOM * torch.cuda.mem_get_info(device)[0] else []
     if device.type == "cpu" and (os.cpu_count() or 1) > 1:
         found.append({"threads": 1 if params.num_threads > 1 else 2})

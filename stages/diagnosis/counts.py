@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.training.batches import Batch, Split
+from stages.training.batches import Batch
 from stages.training.step import Step, autocast
 from stages.training.trainer import Trainer
 
@@ -71,15 +71,14 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
             outputs = trainer.model(*batch.inputs())
             trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
     states = [value for state in trainer.optimizer.state.values() for value in state.values()]
-    splits = {
-        id(split): split for split in (trainer.train_split, trainer.val_split)
-    }.values()  # the sweep has one for both
+    splits = {id(split): split for split in (trainer.train_split, trainer.val_split)}.values()  # the sweep: the same
+    on_device = [split.tensors for split in splits if split.tensors["values"].device == trainer.device]
     in_bytes = {
         "weights": num_bytes(weights),
         "gradients": num_bytes(weights),
         "optimizer": num_bytes(states),
         "activations": sum(saved.values()) / trainer.step.accumulation,
-        "data": sum(bytes_of(split) for split in splits if split.tensors["values"].device == trainer.device),
+        "data": sum(num_bytes(tensors.values()) for tensors in on_device),
     }
     return {name: count / 2**20 for name, count in in_bytes.items()}
 
@@ -103,10 +102,6 @@ def saved_for_backward(excluded: Iterable[torch.Tensor]) -> Iterator[dict[int, i
 def num_bytes(values: Iterable[Any]) -> int:
     """Of the tensors among `values`."""
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-
-
-def bytes_of(split: Split) -> int:
-    return num_bytes(split.tensors.values())
 
 
 def device_memory_mib(device: torch.device) -> float:

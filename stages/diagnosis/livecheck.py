@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,11 +63,9 @@ def driver_facts() -> dict[str, Any]:
     from stages.machine import identity
 
     doing("asking the NVIDIA driver")
-    facts: dict[str, Any] = dict(torch=None, torch_cuda=None, no_torch="", cards=None, no_nvml="", on_bus=0)
-    try:
+    facts: dict[str, Any] = dict(torch=None, torch_cuda=None, cards=None, no_nvml="", on_bus=0)
+    with suppress(ValueError):  # torch is not installed
         facts["torch"], facts["torch_cuda"] = identity.torch_build()
-    except ValueError as error:
-        facts["no_torch"] = str(error)
     facts["gpu"], facts["obstacle"] = identity.cuda_identity(facts["torch_cuda"])
     for slot in Path("/sys/bus/pci/devices").glob("*"):
         vendor, kind = identity.read_words(f"{slot}/vendor"), identity.read_words(f"{slot}/class")
@@ -119,7 +118,7 @@ def driver_findings(facts: Mapping[str, Any], environ: Mapping[str, str]) -> Ite
     setting, container = environ.get("CUDA_VISIBLE_DEVICES"), environ.get("NVIDIA_VISIBLE_DEVICES")
     chosen, unknown = visible(setting, cards)
     no_driver = "no NVIDIA driver" in obstacle
-    if facts["no_torch"]:
+    if torch is None:
         yield Finding("torch", "problem", "torch is not installed", "no training runs without it", REINSTALL)
     if gpu:
         what = f"{gpu['count']} usable, the first is {gpu['name']}; driver {gpu['driver'] or 'unknown'}"
@@ -293,7 +292,7 @@ def judge(name: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def cpu_rates(facts: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """(the rate, what is expected, whether it is too low) of everything measured."""
+    """(the rate, what is expected, whether it is too low) of each."""
     one, gain = facts["one_thread"], facts["all_threads"] / facts["one_thread"]
     rates = [(f"{one:.0f} GFLOP/s on one thread", "one thread (2 expected)", one < 2)]
     if facts["threads"] > 1:
