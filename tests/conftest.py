@@ -91,8 +91,11 @@ SETTINGS = Train(
 )  # fmt: skip
 
 
-# The files that start processes: with two workers, the long ones must not come last.
-SLOWEST = ("pipeline", "memory", "flows", "workloads", "tracking", "new_workload", "models", "closure", "doctor")
+# The files that start processes: with two workers, the long ones must not come last, nor both wait for `trained`.
+SLOWEST = (
+    "pipeline", "flows", "workloads", "memory_trainings", "tracking", "new_workload", "models", "memory", "closure",
+    "doctor",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
