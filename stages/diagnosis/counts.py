@@ -9,7 +9,7 @@ import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from stages.training.batches import Batch
 from stages.training.step import Step, autocast
@@ -24,17 +24,43 @@ def count_flop(trainer: Trainer, batch: Batch) -> float:
     """
     model, part = copy.deepcopy(trainer.model).cpu().double(), batch.first(2)
     inputs = [tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu() for tensor in part.inputs()]
-    with FlopCounterMode(display=False) as counter:
+    with Arithmetic() as counter:
         outputs = model(*inputs)
         trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
-    return counter.get_total_flops() * len(batch) / len(part)
+    return counter.num_flop * len(batch) / len(part)
+
+
+class Counter(TorchDispatchMode):
+    """Sees every operator. torch would decorate it for torch.compile, and so import torch._dynamo, for seconds."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Arithmetic(Counter):
+    """Adds up the FLOP of operators, by torch's own formulas: what FlopCounterMode does, without its modules' names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_flop = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, formula = kwargs or {}, flop_registry.get(func._overloadpacket)
+        if formula is None:
+            with self:  # an operator made of others
+                result = func.decompose(*args, **kwargs)
+            return func(*args, **kwargs) if result is NotImplemented else result
+        result = func(*args, **kwargs)
+        self.num_flop += formula(*args, **kwargs, out_val=result)
+        return result
 
 
 ONLY_WRITE = ("copy_", "fill_", "zero_", "random_", "bernoulli_")
 OUTPUTS = ("out", "grad_input")
 
 
-class Traffic(TorchDispatchMode):
+class Traffic(Counter):
     """Adds up the bytes that operators read and write. Views move none, nor does allocating memory.
 
     What a cache keeps counts too, so that a rate can exceed the memory's.

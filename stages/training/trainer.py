@@ -18,6 +18,7 @@ from stages.training.draws import Draws, draw
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy, advice
+from stages.training.optimizer import AdamW
 from stages.training.schedule import learning_rates
 from stages.training.step import Step, choose_mode, random_state, set_random_state, why_no_graph
 
@@ -44,7 +45,7 @@ class Trainer:
         self.task, self.device = task, train.device
         precision = "fp32" if params.precision == "auto" else params.precision
         mode, reason = choose_mode(params.step, self.device, precision, model)
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = AdamW(
             model.parameters(),
             # A captured step reads the rate from where it lies: a number would be frozen into it.
             lr=torch.tensor(params.learning_rate, device=self.device) if mode == "graph" else params.learning_rate,
