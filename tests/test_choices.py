@@ -288,7 +288,7 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
     )
     train(whole, tmp_path / "user", fastest=2)
     measured = json.loads(of(whole, "measured.json"))
-    assert measured["threads"] == 2 and measured["asked"] == {"threads": "auto", "precision": "fp32"}
+    assert measured["threads"] == 2 and measured["asked"] == {"threads": "auto", "precision": "fp32", "step": "eager"}
     assert measured["summary_lines"]["threads"].startswith("threads 2, chosen by measuring (2: 2.00 times")
 
     assert "threads 2, as chosen before" in train(stopped, tmp_path / "user", fastest=1, epochs=1)
