@@ -30,6 +30,11 @@ def codes(project: Path) -> dict[str, str]:
     return {**found, "compare": (folder / "compare.json").read_text()}
 
 
+@pytest.fixture(scope="module")
+def before(project: Path) -> dict[str, str]:
+    return codes(project)
+
+
 def replace(old: str, new: str):
     def edit(text: str) -> str:
         assert text.count(old) == 1, f"{old!r} stands there {text.count(old)} times"
@@ -94,8 +99,10 @@ DETECT = {"train@rally", "evaluate@rally"}
         pytest.param("stages/training/loop.py", replace('"""One epoch', '"""An epoch'), set(), id="a docstring"),
     ],
 )
-def test_an_edit_makes_stale_what_runs_through_it(project: Path, file: str, edit, stale: set[str]):
-    before, path = codes(project), project / file
+def test_an_edit_makes_stale_what_runs_through_it(
+    project: Path, before: dict[str, str], file: str, edit, stale: set[str]
+):
+    path = project / file
     original = path.read_text()
     path.write_text(edit(original))
     try:

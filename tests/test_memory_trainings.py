@@ -1,0 +1,335 @@
+"""Whole trainings whose memory runs out: what they keep over a kill, where the CPU goes on, what they say.
+
+Processes of their own run under RLIMIT_DATA, with the CPU in the place of a GPU that has as much memory as they may
+allocate. What limits are stated in: test_memory.py.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import (
+    FREED,
+    RECOMPUTED,
+    ROOT,
+    TINY,
+    environment,
+    ladder,
+    leave,
+    leave_in_gpu,
+    lift,
+    make_project,
+    make_table,
+    settle,
+    stage,
+    under_a_limit,
+)
+
+# A sequence of 512 steps passes layers of 2048: autograd keeps two tensors of 4 MiB of it, and 18 sequences are a
+# batch.
+NETWORK = (
+    "{name: transformer, hidden_size: 16, num_layers: 1, num_heads: 2, feedforward_size: 2048, dropout: 0.1, "
+    "checkpoint_activations: false}"
+)
+GRU_OF_TINY = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"
+ON_AUTO = TINY.replace("devices: [cpu]", "devices: [auto]").replace("batch_size: 16", "batch_size: 32")
+ON_AUTO = ON_AUTO.replace("epochs: 3", "epochs: 2")
+LONG = ON_AUTO.replace(GRU_OF_TINY, NETWORK)
+ENOUGH = 2**14  # MiB
+TOO_LITTLE_FOR_A_BATCH = 75
+TOO_LITTLE_FOR_THE_TEST_SPLIT = 24  # of 6 sequences; without gradients too, two of these tensors are there at a time
+TOO_LITTLE_FOR_A_SEQUENCE = 6
+
+
+def prepared(folder: Path, params: str, num_sequences: int, num_steps: int) -> Path:
+    """A project whose training on `auto` can start."""
+    project = make_project(folder, params, make_table(num_sequences, num_steps))
+    for words in (["hardware"], ["preprocess", "tiny"], ["preload", "tiny", "auto"]):
+        stage(project, *words)
+    return project
+
+
+@pytest.fixture(scope="module")
+def long_sequences(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared project; tests train in copies. No machine has its GPU, whose memory is what the process may
+    allocate."""
+    project = prepared(tmp_path_factory.mktemp("long") / "project", LONG, 30, 512)
+    shutil.copy(empty_history, project / "mlruns")
+    hardware = project / "results/hardware/auto.json"
+    simulated = {**json.loads(hardware.read_text()), "kind": "cuda", "name": "simulated GPU", "driver": "none"}
+    hardware.write_text(json.dumps(simulated))
+    return project
+
+
+@pytest.fixture
+def project(long_sequences: Path, tmp_path: Path) -> Path:
+    return copy_of(long_sequences, tmp_path / "project")
+
+
+def copy_of(project: Path, folder: Path, *changes: tuple[str, str]) -> Path:
+    """A copy with other parameters."""
+    shutil.copytree(project, folder)
+    params = LONG
+    for old, new in changes:
+        assert old in params
+        params = params.replace(old, new)
+    (folder / "params.yaml").write_text(params)
+    return folder
+
+
+def start(
+    project: Path, stage: str, mib: float = ENOUGH, from_epoch: int = 1, *, with_onednn: bool = True, dies: bool = False
+) -> subprocess.Popen[str]:
+    """A stage on the simulated GPU, which has so much memory, from an epoch on. `dies`: once it has saved a
+    checkpoint."""
+    arguments = (stage, mib, from_epoch, with_onednn, dies)
+    return subprocess.Popen(
+        [sys.executable, "-c", f"from tests import test_memory_trainings as t; t.on_simulated_gpu{arguments}"],
+        cwd=project,
+        env=environment(PYTHONPATH=str(ROOT)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def on_simulated_gpu(stage: str, mib: float, from_epoch: int, with_onednn: bool, dies: bool) -> None:
+    """Run the stage with the CPU in the place of the GPU. Where it is started again on the CPU itself, memory is
+    enough."""
+    under_a_limit()
+    import torch._dynamo  # an optimizer imports it, and it is large  # noqa: F401
+
+    from flows.stage import main
+    from stages import evaluate, train  # noqa: F401  (the limit is for what they do, not for importing them)
+    from stages.records.checkpoint import Checkpoint
+    from stages.training import workload
+    from stages.training.trainer import Epoch, Trainer
+
+    torch.backends.mkldnn.enabled = with_onednn
+    open_cpu, execute, epoch, evaluate_split = workload.open_device, os.execve, Trainer.epoch, evaluate.evaluate
+    save = Checkpoint.save
+    workload.open_device = lambda identity, *settings: open_cpu({**identity, "kind": "cpu"}, *settings)
+
+    def execute_with_memory(*arguments: Any) -> None:
+        lift()
+        execute(*arguments)
+
+    def epoch_with_little_memory(trainer: Trainer) -> Epoch:
+        if trainer.epochs_done + 1 == from_epoch:
+            leave(mib)
+        return epoch(trainer)
+
+    def evaluate_with_little_memory(job: workload.Job) -> Any:
+        leave(mib)
+        result = evaluate_split(job)
+        lift()
+        return result
+
+    def save_and_die(checkpoint: Checkpoint, state: dict[str, Any]) -> None:
+        save(checkpoint, state)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.execve, Trainer.epoch, evaluate.evaluate = (
+        execute_with_memory,
+        epoch_with_little_memory,
+        evaluate_with_little_memory,
+    )
+    if dies:
+        Checkpoint.save = save_and_die
+    sys.exit(main([stage, "tiny", "auto"]))
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    """What it said."""
+    message, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return message
+
+
+def printed_actions(output: str) -> list[str]:
+    return [line.removeprefix("out of memory: ") for line in output.splitlines() if line.startswith("out of memory: ")]
+
+
+def read_run(project: Path, name: str) -> Any:
+    return json.loads((project / "results/runs/tiny/auto" / name).read_text())
+
+
+def sha256_of_weights(project: Path) -> str:
+    return hashlib.sha256((project / "results/runs/tiny/auto/last.safetensors").read_bytes()).hexdigest()
+
+
+def the_run_in_mlflow(project: Path) -> tuple[dict[str, str], list[int]]:
+    """Tags and status of the only run, and the steps that have a training loss."""
+    import mlflow
+
+    settle(project)
+    client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss")]
+    return {**run.data.tags, "status": run.info.status}, steps
+
+
+def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere(long_sequences: Path, tmp_path: Path):
+    killed = copy_of(long_sequences, tmp_path / "killed")
+    # Without oneDNN: whether memory runs out in it depends on the processor, and going on without it changes bits.
+    process = start(killed, "train", TOO_LITTLE_FOR_A_BATCH, with_onednn=False, dies=True)
+    output, errors = process.communicate()
+    assert process.returncode == -signal.SIGKILL, errors
+    # Whatever the processor makes of it: what was done before the checkpoint is in it, in that order.
+    before = printed_actions(output.partition("epoch 1/")[0])
+
+    resumed = finished(start(killed, "train", with_onednn=False))
+    assert "going on from" in resumed and "out of memory" not in resumed
+    measured = read_run(killed, "measured.json")
+    actions = measured["out_of_memory"]
+    assert actions == before
+    assert actions[0] == FREED and actions[1].startswith("the data (") and "is trained on in 2 parts" in actions[2]
+    assert measured["summary_lines"]["out_of_memory"] == f"memory ran out: {', then '.join(actions)}"
+    tags, steps = the_run_in_mlflow(killed)
+    assert (tags["out_of_memory"], tags["status"]) == ("; ".join(actions), "FINISHED")
+    assert steps == [1, 2]
+
+    # An epoch is one step here: the result is that of a training which did all of it from its first step on, to the
+    # bit.
+    parts = 2 ** sum("is trained on in" in done for done in actions)
+    changes = (
+        ("accumulation: 1", f"accumulation: {parts}"),
+        ("checkpoint_activations: false", "checkpoint_activations: true"),
+    )
+    asked = copy_of(long_sequences, tmp_path / "asked", *changes[: 2 if RECOMPUTED in actions else 1])
+    finished(start(asked, "train", with_onednn=False))
+    assert read_run(asked, "measured.json")["out_of_memory"] == []
+    assert sha256_of_weights(asked) == sha256_of_weights(killed)
+
+
+def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_result(project: Path):
+    output, errors = start(project, "train", TOO_LITTLE_FOR_A_SEQUENCE).communicate()
+    (sentence,) = errors.splitlines()
+    steps = [
+        "close what else uses the memory (`make doctor` says how to find it) and run the same command again",
+        "set train.precision to bf16",
+        "lower train.model.hidden_size or the length of the sequences",
+    ]
+    assert sentence.startswith("error: out of memory (") and sentence.endswith(", then ".join(steps))
+    actions = printed_actions(output)
+    assert ladder(actions)[0] == FREED and RECOMPUTED in actions
+    assert f"{', '.join(actions)}; what is left to you: " in sentence
+    assert not (project / "results/runs/tiny/auto/measured.json").exists()
+    tags, _ = the_run_in_mlflow(project)
+    assert (tags["status"], tags["out_of_memory"]) == ("FAILED", "; ".join(actions))
+
+
+@pytest.fixture(scope="module")
+def taken_over(long_sequences: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, str]]:
+    """Trainings whose GPU runs out of memory in the first epoch, where nothing is saved yet, and in the second; their
+    output."""
+    folder, allowed = tmp_path_factory.mktemp("taken_over"), ("on_out_of_memory: stop", "on_out_of_memory: cpu")
+    projects = [copy_of(long_sequences, folder / f"from_{epoch}", allowed) for epoch in (1, 2)]
+    started = [start(project, "train", TOO_LITTLE_FOR_A_SEQUENCE, epoch) for epoch, project in enumerate(projects, 1)]
+    return [(project, finished(process)) for project, process in zip(projects, started, strict=True)]
+
+
+def test_the_cpu_goes_on_where_the_gpu_stopped_and_gives_what_it_would_have_given(taken_over: list[tuple[Path, str]]):
+    """The simulated GPU computes as the CPU does: every bit is that of the CPU's own training. With a real one: see
+    below."""
+    for from_epoch, (project, output) in enumerate(taken_over, 1):
+        message = f"the training goes on on the CPU, from the start of epoch {from_epoch}"
+        assert output.count("train@tiny-auto starts again on the CPU") == 1 and "finished on the CPU" in output
+        measured, timings = read_run(project, "measured.json"), read_run(project, "timings.json")
+        assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu")
+        actions = measured["out_of_memory"]
+        assert actions == printed_actions(output)
+        assert ladder(actions)[0] == FREED and RECOMPUTED in actions and actions[-1] == message
+        assert timings["epoch_seconds"] is None and timings["num_epochs_warmup"] == from_epoch - 1
+        assert "those on the CPU do not count" in measured["missing_reasons"]["epoch_seconds"]
+        assert not list((project / ".tandem/checkpoints").rglob("*.pt"))
+    from_start, moved = (project / "results/runs/tiny/auto" for project, _ in taken_over)
+    for name in ("best.safetensors", "last.safetensors", "history.csv"):
+        assert (moved / name).read_bytes() == (from_start / name).read_bytes(), name
+
+
+def test_it_stays_one_run_with_each_step_once(taken_over: list[tuple[Path, str]]):
+    for project, _ in taken_over:
+        tags, steps = the_run_in_mlflow(project)
+        assert tags["out_of_memory"] == "; ".join(read_run(project, "measured.json")["out_of_memory"])
+        assert (tags["finished_on"], tags["status"], steps) == ("cpu", "FINISHED", [1, 2])
+
+
+def test_an_evaluation_takes_smaller_parts_and_then_the_cpu(taken_over: list[tuple[Path, str]]):
+    """Of equal weights: see above."""
+    projects, limits = (
+        [project for project, _ in taken_over],
+        (TOO_LITTLE_FOR_THE_TEST_SPLIT, TOO_LITTLE_FOR_A_SEQUENCE),
+    )
+    started = [start(project, "evaluate", limit) for project, limit in zip(projects, limits, strict=True)]
+    for process in started:
+        finished(process)
+    parts, on_cpu = (read_run(project, "evaluate.json") for project in projects)
+    actions = ladder(parts["out_of_memory"])
+    assert parts["device"] == "cuda" and parts["samples_per_second"] > 0
+    assert actions[0] == FREED and "is evaluated in" in actions[-1]
+    assert on_cpu["device"] == "cpu" and on_cpu["out_of_memory"][-1] == "the evaluation is done on the CPU"
+    metrics = [read_run(project, "metrics.json") for project in projects]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-5)
+    tags, _ = the_run_in_mlflow(projects[1])
+    assert tags["out_of_memory.evaluate"] == "; ".join(on_cpu["out_of_memory"])
+
+
+# A GPU -------------------------------------------------------------------------------------------------------------
+
+
+def stage_in_gpu(mib: float, words: tuple[str, ...]) -> None:
+    from flows.stage import main
+
+    leave_in_gpu(mib)
+    sys.exit(main(list(words)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("allowed", [True, False])
+def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: bool, tmp_path: Path):
+    """24 MiB of the card: cuBLAS wants more for itself."""
+    params = TINY.replace("devices: [cpu]", "devices: [auto]")
+    if allowed:
+        params = params.replace("on_out_of_memory: stop", "on_out_of_memory: cpu")
+    project = prepared(tmp_path / "project", params, 60, 12)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from tests import test_memory_trainings as t; t.stage_in_gpu(24, ('train', 'tiny', 'auto'))",
+        ],
+        cwd=project,
+        env=environment(PYTHONPATH=str(ROOT), CUBLAS_WORKSPACE_CONFIG=":4096:8"),
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    if not allowed:
+        assert done.returncode == 1 and "set train.on_out_of_memory to cpu" in done.stderr.splitlines()[-1]
+        return
+    assert done.returncode == 0, done.stderr
+    message = "the training goes on on the CPU, from the start of epoch 1"
+    assert f"out of memory: {message}" in done.stdout and "finished on the CPU" in done.stdout
+    assert "starts again on the CPU" in done.stdout
+    folder = project / "results/runs/tiny/auto"
+    measured, timings = (json.loads((folder / name).read_text()) for name in ("measured.json", "timings.json"))
+    assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu") and message in measured["out_of_memory"]
+    assert (
+        timings["epoch_seconds"] is None
+        and "those on the CPU do not count" in measured["missing_reasons"]["epoch_seconds"]
+    )
+    assert "outputs were on cpu in each of 3 epochs" in measured["summary_lines"]["device"]
+    tags, steps = the_run_in_mlflow(project)
+    assert steps == [1, 2, 3] and tags["status"] == "FINISHED"
+    assert tags["finished_on"] == "cpu" and tags["out_of_memory"].endswith(message)
+    stage(project, "evaluate", "tiny", "auto")
+    assert message in stage(project, "compare").stdout
