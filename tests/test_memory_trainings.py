@@ -28,6 +28,7 @@ from tests.conftest import (
     lift,
     make_project,
     make_table,
+    needs,
     settle,
     stage,
     under_a_limit,
@@ -297,6 +298,7 @@ def stage_in_gpu(mib: float, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("allowed", [True, False])
 def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: bool, tmp_path: Path):
     """24 MiB of the card: cuBLAS wants more for itself."""
+    needs("mlflow")
     params = TINY.replace("devices: [cpu]", "devices: [auto]")
     if allowed:
         params = params.replace("on_out_of_memory: stop", "on_out_of_memory: cpu")
