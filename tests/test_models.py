@@ -1,5 +1,6 @@
 """Models, the tasks' scores and augmentation, as properties."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from stages.training import augment
 from stages.training.batches import Batch
 from stages.training.schedule import teacher_share
 from stages.training.step import Step
+from tests.conftest import ROOT, run
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
 CONFIGS = {
@@ -332,6 +334,17 @@ def test_recurrent_layers_under_bf16_are_not_fp16_on_a_gpu(task_name: str, model
     with torch.autocast("cuda", torch.bfloat16):
         model(values, mask)
     assert set(found) == {torch.float32}
+
+
+@pytest.mark.parametrize("processor", ["SSE41", "AVX2", "DEFAULT"])
+def test_a_network_trains_in_bf16_on_any_processor(processor: str):
+    """oneDNN has an LSTM in bf16 from AVX-512 on alone. A process of its own: oneDNN asks once what it may use."""
+    code = "import torch; from tests import test_models as tests; values, mask, targets = tests.batch('forecast')\n"
+    code += "task, model = tests.made('forecast', 'seq2seq')\n"
+    code += "with torch.autocast('cpu', torch.bfloat16): outputs = model(values, mask)\n"
+    code += "task.loss(outputs.float(), targets, mask, 0.0).backward()\n"
+    code += "assert all(each.grad.isfinite().all() for each in model.parameters())"
+    run(ROOT, sys.executable, "-c", code, ONEDNN_MAX_CPU_ISA=processor)
 
 
 @pytest.mark.gpu

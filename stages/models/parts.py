@@ -4,8 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from stages.models.kernels import dropout
+
+NO_KERNEL = "could not create a primitive descriptor"  # oneDNN's words; where memory runs out, "descriptor" is missing
 
 
 class Dropout(nn.Dropout):
@@ -18,15 +21,26 @@ class Dropout(nn.Dropout):
 
 
 def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
-    """`stack(x, state)`, but in fp32 where autocast on CUDA asks for bf16.
+    """`stack(x, state)`, but in fp32 where autocast to bf16 would do harm or cannot be done.
 
-    torch hands fp16 to cuDNN's recurrent layers there, whatever autocast asks for (ATen, cudnn/AutocastRNN.cpp), and
-    fp16 without a scaled loss loses small gradients.
+    On CUDA torch hands fp16 to cuDNN's recurrent layers, whatever autocast asks for (ATen, cudnn/AutocastRNN.cpp), and
+    fp16 without a scaled loss loses small gradients. On a CPU without AVX-512 oneDNN has no LSTM in bf16, and raises.
     """
     if x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
-        with torch.autocast("cuda", enabled=False):
-            return stack(x.float(), state)
+        return in_fp32(stack, x, state)
+    if not x.is_cuda and torch.is_autocast_enabled("cpu"):
+        try:
+            return stack(x, state)
+        except RuntimeError as error:
+            if NO_KERNEL not in str(error):
+                raise
+        return in_fp32(stack, x, state)
     return stack(x, state)
+
+
+def in_fp32(stack: nn.Module, x: Tensor, state: Any) -> Any:
+    with torch.autocast(x.device.type, enabled=False):
+        return stack(x.float(), tree_map_only(Tensor, Tensor.float, state))
 
 
 def mean_over_steps(x: Tensor, mask: Tensor) -> Tensor:
