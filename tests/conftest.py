@@ -31,7 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # What the caller's shell may hold and no test may see: servers, another repository (a git hook sets GIT_DIR), a colour
 # or a width of the terminal, warnings that are errors in every process.
-FOREIGN = ("PREFECT", "MLFLOW", "DVC", "TANDEM", "GIT_", "FORCE_COLOR", "COLUMNS", "PYTHONWARNINGS", "PYTHONDONTWRITE")
+SERVERS = ("PREFECT", "MLFLOW", "DVC", "TANDEM")
+FOREIGN = (*SERVERS, "GIT_", "FORCE_COLOR", "COLUMNS", "PYTHONWARNINGS", "PYTHONDONTWRITE")
 for variable in [name for name in os.environ if name.startswith(FOREIGN)]:
     del os.environ[variable]
 os.environ |= {
@@ -207,7 +208,9 @@ def environment(**extra: str) -> dict[str, str]:
         for who in ("AUTHOR", "COMMITTER")
         for what in ("NAME", "EMAIL")
     }
-    return {**os.environ, "PATH": path, **git, **extra}
+    # Again, because mlflow.set_tracking_uri sets a variable too.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SERVERS)}
+    return {**kept, "PATH": path, **git, **extra}
 
 
 def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
@@ -314,7 +317,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
         subprocess.run(["umount", disk], check=True)
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 600.0, what: str = "the condition") -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "the condition") -> Any:
     """The first true value of `condition`; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
