@@ -41,6 +41,7 @@ os.environ |= {
     "NO_PROXY": "127.0.0.1,localhost",
     "no_proxy": "127.0.0.1,localhost",
     "OMP_NUM_THREADS": "1",  # products this small take longer on two, many times longer where a core is taken
+    "OMP_WAIT_POLICY": "PASSIVE",  # a test that asks for two threads does not take the other worker's core to wait
 }
 
 TINY = """
