@@ -32,7 +32,7 @@ from stages.training.trainer import Trainer
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together; as long as a step with each of them where that is longer
-PATIENCE_SECONDS = 1.0  # for cores that are taken
+PATIENCE_SECONDS = 5.0  # for cores that are taken: the uploader, which starts with the training, imports mlflow as long
 NUM_ROUNDS = 3  # in turns, because a machine's speed drifts
 # Of results/hardware/<device>.json: how the device was asked for is no hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")
