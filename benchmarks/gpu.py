@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flows.dvc import stop
 from flows.stage import die_with
 from stages.files import ROOT, locked, read_json, relative, write_json
 from stages.machine.identity import identify
@@ -249,23 +250,9 @@ def run(arguments: Sequence[str], folder: Path, output: Any, seconds: float) -> 
         return process.wait(max(seconds, 1.0))
     except subprocess.TimeoutExpired:
         return None
-    finally:
-        stop(process)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process, where it still runs, as Ctrl+C would; and what is left of its group."""
-    for number, seconds in ((signal.SIGINT, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
-        if process.poll() is None:
-            os.killpg(process.pid, number)
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
-                continue
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    finally:  # also what is left of its group; where it still runs, first as Ctrl+C would: a training saves
+        interrupt = ((signal.SIGINT, GRACE_SECONDS),) if process.poll() is None else ()
+        stop(process, (*interrupt, (signal.SIGKILL, GRACE_SECONDS)))
 
 
 def shown(arguments: Sequence[str]) -> str:
