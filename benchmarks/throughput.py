@@ -571,6 +571,20 @@ def loss_of(trainer: Trainer, model: nn.Module, tensors: list[torch.Tensor]) -> 
     return trainer.task.loss(model(values, mask, *teacher_targets), targets, mask, trainer.params.label_smoothing)
 
 
+def usual_step(
+    trainer: Trainer, optimizer: torch.optim.Optimizer, batch: list[torch.Tensor], contender: Contender
+) -> torch.Tensor:
+    """A training step as people write it; the loss, still on the device."""
+    optimizer.zero_grad()
+    with autocast(contender.precision, trainer.device):
+        loss = loss_of(trainer, trainer.model, batch)
+    loss.backward()
+    if trainer.params.clip_norm:
+        nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.params.clip_norm)
+    optimizer.step()
+    return loss.detach()
+
+
 def plain(
     trainer: Trainer,
     tick: StepTimer,
@@ -579,41 +593,27 @@ def plain(
     pinned: bool = True,
     own_network: bool = False,
 ) -> None:
-    model, device = trainer.model, trainer.device
-    optimizer = torch.optim.AdamW(model.parameters(), lr=trainer.params.learning_rate)
+    device = trainer.device
+    optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate)
     batches = loader(trainer, num_workers, pinned)
     while True:
         total = 0.0
         for tensors in batches:
             tensors = [tensor.to(device, non_blocking=pinned) for tensor in tensors]
-            optimizer.zero_grad()
-            with autocast(contender.precision, device):
-                loss = loss_of(trainer, model, tensors)
-            loss.backward()
-            if trainer.params.clip_norm:
-                nn.utils.clip_grad_norm_(model.parameters(), trainer.params.clip_norm)
-            optimizer.step()
-            total += loss.item()
+            total += usual_step(trainer, optimizer, tensors, contender).item()
             tick()
 
 
 def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     keep_freed_memory()
-    model, device, size = trainer.model, trainer.device, trainer.params.batch_size
+    device, size = trainer.device, trainer.params.batch_size
     tensors = [trainer.train_split.tensors[name] for name in TENSORS]  # they lie on the device
-    optimizer = torch.optim.AdamW(model.parameters(), lr=trainer.params.learning_rate, fused=True)
+    optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate, fused=True)
     while True:
         total = torch.zeros((), device=device)
         for rows in torch.randperm(len(tensors[0]), device=device).split(size):
             batch = [tensor.index_select(0, rows) for tensor in tensors]
-            optimizer.zero_grad(set_to_none=True)
-            with autocast(contender.precision, device):
-                loss = loss_of(trainer, model, batch)
-            loss.backward()
-            if trainer.params.clip_norm:
-                nn.utils.clip_grad_norm_(model.parameters(), trainer.params.clip_norm)
-            optimizer.step()
-            total += loss.detach()
+            total += usual_step(trainer, optimizer, batch, contender)
             tick()
         total.item()
 
