@@ -110,7 +110,8 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         return ("-m", "benchmarks.throughput", "--device", device, "--size", size, *few, *rounds, *kept, *more)
 
     def on(device: str, workload: str) -> tuple[tuple[str, ...], ...]:
-        return tuple(("-m", "flows.stage", stage, workload, device) for stage in ("preload", "train", "evaluate"))
+        stages = {"preload": (), "train": ("0",), "evaluate": ("0",)}
+        return tuple(("-m", "flows.stage", name, workload, device, *seed) for name, seed in stages.items())
 
     few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
     prepare = (("-m", "flows.stage", "hardware"), *(("-m", "flows.stage", "preprocess", name) for name in workloads))

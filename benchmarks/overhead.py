@@ -122,7 +122,7 @@ def timed(command: list[str], project: Path, less_work: bool = False, **settings
 
 
 def seconds_of_work(project: Path) -> float:
-    folder = project / "results/runs" / WORKLOAD / "cpu"
+    folder = project / "results/runs" / WORKLOAD / "cpu/0"
     train = json.loads((folder / "timings.json").read_text())["train_seconds"]
     return train + 2 * json.loads((folder / "evaluate.json").read_text())["evaluate_seconds"]  # it warms up once
 

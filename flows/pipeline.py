@@ -1,12 +1,13 @@
 """The flow behind the Prefect UI: one DVC run with live logs and cancel, each of its stages shown as a child flow run.
 
-By hand: `python -m flows.pipeline [--workloads sign pen] [--devices cpu cuda] [-S sign.train.epochs=5] [--force]`.
-DVC owns the graph. The flow starts `dvc repro`, or `dvc exp run --temp` where values differ from params.yaml, so that
-an override never stays behind in the working tree.
+By hand: `python -m flows.pipeline [--workloads sign pen] [--devices cpu cuda] [--seeds 0 1 2]
+[-S sign.train.epochs=5] [--force]`. DVC owns the graph. The flow starts `dvc repro`, or `dvc exp run --temp` where
+values differ from params.yaml, so that an override never stays behind in the working tree.
 """
 
 import argparse
 import difflib
+import itertools
 import json
 import os
 import re
@@ -41,6 +42,7 @@ Names = Sequence[str] | None  # None: those of params.yaml
 def pipeline(
     workloads: list[str] | None = None,
     devices: list[Device] | None = None,
+    seeds: list[int] | None = None,
     preset: str | None = None,
     overrides: dict[str, Any] | None = None,
     force: bool = False,
@@ -50,6 +52,7 @@ def pipeline(
     Args:
         workloads: which of params.yaml's workloads; all of them where nothing is given.
         devices: auto, cpu, cuda; those of params.yaml where nothing is given.
+        seeds: one training each, such as [0, 1, 2, 3, 4]; those of params.yaml where nothing is given.
         preset: one of params.yaml's presets, or auto or none; what params.yaml says where nothing is given.
         overrides: values that replace params.yaml's in this run only, by dotted name, such as
             {"sign.train.epochs": 5}. The run is then a DVC experiment named after this flow run.
@@ -58,7 +61,7 @@ def pipeline(
     run = FlowRunContext.get()
     assert run and run.flow_run
     try:
-        plan = make_plan(workloads, devices, preset, overrides or {}, force, run.flow_run.name)
+        plan = make_plan(workloads, devices, seeds, preset, overrides or {}, force, run.flow_run.name)
     except (ValueError, OSError) as error:
         return Failed(message=str(error))
     try:
@@ -97,12 +100,20 @@ class Plan(NamedTuple):
 
 
 def make_plan(
-    workloads: Names, devices: Names, preset: str | None, overrides: dict[str, Any], force: bool, name: str
+    workloads: Names,
+    devices: Names,
+    seeds: Sequence[int] | None,
+    preset: str | None,
+    overrides: dict[str, Any],
+    force: bool,
+    name: str,
 ) -> Plan:
     """Check everything the caller chose against params.yaml. Raises ValueError naming the nearest accepted value."""
     raw = read_yaml(files.ROOT / "params.yaml")
     params = parse_params(raw)
-    chosen = {key: list(names) for key, names in (("workloads", workloads), ("devices", devices)) if names}
+    chosen = {
+        key: list(names) for key, names in (("workloads", workloads), ("devices", devices), ("seeds", seeds)) if names
+    }
     single = {"preset": preset} if preset else {}
     for key in chosen | single:
         if key in overrides:
@@ -119,10 +130,10 @@ def make_plan(
         experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")
         sets = [word for key, value in values.items() for word in ("--set-param", f"{key}={hydra(value)}")]
         return Plan([["exp", "run", "--temp", "--name", experiment, *flags, *sets]], experiment)
-    pairs = [(w, d) for w in workloads or params.workloads for d in devices or params.devices]
-    if set(pairs) == {(w, d) for w in params.workloads for d in params.devices}:
+    everything = {key: list(getattr(params, key)) for key in ("workloads", "devices", "seeds")}
+    if all(set(names) == set(everything[key]) for key, names in chosen.items()):
         return Plan([["repro", *flags]], None)
-    targets = [f"evaluate@{workload}-{device}" for workload, device in pairs]
+    targets = [f"evaluate@{'-'.join(map(str, item))}" for item in itertools.product(*(everything | chosen).values())]
     return Plan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None)
 
 
@@ -180,15 +191,15 @@ def show_artifacts(results: dict[str, Any], display: Display) -> None:
         display.artifact("comparison", "markdown", results["markdown"], "results/compare.md")
     server = repro.running_servers().get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
     for row in rows if server.startswith("http") else ():
-        if run_id := row["tracking"].get("run_id"):
-            name = f"{row['workload']}-{row['requested']}"
-            address = f"{without_password(server).rstrip('/')}/#/experiments/{row['tracking']['experiment_id']}"
+        for tracking in [run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]][:1]:
+            name, run_id = f"{row['workload']}-{row['requested']}", tracking["run_id"]
+            address = f"{without_password(server).rstrip('/')}/#/experiments/{tracking['experiment_id']}"
             link = f"[MLflow run of {name}]({address}/runs/{run_id})"
             display.artifact(f"mlflow-{name.lower()}".replace("_", "-"), "markdown", link, f"MLflow run of {name}")
 
 
 def read_results(experiment: str | None) -> dict[str, Any]:
-    """compare.json, compare.md and each row's tracking.json, from the workspace or from an experiment's commit."""
+    """compare.json and compare.md, from the workspace or from an experiment's commit."""
     tree: Any = None
     if experiment:
         from dvc.api import DVCFileSystem
@@ -200,9 +211,6 @@ def read_results(experiment: str | None) -> dict[str, Any]:
 
     try:
         results = json.loads(read("results/compare.json"))
-        for row in results["rows"]:
-            folder = f"results/runs/{row['workload']}/{row['requested']}"
-            row["tracking"] = json.loads(read(f"{folder}/tracking.json"))
         return results | {"markdown": read("results/compare.md")}
     except OSError as error:
         print(f"warning: no results to show ({error})")
@@ -222,6 +230,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.pipeline", description=what)
     parser.add_argument("--workloads", nargs="+", metavar="NAME", help="default: all of params.yaml's")
     parser.add_argument("--devices", nargs="+", metavar="DEVICE", help="auto, cpu, cuda; default: params.yaml's")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="one training each; default: params.yaml's")
     parser.add_argument("--preset", help="one of params.yaml's presets, auto or none")
     parser.add_argument("-S", dest="sets", action="append", default=[], metavar="KEY=VALUE", help="override one value")
     parser.add_argument("--force", action="store_true", help="run every stage even where nothing has changed")
@@ -237,7 +246,7 @@ def main(arguments: list[str]) -> int:
         overrides = dict(map(parse_set, options.sets))
     except ValueError as error:
         sys.exit(f"error: {error}")
-    chosen = (options.workloads, options.devices, options.preset, overrides, options.force)
+    chosen = (options.workloads, options.devices, options.seeds, options.preset, overrides, options.force)
     with temporary_settings(PATIENT_ENOUGH | {"api.url": url}):
         final = pipeline(*chosen, return_state=True)
     print(f"{final.name}: {final.message}", file=sys.stdout if final.is_completed() else sys.stderr)

@@ -74,7 +74,8 @@ def results_lines(path: Path, stages: dict[str, dvc.Kind]) -> list[str]:
         return [f"no {files.relative(path)} to report from"]
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
-        outcome = stages.get(f"train@{row['workload']}-{row['requested']}")
+        outcomes = [stages.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
+        outcome = next((kind for kind in ("running", "restored") if kind in outcomes), None)
         age = "measured now" if outcome == "running" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
         if outcome == "restored":
             age = f"restored, {age}"

@@ -1,4 +1,4 @@
-"""Run one stage: `python -m flows.stage STAGE [WORKLOAD] [DEVICE]`, the cmd of every entry of dvc.yaml.
+"""Run one stage: `python -m flows.stage STAGE [WORKLOAD] [DEVICE] [SEED]`, the cmd of every entry of dvc.yaml.
 
 Goes in: the stage's name and the item of the matrix it works on. Comes out: what `stages/<stage>.py` writes, and the
 exit status: 0, 1 (failed; the reason on stderr and in `.tandem/last_error.json`, because DVC turns every failure into
@@ -16,8 +16,8 @@ STAGES = {
     "hardware": (),
     "preprocess": ("workload",),
     "preload": ("workload", "device"),
-    "train": ("workload", "device"),
-    "evaluate": ("workload", "device"),
+    "train": ("workload", "device", "seed"),
+    "evaluate": ("workload", "device", "seed"),
     "compare": (),
 }
 # What MLflow records. Where the GPU's memory runs out, these can go on on the CPU.
@@ -54,7 +54,7 @@ def parse(argv: list[str]) -> tuple[str, list[str]]:
 
 
 def full_name(stage: str, item: list[str]) -> str:
-    """The name dvc.yaml's matrix gives it: `train@sign-auto`."""
+    """The name dvc.yaml's matrix gives it: `train@sign-auto-0`."""
     return f"{stage}@{'-'.join(item)}" if item else stage
 
 

@@ -4,6 +4,8 @@ In: results/runs/. Out: results/compare.json, compare.md, compare.png, a page pe
 file to look at (report.html).
 """
 
+import statistics
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stages import files
@@ -22,15 +24,21 @@ MEASURED = (
     "missing_reasons", "finished_on", "out_of_memory", "summary_lines",
 )  # fmt: skip
 
+# How the values of several seeds become one.
+REDUCED: dict[str, Callable[[list[float]], float]] = {
+    **dict.fromkeys(("epoch_seconds", "samples_per_second"), statistics.median),
+    **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib"), max),
+}
+
 
 def main() -> None:
     params = load_params()
-    rows = [
-        read_row(workload, device)
-        for workload in params.workloads
-        for device in params.devices
-        if (run_dir(workload, device) / "metrics.json").exists()
-    ]
+    rows = []
+    for workload in params.workloads:
+        for device in params.devices:
+            evaluated = [seed for seed in params.seeds if (run_dir(workload, device, seed) / "metrics.json").exists()]
+            if evaluated:
+                rows.append(over_seeds([read_row(workload, device, seed) for seed in evaluated]))
     if not rows:
         raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
     by_workload = {row["workload"]: [each for each in rows if each["workload"] == row["workload"]] for row in rows}
@@ -42,19 +50,20 @@ def main() -> None:
     all_runs = drawing.save(overview.summary(rows), folder / "compare.png")
     pages = {}
     for workload, own in by_workload.items():
-        page = training.page(workload, [files.read_run(workload, row["requested"]) for row in own])
+        page = training.page(workload, [files.read_run(workload, row["requested"], row["seeds"][0]) for row in own])
         pages[workload] = [("Training", drawing.save(page, folder / "pages" / f"{workload}.png")), *pictures(own)]
     report.write_report(folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", all_runs)])
     print(text, end="")
 
 
-def read_row(workload: str, device: str) -> dict[str, Any]:
-    folder, block = run_dir(workload, device), load_workload(workload)
+def read_row(workload: str, device: str, seed: int) -> dict[str, Any]:
+    folder, block = run_dir(workload, device, seed), load_workload(workload)
     measured = {**read_json(folder / "timings.json"), **read_json(folder / "measured.json")}
     timings = files.read_numbers(folder / "timings.csv")
     return {
         "workload": workload,
         "requested": device,
+        "seed": seed,
         "task": block.task,
         "model": block.train.model.name,
         **{name: measured[name] for name in MEASURED},
@@ -62,8 +71,57 @@ def read_row(workload: str, device: str) -> dict[str, Any]:
         "metrics": read_json(folder / "metrics.json"),
         # Seconds of every epoch after warm-up, on the device asked for.
         "epochs": [row["epoch_seconds"] for row in timings if not (row["is_warmup"] or row["is_elsewhere"])],
-        "mlflow_run_id": read_json(folder / "tracking.json").get("run_id"),
+        "tracking": read_json(folder / "tracking.json"),
     }
+
+
+def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row of several that differ in their seed alone: means of scores, medians of times, peaks of memory.
+
+    `runs` keeps what each seed gave. All else is that of the first.
+    """
+    first = rows[0]
+    kept = ("seed", "score", "epoch_seconds", "samples_per_second", "train_seconds", "measured_at", "tracking")
+    scores = [row["score"] for row in rows]
+    found: dict[str, Any] = {
+        **{key: value for key, value in first.items() if key not in ("seed", "tracking")},
+        "seeds": [row["seed"] for row in rows],
+        "runs": [{key: row[key] for key in kept} for row in rows],
+        "score_lowest": min(scores),
+        "score_highest": max(scores),
+    }
+    if len(rows) == 1:
+        return found
+    for name, reduce in REDUCED.items():
+        values = [row[name] for row in rows if row[name] is not None]
+        found[name] = reduce(values) if values else None
+    names = dict.fromkeys(name for row in rows for name in row["metrics"])
+    seconds = [row["epoch_seconds"] for row in rows if row["epoch_seconds"] is not None]
+    return found | {
+        "score": statistics.fmean(scores),
+        "metrics": {name: mean_of(row["metrics"].get(name) for row in rows) for name in names},
+        "epoch_seconds_quartile_low": None,
+        "epoch_seconds_quartile_high": None,
+        "epoch_seconds_lowest": min(seconds, default=None),
+        "epoch_seconds_highest": max(seconds, default=None),
+        "train_seconds": sum(row["train_seconds"] for row in rows),
+        "sentence": over_seeds_sentence(first, scores),
+    }
+
+
+def over_seeds_sentence(first: dict[str, Any], scores: list[float]) -> str:
+    mean, name = statistics.fmean(scores), first["score_name"]
+    return (
+        f"{name} {mean:.4f} on average over {len(scores)} seeds ({min(scores):.4f} to {max(scores):.4f}), which vary "
+        f"weights, order and draws and leave the split as it is; with seed {first['seed']}: {first['sentence']}"
+    )
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """None where a value is missing: a mean over the other seeds would be another number."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return statistics.fmean(known) if len(known) == len(found) else None
 
 
 def pictures(rows: list[dict[str, Any]]) -> list[tuple[str, bytes]]:
@@ -71,14 +129,14 @@ def pictures(rows: list[dict[str, Any]]) -> list[tuple[str, bytes]]:
     return [
         (f"{path.stem.capitalize()}, {row['device']}", path.read_bytes())
         for row in rows
-        for path in sorted((run_dir(row["workload"], row["requested"]) / "plots").glob("*.png"))
+        for path in sorted((run_dir(row["workload"], row["requested"], row["seeds"][0]) / "plots").glob("*.png"))
         if path.stem != "training"  # the page shows the trainings of all devices together
     ]
 
 
 def facts(row: dict[str, Any]) -> dict[str, Any]:
     """A row with what the report shows in addition: the parameters, the scores in detail, the data."""
-    folder = run_dir(row["workload"], row["requested"])
+    folder = run_dir(row["workload"], row["requested"], row["seeds"][0])
     summary = read_json(files.prepared_dir(row["workload"]) / "summary.json")
     return {
         **row,

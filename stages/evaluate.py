@@ -1,10 +1,10 @@
-"""Score one trained model on the test split: `python -m flows.stage evaluate WORKLOAD DEVICE`.
+"""Score one trained model on the test split: `python -m flows.stage evaluate WORKLOAD DEVICE SEED`.
 
-In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/: what is
-deterministic (`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`), apart from it what was
-measured (`evaluate.json`), and the pictures (`plots/`): the result, the training, and for a simulation the score
-against its noise. Everything is added to the training's MLflow run. Where the GPU's memory runs out for good and the
-CPU may take over, flows/stage.py runs this stage again there.
+In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/<seed>/:
+what is deterministic (`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`), apart from it
+what was measured (`evaluate.json`), and the pictures (`plots/`): the result, the training, and for a simulation the
+score against its noise. Everything is added to the training's MLflow run. Where the GPU's memory runs out for good and
+the CPU may take over, flows/stage.py runs this stage again there.
 """
 
 import platform
@@ -36,10 +36,10 @@ MLMODEL = """flavors:
 NUM_NOISE_SEQUENCES = 500
 
 
-def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | None:
+def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> list[str] | None:
     """Returns None; or, where the stage has to run again on the CPU, what was done about memory before."""
     try:
-        job = Job.of(workload, device)
+        job = Job.of(workload, device, int(seed))
         trained = read_json(job.folder / "tracking.json")
         journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})
         result, by_noise, measured = evaluate(job)
@@ -138,7 +138,7 @@ def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], meas
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
     pictures = {
         "result": draw_result(job.params.task, result.picture, title),
-        "training": training.page(job.workload, [files.read_run(job.workload, job.device)]),
+        "training": training.page(job.workload, [files.read_run(job.workload, job.device, job.seed)]),
     }
     if by_noise:
         levels = sorted(by_noise)

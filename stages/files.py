@@ -33,9 +33,14 @@ def packed_dir(workload: str, device: str) -> Path:
     return ROOT / "data" / "packed" / workload / device
 
 
-def run_dir(workload: str, device: str) -> Path:
+def run_dir(workload: str, device: str, seed: int) -> Path:
     """Everything that one training of `workload` on `device` leaves behind."""
-    return ROOT / "results" / "runs" / workload / device
+    return ROOT / "results" / "runs" / workload / device / str(seed)
+
+
+def preload_file(workload: str, device: str) -> Path:
+    """What preload measured: the data is the same for all seeds."""
+    return ROOT / "results" / "runs" / workload / device / "preload.json"
 
 
 def hardware_file(device: str) -> Path:
@@ -133,9 +138,9 @@ def read_numbers(path: Path) -> list[dict[str, float | None]]:
     return [{name: float(cell) if cell else None for name, cell in row.items()} for row in read_rows(path)]
 
 
-def read_run(workload: str, device: str) -> dict[str, Any]:
+def read_run(workload: str, device: str, seed: int) -> dict[str, Any]:
     """What `plots.page` shows of an evaluated run."""
-    folder = run_dir(workload, device)
+    folder = run_dir(workload, device, seed)
     measured, result = read_json(folder / "measured.json"), read_json(folder / "result.json")
     return {
         "label": f"{measured['device']}: {measured['device_name']}",

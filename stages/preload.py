@@ -15,7 +15,7 @@ import psutil
 
 from stages.data.packed import pack, read_arrays
 from stages.data.splits import SPLITS
-from stages.files import hardware_file, packed_dir, prepared_dir, read_json, run_dir, sha256_file, write_json
+from stages.files import hardware_file, packed_dir, preload_file, prepared_dir, read_json, sha256_file, write_json
 from stages.params.loading import load_workload
 
 CHUNK_BYTES = 64 * 2**20  # what is read or copied at once while measuring
@@ -39,7 +39,7 @@ def main(workload: str, device: str) -> None:
             "sha256": {split: sha256_file(target / f"{split}.safetensors") for split in SPLITS},
         },
     )
-    write_json(run_dir(workload, device) / "preload.json", measurements)
+    write_json(preload_file(workload, device), measurements)
     rates = ", ".join(
         f"{name.removesuffix('_mib_per_second')} {rate:,.0f} MiB/s"
         for name, rate in measurements.items()

@@ -1,7 +1,7 @@
-"""Train one workload's model on one device: `python -m flows.stage train WORKLOAD DEVICE`.
+"""Train one workload's model on one device: `python -m flows.stage train WORKLOAD DEVICE SEED`.
 
-In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/: what is
-deterministic (`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from it what was measured
+In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/<seed>/: what
+is deterministic (`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from it what was measured
 (`timings.csv`, `timings.json`, and `measured.json`: where, when and of what), and `tracking.json`, the MLflow run.
 
 A killed training resumes from its checkpoint. Ctrl+C once finishes the epoch and saves, twice stops at once. Where the
@@ -11,6 +11,7 @@ checkpoint.
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -56,11 +57,12 @@ CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 
 
-def main(workload: str, device: str, journal: tracking.Journal) -> list[str] | None:
+def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> list[str] | None:
     """Returns None; or, where the stage has to run again on the CPU, what was done about memory before."""
     status: str | None = "FAILED"
     try:
-        job, checkpoint = Job.of(workload, device), Checkpoint.of(workload, device, read_inputs(workload, device))
+        job = Job.of(workload, device, int(seed))
+        checkpoint = Checkpoint.of(workload, device, read_inputs(job))
         with checkpoint.locked(), Interruption() as interruption:
             job, saved = resume(job, checkpoint)
             train(job, saved, checkpoint, journal, interruption)
@@ -92,7 +94,7 @@ def train(
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
             find_bound(trainer, record)
             record.summary_lines |= realized
-        open_run(job, trainer, record, journal)
+        open_run(job, trainer, record, checkpoint.belongs_to, journal)
         saver, first_epoch = Saver(job, trainer, record, checkpoint), trainer.epochs_done + 1
         with sampled(trainer.device) as readings:
             for epoch in epochs(job, trainer, journal):
@@ -202,23 +204,24 @@ def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
         )
 
 
-def read_inputs(workload: str, device: str) -> dict[str, Any]:
+def read_inputs(job: Job) -> dict[str, Any]:
     """All that decides the result: what a checkpoint belongs to, and what must not change while training."""
     load_params.cache_clear()
-    block = load_workload(workload)
+    block = load_workload(job.workload)
     parameters = flatten(block.train)
     del parameters["on_out_of_memory"]  # where a training goes on does not make it another one
     return {
+        "seed": job.seed,
         "parameters": parameters,
-        "data": read_json(packed_dir(workload, device) / "plan.json")["sha256"],
+        "data": read_json(packed_dir(job.workload, job.device) / "plan.json")["sha256"],
         "code": closure("train", named_by(block)),
-        "hardware": read_json(hardware_file(device)),
+        "hardware": read_json(hardware_file(job.device)),
     }
 
 
 def refuse_changed_inputs(job: Job, saver: Saver) -> None:
     """Raises ValueError where an input changed: DVC would record the result under the new one (treeverse/dvc#11058)."""
-    now = read_inputs(job.workload, job.device)
+    now = read_inputs(job)
     changed = [name for name in now if now[name] != saver.checkpoint.belongs_to[name]]
     if changed:
         saver.save()
@@ -310,19 +313,22 @@ def describe_model(job: Job) -> dict[str, Any]:
     }
 
 
-def open_run(job: Job, trainer: Trainer, record: Record, journal: tracking.Journal) -> None:
+def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal) -> None:
     """Tell MLflow what is trained, where, on what data, and from which code."""
     about, git = describe(trainer.device, job.identity), provenance.git_tags()
     preset = read_json(preset_file(job.workload))["preset"]
+    seeds, group = load_params().seeds, group_of(inputs)
+    name = f"{job.workload}-{trainer.device.type}"
     journal.run(
         record.token,
         experiment=job.workload,
-        name=f"{job.workload}-{trainer.device.type}-{time.strftime('%m%d-%H%M%S')}",
+        name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
         # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
         params={
             **flatten(job.params),
             **{name: about[name] for name in ("device", "device.name", "torch")},
             "preset": preset,
+            "seed": job.seed,
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
@@ -333,19 +339,26 @@ def open_run(job: Job, trainer: Trainer, record: Record, journal: tracking.Journ
         },
         tags={
             **about,
-            "mlflow.source.name": f"train@{job.workload}-{job.device}",
+            "mlflow.source.name": f"train@{job.workload}-{job.device}-{job.seed}",
             "mlflow.source.type": "LOCAL",
             "workload": job.workload,
             "requested_device": job.device,
             "preset": preset,
             "data.sha256": data_sha256(job),
+            "tandem.group": group,
             **git,
             **memory_tags(trainer.oom.actions),
             **({"finished_on": job.kind} if job.is_on_fallback else {}),
             **provenance.caller_tags(),
         },
         dataset=dataset_of(job),
+        parent={"token": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
     )
+
+
+def group_of(inputs: dict[str, Any]) -> str:
+    """What the runs have in common that differ in their seed alone."""
+    return digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
 
 
 def data_sha256(job: Job) -> str:

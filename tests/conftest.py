@@ -47,6 +47,7 @@ os.environ |= {
 TINY = """
 workloads: [tiny]
 devices: [cpu]
+seeds: [0]
 preset: none
 presets: {}
 tiny:
@@ -63,7 +64,6 @@ tiny:
   train:
     model: {name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}
     augment: {group: 2, mix: 0.1, shift: 0.0, warp: 0.1}
-    seed: 0
     epochs: 3
     warmup_epochs: 1
     batch_size: 16
@@ -86,7 +86,7 @@ tiny:
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
-    seed=0, epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
+    epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
     on_out_of_memory="stop", step="eager", probe=False,
     learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
@@ -328,8 +328,8 @@ def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "
     raise AssertionError(f"{what} did not come about within {seconds} s")
 
 
-def held(folder: Path, epoch: int) -> dict[str, str]:
-    """Environment of a training that waits after `epoch` until `folder`/go is there.
+def held(folder: Path, epoch: int, word: str = "train") -> dict[str, str]:
+    """Environment of a training that waits after `epoch` until `folder`/go is there, if `word` is in its command.
 
     What must happen while it trains then happens on a quick machine and on a busy one.
     """
@@ -342,7 +342,7 @@ def print_and_wait(*words, print=print, **options):
     while words and str(words[0]).startswith("epoch {epoch}/") and not pathlib.Path({str(folder / "go")!r}).exists():
         time.sleep(0.02)
 
-if "train" in sys.orig_argv:
+if {word!r} in sys.orig_argv:
     builtins.print = print_and_wait
 """)
     return {"PYTHONPATH": str(folder)}
@@ -399,7 +399,7 @@ def new_trainer(device: str, residency: str, folder: Path, settings: Train = SET
     if not path.exists():
         save_file(tensors(), path)
     split = load_split(path, where, residency)
-    torch.manual_seed(settings.seed)
+    torch.manual_seed(0)
     model = models.build(settings.model, models.Shape(4, 3, 9, per_step=False)).to(where)
     return Trainer(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
 

@@ -159,7 +159,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
     here = identify("cpu")
     auto.realize(planted(machine, speeds(1.0, 1.9, 2.0)), here)
     machine.num_steps = 0
-    other_run = replace(AUTO, seed=3, epochs=9, learning_rate=0.5, probe=True)
+    other_run = replace(AUTO, epochs=9, learning_rate=0.5, probe=True)
     for identity in (here, {**here, "requested": "auto", "why_not_cuda": "no driver"}):
         again = planted(machine, speeds(1.0, 1.0, 1.0), other_run)
         sentence = auto.realize(again, identity)["threads"]
@@ -267,7 +267,7 @@ def interrupted(trainer):
         raise KeyboardInterrupt
     return epoch(trainer)
 Trainer.epoch = interrupted
-sys.exit(main(["train", "tiny", "cpu"]))
+sys.exit(main(["train", "tiny", "cpu", "0"]))
 """
 ASKED = TINY.replace("threads: 1", "threads: auto")
 
@@ -278,7 +278,7 @@ def train(project: Path, cache: Path, fastest: int, epochs: int = -1) -> str:
 
 
 def of(project: Path, name: str) -> bytes:
-    return (project / "results/runs/tiny/cpu" / name).read_bytes()
+    return (project / "results/runs/tiny/cpu/0" / name).read_bytes()
 
 
 def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prepared: Path, tmp_path: Path):
@@ -307,12 +307,12 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
 
 def test_a_choice_is_no_dependency(prepared: Path, tmp_path: Path):
     project, user = copy_of(prepared, tmp_path / "project", ASKED), str(tmp_path / "user")
-    assert "Running stage 'train@tiny-cpu'" in dvc(project, "repro", "train@tiny-cpu", XDG_CACHE_HOME=user).stdout
+    assert "Running stage 'train@tiny-cpu-0'" in dvc(project, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=user).stdout
     weights = of(project, "last.safetensors")
-    assert "Running stage 'train" not in dvc(project, "repro", "train@tiny-cpu", XDG_CACHE_HOME=f"{user} 2").stdout
+    assert "Running stage 'train" not in dvc(project, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=f"{user} 2").stdout
     git(tmp_path, "clone", "-q", "project", "second")
     second = tmp_path / "second"
     dvc(second, "cache", "dir", "--local", str(project / ".dvc/cache"))
-    output = dvc(second, "repro", "train@tiny-cpu", XDG_CACHE_HOME=f"{user} 2").stdout
-    assert "Stage 'train@tiny-cpu' is cached - skipping run" in output
+    output = dvc(second, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=f"{user} 2").stdout
+    assert "Stage 'train@tiny-cpu-0' is cached - skipping run" in output
     assert of(second, "last.safetensors") == weights and not Path(f"{user} 2/tandem").exists()

@@ -56,7 +56,7 @@ def trainer_of(task_name: str, model_name: str, **changed: Any) -> Trainer:
     split = Split({"values": values, "mask": mask, "targets": targets}, CPU)
     settings = replace(SETTINGS, model=MODELS[model_name], augment=Augment(2, 0.1, 0.1, 0.1), **changed)
     torch.set_num_threads(settings.threads)
-    torch.manual_seed(settings.seed)
+    torch.manual_seed(0)
     task = open_task(task_name, SUMMARIES[task_name])
     model = models.build(settings.model, models.Shape(NUM_FEATURES, task.num_outputs, NUM_STEPS, task.per_step))
     return Trainer(model, split, split, settings, task)

@@ -56,11 +56,12 @@ ROW = {
     "workload": "sign", "requested": "auto", "device": "cpu", "device_name": "Some CPU", "epoch_seconds": 0.5,
     "samples_per_second": 100.0, "metrics": {"accuracy": 0.875}, "score_name": "accuracy", "score": 0.875,
     "measured_at": "2026-01-02T03:04:05+0000",
-    "measured_on": "somewhere", "mlflow_run_id": "abc",
+    "measured_on": "somewhere", "seeds": [0],
+    "runs": [{"seed": 0, "tracking": {"run_id": "abc", "experiment_id": "1"}}],
 }  # fmt: skip
 STAGES: dict[str, tuple[list[str], Any]] = {
     "hardware": (["results/hardware/auto.json", "results/hardware/cpu.json"], {}),
-    "train": (["results/runs/{0}/{1}/tracking.json"], {"run_id": "abc", "experiment_id": "1"}),
+    "train": (["results/runs/{0}/{1}/{2}/tracking.json"], {"run_id": "abc", "experiment_id": "1"}),
     "compare": (["results/compare.json", "results/compare.md"], {"rows": [ROW], "verdicts": []}),
 }
 GRAPH = """
@@ -70,11 +71,11 @@ stages:
     always_changed: true
     outs: [results/hardware]
   train:
-    matrix: {workload: "${workloads}", device: "${devices}"}
-    cmd: python -m flows.stage train ${item.workload} ${item.device}
+    matrix: {workload: "${workloads}", device: "${devices}", seed: "${seeds}"}
+    cmd: python -m flows.stage train ${item.workload} ${item.device} ${item.seed}
     deps: ["results/hardware/${item.device}.json"]
     params: ["${item.workload}.train"]
-    outs: ["results/runs/${item.workload}/${item.device}/tracking.json"]
+    outs: ["results/runs/${item.workload}/${item.device}/${item.seed}/tracking.json"]
   compare:
     cmd: python -m flows.stage compare
     deps: [results/runs]
@@ -299,7 +300,7 @@ def door(project: Project) -> Iterator[Door]:
 
 
 def test_dvc_log_lines() -> None:
-    assert dvc.parse("Running stage 'train@sign-auto':") == ("running", ["train@sign-auto"])
+    assert dvc.parse("Running stage 'train@sign-auto-0':") == ("running", ["train@sign-auto-0"])
     assert dvc.parse("Running stage 'hw/dvc.yaml:hardware':") == ("running", ["hardware"])
     assert dvc.parse("Updating lock file 'dvc.lock'") == ("saved", [])
     assert dvc.parse("Stage 'compare' didn't change, skipping") == ("skipped", ["compare"])
@@ -316,12 +317,12 @@ def test_the_seconds_of_a_stage_end_with_dvcs_next_event(monkeypatch: pytest.Mon
         "Running stage 'hw/dvc.yaml:hardware':",
         "Updating lock file 'hw/dvc.lock'",
         "Stage 'preprocess@sign' didn't change, skipping",
-        "Running stage 'train@sign-auto':",
+        "Running stage 'train@sign-auto-0':",
         "epoch 1/2: train loss 1.0",
         "Updating lock file 'dvc.lock'",
     ):
         progress.read(line)
-    assert progress.seconds == {"hardware": 3.0, "train@sign-auto": 7.5}
+    assert progress.seconds == {"hardware": 3.0, "train@sign-auto-0": 7.5}
 
 
 def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
@@ -338,13 +339,13 @@ def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
     result = project.run("-m", "flows.stage", "trian", "sign", "auto")
     assert result.returncode == 1 and "did you mean 'train'?" in result.stderr
     project.behave(train={"fail": "params.yaml: sign.train.epochs is 0; it must be at least 1"})
-    result = project.run("-m", "flows.stage", "train", "sign", "auto", TANDEM_RUN="t")
+    result = project.run("-m", "flows.stage", "train", "sign", "auto", "0", TANDEM_RUN="t")
     assert result.returncode == 1
     assert result.stderr == "error: params.yaml: sign.train.epochs is 0; it must be at least 1\n"
     kept = json.loads((project.root / ".tandem" / "last_error.json").read_text())
-    assert (kept["stage"], kept["run"]) == ("train@sign-auto", "t") and "epochs is 0" in kept["message"]
+    assert (kept["stage"], kept["run"]) == ("train@sign-auto-0", "t") and "epochs is 0" in kept["message"]
     project.behave(train={"bug": "x"})
-    result = project.run("-m", "flows.stage", "train", "sign", "auto")
+    result = project.run("-m", "flows.stage", "train", "sign", "auto", "0")
     assert result.returncode == 1 and "Traceback" in result.stderr
 
 
@@ -397,7 +398,7 @@ def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
     result = project.run("-m", "flows.repro", "--force", PREFECT_API_URL=f"{project.prefect}/api")
     assert result.returncode == 0, result.stdout + result.stderr
     assert project.api("POST", "/flow_runs/count", begun) == runs_before
-    assert "  ran        hardware, train@sign-auto, compare" in result.stdout
+    assert "  ran        hardware, train@sign-auto-0, compare" in result.stdout
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout and project.mlflow in result.stdout
     project.behave(hardware={"fail": "no such device"})
     result = project.run("-m", "flows.repro")
@@ -412,18 +413,18 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
     assert run["state"]["message"] == "sign 0.8750 on cpu; 3 ran"
     assert run["parameters"]["force"] is True
     children = project.children(run)
-    assert set(children) == {"hardware", "train@sign-auto", "compare"}
+    assert set(children) == {"hardware", "train@sign-auto-0", "compare"}
     assert {child["state"]["type"] for child in children.values()} == {"COMPLETED"}
-    train = children["train@sign-auto"]
-    assert train["parameters"] == {"workload": "sign", "device": "auto"}
+    train = children["train@sign-auto-0"]
+    assert train["parameters"] == {"workload": "sign", "device": "auto", "seed": "0"}
     assert train["total_run_time"] > 0 and train["parent_task_run_id"]
     logs = {name: project.logs(child) for name, child in children.items()} | {"pipeline": project.logs(run)}
     lines = "\n".join(logs.values()).splitlines()
     for owner, line in (
         ("hardware", "hardware says hello"),
-        ("train@sign-auto", "train-sign-auto says hello"),
+        ("train@sign-auto-0", "train-sign-auto-0 says hello"),
         ("compare", "compare says hello"),
-        ("pipeline", "Running stage 'train@sign-auto':"),
+        ("pipeline", "Running stage 'train@sign-auto-0':"),
         ("pipeline", "Use `dvc push` to send your updates to remote storage."),
     ):
         assert lines.count(line) == 1 and line in logs[owner], (line, logs)
@@ -436,13 +437,13 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
 
     assert project.run("-m", "flows.pipeline").returncode == 0
     states = project.task_states(project.latest("pipeline"))
-    assert states == {"hardware": "Completed", "train@sign-auto": "Skipped", "compare": "Skipped"}
+    assert states == {"hardware": "Completed", "train@sign-auto-0": "Skipped", "compare": "Skipped"}
 
     (project.root / "results" / "runs" / "sign" / "auto" / "tracking.json").unlink()
     lock = project.root / "dvc.lock"
-    lock.write_text(lock.read_text().partition("  train@sign-auto:")[0])  # DVC's run-cache still knows it
+    lock.write_text(lock.read_text().partition("  train@sign-auto-0:")[0])  # DVC's run-cache still knows it
     assert project.run("-m", "flows.pipeline").returncode == 0
-    assert project.task_states(project.latest("pipeline"))["train@sign-auto"] == "Cached"
+    assert project.task_states(project.latest("pipeline"))["train@sign-auto-0"] == "Cached"
 
 
 def test_pipeline_fails_with_the_stages_own_message(project: Project) -> None:
@@ -452,9 +453,9 @@ def test_pipeline_fails_with_the_stages_own_message(project: Project) -> None:
     run = project.latest("pipeline")
     assert (run["state"]["type"], run["state"]["message"]) == (
         "FAILED",
-        "train@sign-auto: sign: the loss is not a number",
+        "train@sign-auto-0: sign: the loss is not a number",
     )
-    child = project.children(run)["train@sign-auto"]
+    child = project.children(run)["train@sign-auto-0"]
     assert (child["state"]["type"], child["state"]["message"]) == ("FAILED", "sign: the loss is not a number")
 
 
@@ -464,7 +465,7 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
     assert not project.children(project.latest("pipeline"))
     from flows.pipeline import make_plan
 
-    nothing: dict[str, Any] = dict.fromkeys(("workloads", "devices", "preset"))
+    nothing: dict[str, Any] = dict.fromkeys(("workloads", "devices", "seeds", "preset"))
     nothing |= {"overrides": {}, "force": False, "name": "calm-fox"}
     for given, expected in (
         ({"workloads": ["sgin"]}, "did you mean 'sign'?"),
@@ -480,7 +481,7 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
     with pytest.raises(ValueError, match="preset is given both"):
         make_plan(**nothing | {"preset": "cpu", "overrides": {"preset": "gpu"}})
     some = make_plan(**nothing | {"workloads": ["sign"], "force": True}).commands
-    assert some == [["repro", "--force", "evaluate@sign-auto"], ["repro", "--single-item", "compare"]]
+    assert some == [["repro", "--force", "evaluate@sign-auto-0"], ["repro", "--single-item", "compare"]]
     plan = make_plan(**nothing | {"devices": ["cpu"], "overrides": {"sign.train.schedule": "cosine"}})
     sets = ["--set-param", 'sign.train.schedule="cosine"', "--set-param", 'devices=["cpu"]']
     assert plan.commands == [["exp", "run", "--temp", "--name", "calm-fox", *sets]] and plan.experiment == "calm-fox"
@@ -494,7 +495,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert (project.root / "params.yaml").read_bytes() == before
     run = project.latest("pipeline")
     assert run["parameters"]["overrides"] == {"sign.train.epochs": 7}
-    assert set(project.children(run)) == {"hardware", "train@sign-cpu", "compare"}
+    assert set(project.children(run)) == {"hardware", "train@sign-cpu-0", "compare"}
     shown = project.run("-m", "dvc", "exp", "show", "--json", "--drop", ".*", "--keep", "sign.train.epochs")
     assert run["name"] in shown.stdout
 
@@ -513,8 +514,8 @@ def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 1, output
     run = project.latest("pipeline")
-    assert run["state"]["message"] == "train@sign-auto: killed by SIGKILL"
-    child = project.children(run)["train@sign-auto"]["state"]
+    assert run["state"]["message"] == "train@sign-auto-0: killed by SIGKILL"
+    child = project.children(run)["train@sign-auto-0"]["state"]
     assert (child["type"], child["message"]) == ("CRASHED", "killed by SIGKILL")
 
     (project.root / "train.pid").unlink()
@@ -525,7 +526,7 @@ def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
         output, _ = process.communicate(timeout=600)
     run = project.latest("pipeline")
     assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", "dvc repro was killed by SIGKILL")
-    child = project.children(run)["train@sign-auto"]["state"]
+    child = project.children(run)["train@sign-auto-0"]["state"]
     assert (child["type"], child["message"]) == ("CRASHED", "dvc repro was killed by SIGKILL")
     assert not project.left_running()
 
@@ -550,7 +551,7 @@ def test_cancel_leaves_nothing_behind(project: Project) -> None:
     wait_for(lambda: read() == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
     wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
-    assert states == {"hardware": "COMPLETED", "train@sign-auto": "CANCELLED"}
+    assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
 
 
 def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project) -> None:
@@ -558,17 +559,17 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project) -
     with project.start("-m", "flows.pipeline", "--force") as process:
         project.stage_process()
         run = project.latest("pipeline")
-        child = wait_for(lambda: project.children(run).get("train@sign-auto"), what="the stage's flow run")
+        child = wait_for(lambda: project.children(run).get("train@sign-auto-0"), what="the stage's flow run")
         cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
         project.api("POST", f"/flow_runs/{child['id']}/set_state", cancelling)
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 130 and "Traceback" not in output, output
     assert not project.left_running()
     run = project.latest("pipeline")
-    message = "train@sign-auto was cancelled; run the pipeline again to go on from the last checkpoint"
+    message = "train@sign-auto-0 was cancelled; run the pipeline again to go on from the last checkpoint"
     assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
-    assert states == {"hardware": "COMPLETED", "train@sign-auto": "CANCELLED"}
+    assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
 
 
 def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:

@@ -364,7 +364,7 @@ def train_twice() -> None:
         source, journal = Scripted(*(reading(energy_joules=float(joules)) for joules in range(20_000))), MagicMock()
         journal.end.return_value = {}
         with pytest.raises(RuntimeError, match="the device broke") if numbers == [] else nullcontext():
-            train.main("tiny", "cpu", journal)
+            train.main("tiny", "cpu", "0", journal)
         assert sampler_threads() == [] and not sampler.running
         joules.append(len(source.threads) - 1)
     [totals] = [call.args[0] for call in journal.metrics.call_args_list if "gpu/energy_joules_sum" in call.args[0]]
@@ -375,7 +375,7 @@ def test_a_training_records_what_its_sampler_read_also_where_it_was_interrupted(
     code = "from tests import test_measure; test_measure.train_twice()"
     done = run(ready, sys.executable, "-c", code, PYTHONPATH=str(ROOT))
     said = json.loads(done.stdout.splitlines()[-1])
-    folder = ready / "results/runs/tiny/cpu"
+    folder = ready / "results/runs/tiny/cpu/0"
     timings, measured = (json.loads((folder / name).read_text()) for name in ("timings.json", "measured.json"))
     before_failing, after_resuming = said["joules"]
     assert after_resuming < timings["energy_joules"] < before_failing + after_resuming, "the failed epoch is not kept"

@@ -145,7 +145,7 @@ def on_simulated_gpu(stage: str, mib: float, from_epoch: int, with_onednn: bool,
     )
     if dies:
         Checkpoint.save = save_and_die
-    sys.exit(main([stage, "tiny", "auto"]))
+    sys.exit(main([stage, "tiny", "auto", "0"]))
 
 
 def finished(process: subprocess.Popen[str]) -> str:
@@ -160,11 +160,11 @@ def printed_actions(output: str) -> list[str]:
 
 
 def read_run(project: Path, name: str) -> Any:
-    return json.loads((project / "results/runs/tiny/auto" / name).read_text())
+    return json.loads((project / "results/runs/tiny/auto/0" / name).read_text())
 
 
 def sha256_of_weights(project: Path) -> str:
-    return hashlib.sha256((project / "results/runs/tiny/auto/last.safetensors").read_bytes()).hexdigest()
+    return hashlib.sha256((project / "results/runs/tiny/auto/0/last.safetensors").read_bytes()).hexdigest()
 
 
 def the_run_in_mlflow(project: Path) -> tuple[dict[str, str], list[int]]:
@@ -223,7 +223,7 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
     actions = printed_actions(output)
     assert ladder(actions)[0] == FREED and RECOMPUTED in actions
     assert f"{', '.join(actions)}; what is left to you: " in sentence
-    assert not (project / "results/runs/tiny/auto/measured.json").exists()
+    assert not (project / "results/runs/tiny/auto/0/measured.json").exists()
     tags, _ = the_run_in_mlflow(project)
     assert (tags["status"], tags["out_of_memory"]) == ("FAILED", "; ".join(actions))
 
@@ -243,7 +243,7 @@ def test_the_cpu_goes_on_where_the_gpu_stopped_and_gives_what_it_would_have_give
     below."""
     for from_epoch, (project, output) in enumerate(taken_over, 1):
         message = f"the training goes on on the CPU, from the start of epoch {from_epoch}"
-        assert output.count("train@tiny-auto starts again on the CPU") == 1 and "finished on the CPU" in output
+        assert output.count("train@tiny-auto-0 starts again on the CPU") == 1 and "finished on the CPU" in output
         measured, timings = read_run(project, "measured.json"), read_run(project, "timings.json")
         assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu")
         actions = measured["out_of_memory"]
@@ -252,7 +252,7 @@ def test_the_cpu_goes_on_where_the_gpu_stopped_and_gives_what_it_would_have_give
         assert timings["epoch_seconds"] is None and timings["num_epochs_warmup"] == from_epoch - 1
         assert "those on the CPU do not count" in measured["missing_reasons"]["epoch_seconds"]
         assert not list((project / ".tandem/checkpoints").rglob("*.pt"))
-    from_start, moved = (project / "results/runs/tiny/auto" for project, _ in taken_over)
+    from_start, moved = (project / "results/runs/tiny/auto/0" for project, _ in taken_over)
     for name in ("best.safetensors", "last.safetensors", "history.csv"):
         assert (moved / name).read_bytes() == (from_start / name).read_bytes(), name
 
@@ -322,7 +322,7 @@ def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: boo
     message = "the training goes on on the CPU, from the start of epoch 1"
     assert f"out of memory: {message}" in done.stdout and "finished on the CPU" in done.stdout
     assert "starts again on the CPU" in done.stdout
-    folder = project / "results/runs/tiny/auto"
+    folder = project / "results/runs/tiny/auto/0"
     measured, timings = (json.loads((folder / name).read_text()) for name in ("measured.json", "timings.json"))
     assert (measured["device"], measured["finished_on"]) == ("cuda", "cpu") and message in measured["out_of_memory"]
     assert (
@@ -333,5 +333,5 @@ def test_auto_finishes_on_the_cpu_where_that_is_allowed_and_says_so(allowed: boo
     tags, steps = the_run_in_mlflow(project)
     assert steps == [1, 2, 3] and tags["status"] == "FINISHED"
     assert tags["finished_on"] == "cpu" and tags["out_of_memory"].endswith(message)
-    stage(project, "evaluate", "tiny", "auto")
+    stage(project, "evaluate", "tiny", "auto", "0")
     assert message in stage(project, "compare").stdout

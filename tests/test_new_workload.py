@@ -67,12 +67,12 @@ def test_the_commands_of_the_document_make_a_tracked_result(
     settle(project)
 
     assert "interpolate: 66 of 6,633 cells are empty" in message[0]
-    assert "Stage 'train@tiny-cpu' didn't change, skipping" in message[1]
+    assert "Stage 'train@tiny-cpu-0' didn't change, skipping" in message[1]
     summary = json.loads((project / "data/prepared/gesture/summary.json").read_text())
     assert summary["classes"] == ["push", "swipe", "twist"]
     assert (summary["num_filled"], summary["min_steps"], summary["max_steps"]) == (66, 16, 32)
     assert summary["std"][summary["features"].index("room")] == 1.0
-    results = project / "results/runs/gesture/cpu"
+    results = project / "results/runs/gesture/cpu/0"
     assert json.loads((results / "metrics.json").read_text())["accuracy"] > 0.8
     assert len(pd.read_csv(results / "predictions.csv")) == summary["num_per_split"]["test"]
     assert "gesture" in (project / "results/report.html").read_text(encoding="utf-8")

@@ -50,7 +50,11 @@ def test_scientific_notation_is_a_number():
         ("learning_rate: 1e-2", "learning_rate: .nan", ["tiny.train.learning_rate is nan", "must be a finite number"]),
         ("weight_decay: 0.01", "weight_decay: .inf", ["tiny.train.weight_decay is inf", "must be a finite number"]),
         ("dropout: 0.1", "dropout: 1.0", ["tiny.train.model.dropout is 1.0", "at least 0 and at most 0.999"]),
-        ("    seed: 0\n    epochs", f"    seed: {2**63}\n    epochs", ["tiny.train.seed", f"at most {2**63 - 1}"]),
+        ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
+        ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),
+        ("seeds: [0]", "seeds: 0", ["seeds is 0", "must be a list with at least one entry"]),
+        ("seeds: [0]\n", "", ["seeds is missing; add e.g. `seeds: [0]`"]),
+        ("    epochs: 3", "    seed: 0\n    epochs: 3", ["tiny.train.seed is not a known key; write `seeds: [0]`"]),
         ("schedule: one-cycle", "schedule: cosin", ["'cosin'", "did you mean 'cosine'"]),
         ("name: gru", "name: gruu", ["'gruu'", "did you mean 'gru'"]),
         ("name: gru", "name: [gru]", ["tiny.train.model.name is ['gru']", "accepted: conv_gru, gru"]),
@@ -176,9 +180,11 @@ def test_what_would_move_the_targets_is_refused():
 
 def test_a_preset_changes_what_it_names_for_all_and_then_for_one():
     params = parsed(
-        TINY.replace("presets: {}", "presets: {big: {all: {train.epochs: 9, train.seed: 4}, tiny: {train.epochs: 5}}}")
+        TINY.replace(
+            "presets: {}", "presets: {big: {all: {train.epochs: 9, train.clip_norm: 4}, tiny: {train.epochs: 5}}}"
+        )
     )
-    assert overrides_of(params.presets, "big", "tiny") == {"train.epochs": 5, "train.seed": 4}
+    assert overrides_of(params.presets, "big", "tiny") == {"train.epochs": 5, "train.clip_norm": 4}
     assert overrides_of(params.presets, "none", "tiny") == {}
     assert params.blocks["tiny"].train.epochs == 3  # as written; what is in force, load_workload says
 

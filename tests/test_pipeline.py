@@ -34,7 +34,7 @@ DETERMINISTIC = [
     "data/prepared/tiny/summary.json",
     "data/packed/tiny/cpu/train.safetensors",
     "data/packed/tiny/cpu/plan.json",
-    *(f"results/runs/tiny/cpu/{name}" for name in (
+    *(f"results/runs/tiny/cpu/0/{name}" for name in (
         "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "scores.csv",
         "result.json", "predictions.csv", "confusion.csv", "plots/result.png",
     )),
@@ -54,10 +54,12 @@ def test_every_path_of_dvc_yaml_is_the_stores():
 
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
+    text = text.replace("${item.seed}", "5")
     for path in (
         files.prepared_dir("w"),
         files.packed_dir("w", "d"),
-        files.run_dir("w", "d"),
+        files.run_dir("w", "d", 5),
+        files.preload_file("w", "d"),
         files.hardware_file("d"),
         files.preset_file("w"),
     ):
@@ -73,7 +75,8 @@ def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
     again = make_project(tmp_path / "again")
     first = dvc(again, "repro").stdout
     assert ran(first) == [
-        "hw/dvc.yaml:hardware", "preprocess@tiny", "preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu", "compare",
+        "hw/dvc.yaml:hardware", "preprocess@tiny", "preload@tiny-cpu",
+        "train@tiny-cpu-0", "evaluate@tiny-cpu-0", "compare",
     ]  # fmt: skip
     assert hashes(again) == hashes(trained)
 
@@ -83,26 +86,26 @@ def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path
     assert ran(dvc(project, "repro").stdout) == ["hw/dvc.yaml:hardware"]
 
     # Back to parameters trained before: restored, and the timings still say when they were measured.
-    measured_at = json.loads((project / "results/runs/tiny/cpu/measured.json").read_text())["measured_at"]
+    measured_at = json.loads((project / "results/runs/tiny/cpu/0/measured.json").read_text())["measured_at"]
     params = project / "params.yaml"
     params.write_text(TINY.replace("epochs: 3", "epochs: 4"))
     assert ran(dvc(project, "repro").stdout) == [
         "hw/dvc.yaml:hardware",
-        "train@tiny-cpu",
-        "evaluate@tiny-cpu",
+        "train@tiny-cpu-0",
+        "evaluate@tiny-cpu-0",
         "compare",
     ]
     params.write_text(TINY)
     output = dvc(project, "repro").stdout
-    assert "'train@tiny-cpu' is cached - skipping run" in output
-    assert json.loads((project / "results/runs/tiny/cpu/measured.json").read_text())["measured_at"] == measured_at
+    assert "'train@tiny-cpu-0' is cached - skipping run" in output
+    assert json.loads((project / "results/runs/tiny/cpu/0/measured.json").read_text())["measured_at"] == measured_at
 
 
 def test_another_machine_is_another_training(trained: Path):
     hardware = json.loads((trained / "results/hardware/cpu.json").read_text())
     assert {"kind", "name", "torch", "cpu"} <= hardware.keys()
     lock = yaml.safe_load((trained / "dvc.lock").read_text())["stages"]
-    for name in ("preload@tiny-cpu", "train@tiny-cpu", "evaluate@tiny-cpu"):
+    for name in ("preload@tiny-cpu", "train@tiny-cpu-0", "evaluate@tiny-cpu-0"):
         assert "results/hardware/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
 
 
@@ -111,18 +114,18 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     run(project, "git", "add", "-A")
     run(project, "git", "commit", "-qm", "trained")
     dag, metrics, plots = in_one_process(project, "dag", "metrics show", "plots show")
-    assert "train@tiny-cpu" in dag and "accuracy" in metrics
+    assert "train@tiny-cpu-0" in dag and "accuracy" in metrics
     assert (project / "dvc_plots/index.html").exists() and "index.html" in plots
     output = dvc(project, "exp", "run", "-S", "tiny.train.epochs=4", "--name", "longer").stdout
-    assert "train@tiny-cpu" in ran(output)
+    assert "train@tiny-cpu-0" in ran(output)
     experiments, params, metrics, _ = in_one_process(
         project, "exp show --csv", "params diff", "metrics diff", "plots diff"
     )
     assert "longer" in experiments and "tiny.train.epochs" in params and "epoch_seconds" in metrics
     # Of the experiments in copies only the training: it is what reports from there.
-    target = ("train@tiny-cpu",)
-    assert "train@tiny-cpu" in ran(dvc(project, "exp", "run", "--temp", "-S", "tiny.train.epochs=5", *target).stdout)
-    dvc(project, "exp", "run", "--queue", "-S", "tiny.train.seed=1", "--name", "queued", *target)
+    target = ("train@tiny-cpu-0",)
+    assert "train@tiny-cpu-0" in ran(dvc(project, "exp", "run", "--temp", "-S", "tiny.train.epochs=5", *target).stdout)
+    dvc(project, "exp", "run", "--queue", "-S", "seeds=[1]", "--name", "queued", "train@tiny-cpu-1")
     # Not with `dvc`: its output would end with the worker, which looks for more work for a minute.
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run(["dvc", "queue", "start"], cwd=project, env=environment(), check=True, **quiet)
@@ -149,7 +152,7 @@ def in_one_process(project: Path, *commands: str) -> list[str]:
 
 def train_with_dvc(project: Path, **extra: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        ["dvc", "repro", "train@tiny-cpu"], cwd=project, env=environment(**extra), start_new_session=True,
+        ["dvc", "repro", "train@tiny-cpu-0"], cwd=project, env=environment(**extra), start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -167,18 +170,18 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
 def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_path: Path):
     params = TINY.replace("epochs: 3", "epochs: 8")
     whole, killed = (copy_of(prepared, tmp_path / name, params) for name in ("whole", "killed"))
-    stage(whole, "train", "tiny", "cpu")
+    stage(whole, "train", "tiny", "cpu", "0")
     repro = train_with_dvc(killed, **held(tmp_path / "held", 4))
     read_until(repro, "epoch 4/")
     repro.kill()  # dvc alone: its trainer must not go on without it
     (tmp_path / "held/go").touch()
     repro.communicate()  # ends when the last process that holds its output has ended
-    assert not (killed / "results/runs/tiny/cpu/last.safetensors").exists()
-    output = dvc(killed, "repro", "train@tiny-cpu").stdout
+    assert not (killed / "results/runs/tiny/cpu/0/last.safetensors").exists()
+    output = dvc(killed, "repro", "train@tiny-cpu-0").stdout
     assert "going on from .tandem/checkpoints/tiny/" in output
     for name in ("last.safetensors", "best.safetensors", "history.csv"):
-        assert (killed / "results/runs/tiny/cpu" / name).read_bytes() == (
-            whole / "results/runs/tiny/cpu" / name
+        assert (killed / "results/runs/tiny/cpu/0" / name).read_bytes() == (
+            whole / "results/runs/tiny/cpu/0" / name
         ).read_bytes(), name
 
 
@@ -191,7 +194,7 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(prepared: Path, 
     rest, _ = repro.communicate()
     assert repro.returncode != 0
     assert "parameters of tiny changed while it trained" in rest
-    assert "train@tiny-cpu" not in (project / "dvc.lock").read_text()
+    assert "train@tiny-cpu-0" not in (project / "dvc.lock").read_text()
 
 
 def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path):
@@ -270,7 +273,7 @@ def test_an_altered_file_is_found(prepared: Path, tmp_path: Path):
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
-    done = stage(project, "train", "tiny", "cpu", check=False)
+    done = stage(project, "train", "tiny", "cpu", "0", check=False)
     assert (
         done.returncode == 1
         and "train.safetensors is altered" in done.stdout
@@ -309,7 +312,7 @@ def test_a_new_workload_is_one_block_and_one_folder(trained: Path, tmp_path: Pat
     )
     (project / "params.yaml").write_text(TINY.replace("workloads: [tiny]", "workloads: [tiny, mine]") + block)
     output = dvc(project, "repro").stdout
-    mine = ["preprocess@mine", "preload@mine-cpu", "train@mine-cpu", "evaluate@mine-cpu"]
+    mine = ["preprocess@mine", "preload@mine-cpu", "train@mine-cpu-0", "evaluate@mine-cpu-0"]
     assert sorted(ran(output)) == sorted(["hw/dvc.yaml:hardware", *mine, "compare"]), "tiny stays as it is"
     compared = json.loads((project / "results/compare.json").read_text())
     assert [row["workload"] for row in compared["rows"]] == ["tiny", "mine"]

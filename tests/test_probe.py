@@ -28,7 +28,7 @@ from stages.training.trainer import Trainer
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
-    seed=0, epochs=2, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", on_out_of_memory="stop",
+    epochs=2, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", on_out_of_memory="stop",
     step="eager", probe=True, learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip

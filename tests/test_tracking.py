@@ -43,7 +43,7 @@ def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
 
 def start_training(project: Path, **extra: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu"], cwd=project, env=environment(**extra),
+        [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "0"], cwd=project, env=environment(**extra),
         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -56,9 +56,9 @@ def epochs_logged(project: Path) -> int:
 def test_a_run_tells_what_where_and_how_well(trained: Path):
     client = client_of(trained)
     [entry] = runs_of(client)
-    history = (trained / "results/runs/tiny/cpu/history.csv").read_text().splitlines()
-    metrics = json.loads((trained / "results/runs/tiny/cpu/metrics.json").read_text())
-    timings = json.loads((trained / "results/runs/tiny/cpu/timings.json").read_text())
+    history = (trained / "results/runs/tiny/cpu/0/history.csv").read_text().splitlines()
+    metrics = json.loads((trained / "results/runs/tiny/cpu/0/metrics.json").read_text())
+    timings = json.loads((trained / "results/runs/tiny/cpu/0/timings.json").read_text())
     assert entry.info.status == "FINISHED"
     assert entry.data.metrics["test/accuracy"] == metrics["accuracy"] > 0.5
     assert entry.data.metrics["time/epoch_seconds_median"] == timings["epoch_seconds"]
@@ -95,7 +95,7 @@ def table_of(path: Path) -> dict[str, list[float]]:
 
 def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path):
     """In MLflow, in the epochs' tables, in the run's totals and in the summary that compares."""
-    client, folder = client_of(trained), trained / "results/runs/tiny/cpu"
+    client, folder = client_of(trained), trained / "results/runs/tiny/cpu/0"
     [entry] = runs_of(client)
     history, timings = (table_of(folder / name) for name in ("history.csv", "timings.csv"))
     columns = {
@@ -137,7 +137,7 @@ warnings.simplefilter("ignore")
 mlflow.set_tracking_uri("sqlite:///{trained}/mlruns/mlflow.db")
 model = mlflow.pyfunc.load_model("runs:/{entry.info.run_id}/model")
 table = pd.read_csv("data/raw/tiny/table.csv").drop(columns="label")
-expected = pd.read_csv("results/runs/tiny/cpu/predictions.csv", dtype=str).set_index("sequence")
+expected = pd.read_csv("results/runs/tiny/cpu/0/predictions.csv", dtype=str).set_index("sequence")
 found = model.predict(table).astype({{"sequence": str}}).set_index("sequence").loc[expected.index]
 assert (found["predicted"] == expected["predicted"]).all()
 assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() < 1e-5
@@ -190,17 +190,17 @@ def closed_port() -> Iterator[int]:
 
 def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(ready: Path, closed_port: int):
     uri = f"http://user:secret@127.0.0.1:{closed_port}"
-    done = stage(ready, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
+    done = stage(ready, "train", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 1
     assert "secret" not in done.stdout and "python -m stages.records.uploader sync" in done.stdout
     assert "(connection refused)" in done.stdout
     kept = [path for path in (ready / ".tandem/journals").rglob("*") if path.is_file()]
     assert [path.name for path in kept].count("uploader.log") == 1
     assert not [path for path in kept if b"secret" in path.read_bytes()]
-    assert (ready / "results/runs/tiny/cpu/last.safetensors").exists()
-    assert "run_id" not in json.loads((ready / "results/runs/tiny/cpu/tracking.json").read_text())
+    assert (ready / "results/runs/tiny/cpu/0/last.safetensors").exists()
+    assert "run_id" not in json.loads((ready / "results/runs/tiny/cpu/0/tracking.json").read_text())
     assert not runs_of(client_of(ready))
-    stage(ready, "evaluate", "tiny", "cpu", MLFLOW_TRACKING_URI=uri)
+    stage(ready, "evaluate", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri)
     synced = run(ready, sys.executable, "-m", "stages.records.uploader", "sync")  # to the default store
     assert "up to date" in synced.stdout
     [entry] = runs_of(client_of(ready))
@@ -215,7 +215,9 @@ def test_a_black_hole_costs_bounded_seconds(ready: Path):
         hole.bind(("127.0.0.1", 0))
         hole.listen()  # takes connections, never answers
         start = time.monotonic()
-        done = stage(ready, "train", "tiny", "cpu", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{hole.getsockname()[1]}")
+        done = stage(
+            ready, "train", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=f"http://127.0.0.1:{hole.getsockname()[1]}"
+        )
         seconds = time.monotonic() - start
     assert "could not be reached" in done.stdout
     assert seconds < 600  # mlflow's own limits add up to 1,200

@@ -18,7 +18,6 @@ COMMON = """
   train:
     model: MODEL
     augment: {group: 1, mix: 0.0, shift: 0.0, warp: 0.0}
-    seed: 0
     epochs: 2
     warmup_epochs: 1
     batch_size: 32
@@ -44,6 +43,7 @@ CONV_GRU = "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1,
 PARAMS = f"""
 workloads: [waves, spikes, rally]
 devices: [cpu]
+seeds: [0]
 preset: none
 presets: {{small: {{all: {{train.batch_size: 16}}, waves: {{preprocess.input_steps: 6, train.precision: tf32}}}}}}
 waves:
@@ -134,12 +134,12 @@ def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def of(project: Path, workload: str, name: str) -> dict:
-    return json.loads((project / "results/runs" / workload / "cpu" / name).read_text())
+    return json.loads((project / "results/runs" / workload / "cpu/0" / name).read_text())
 
 
 def test_every_kind_leaves_the_same_files(kinds: Path):
     for workload, score in (("waves", "skill"), ("spikes", "event_f1"), ("rally", "event_f1")):
-        folder = kinds / "results/runs" / workload / "cpu"
+        folder = kinds / "results/runs" / workload / "cpu/0"
         result, metrics = of(kinds, workload, "result.json"), of(kinds, workload, "metrics.json")
         assert result["score_name"] == score and result["score"] == metrics[score]
         for name in ("scores.csv", "predictions.csv", "confusion.csv"):
@@ -156,7 +156,7 @@ def test_a_forecast_stands_beside_its_baselines(kinds: Path):
     metrics = of(kinds, "waves", "metrics.json")
     assert metrics["linear_skill"] > 0.9  # a sine is an autoregression
     assert metrics["skill"] == pytest.approx(1 - metrics["mae"] / metrics["persistence_mae"])
-    rows = pd.read_csv(kinds / "results/runs/waves/cpu/predictions.csv")
+    rows = pd.read_csv(kinds / "results/runs/waves/cpu/0/predictions.csv")
     assert (rows["predicted"] - rows["actual"]).abs().mean() == pytest.approx(metrics["mae"])
     assert (rows["last"] - rows["actual"]).abs().mean() == pytest.approx(metrics["persistence_mae"])
     assert "persistence" in of(kinds, "waves", "result.json")["sentence"]
@@ -166,7 +166,7 @@ def test_a_simulation_is_scored_against_its_noise(kinds: Path):
     metrics = of(kinds, "rally", "metrics.json")
     found = {name for name in metrics if name.startswith("event_f1_at_noise_")}
     assert found == {f"event_f1_at_noise_{noise}px" for noise in ("0", "0.5", "2", "4", "8")}
-    assert (kinds / "results/runs/rally/cpu/plots/noise.png").exists()
+    assert (kinds / "results/runs/rally/cpu/0/plots/noise.png").exists()
 
 
 def test_a_training_says_what_bounds_it_what_it_needs_and_where_it_ran(kinds: Path):
@@ -221,9 +221,9 @@ import mlflow, numpy as np, pandas as pd
 warnings.simplefilter("ignore")
 mlflow.set_tracking_uri(f"sqlite:///{sys.argv[1]}/mlruns/mlflow.db")
 def model(workload):
-    run_id = json.load(open(f"results/runs/{workload}/cpu/tracking.json"))["run_id"]
+    run_id = json.load(open(f"results/runs/{workload}/cpu/0/tracking.json"))["run_id"]
     return mlflow.pyfunc.load_model(f"runs:/{run_id}/model")
-expected = pd.read_csv("results/runs/spikes/cpu/predictions.csv").dropna(subset="predicted")
+expected = pd.read_csv("results/runs/spikes/cpu/0/predictions.csv").dropna(subset="predicted")
 table = pd.read_csv("data/raw/spikes/spikes.csv").drop(columns="event")
 found = model("spikes").predict(table)
 found = found[found["sequence"].isin(expected["sequence"])]
@@ -232,7 +232,7 @@ assert pairs(found["sequence"], found["predicted"], found["step"]) == pairs(
     expected["sequence"], expected["event"], expected["predicted"].astype(int) * 10
 ), (found, expected)
 series = pd.read_csv("data/raw/waves/waves.csv")
-rows = pd.read_csv("results/runs/waves/cpu/predictions.csv")
+rows = pd.read_csv("results/runs/waves/cpu/0/predictions.csv")
 last = rows.iloc[-1]["time"]
 known = series[pd.to_datetime(series["time"]) <= pd.Timestamp(last).tz_localize(None)]
 found = model("waves").predict(known)
@@ -245,8 +245,8 @@ assert list(found["step_ahead"]) == [1, 2, 3]
 def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
     before = (kinds / "params.yaml").read_bytes()
     sets = ["-S", "preset=small", "-S", "workloads=[waves]"]
-    output = dvc(kinds, "exp", "run", "--temp", "-n", "small", *sets, "evaluate@waves-cpu").stdout
-    assert "train@waves-cpu" in output
+    output = dvc(kinds, "exp", "run", "--temp", "-n", "small", *sets, "evaluate@waves-cpu-0").stdout
+    assert "train@waves-cpu-0" in output
     assert (kinds / "params.yaml").read_bytes() == before
     settle(kinds)
     names = ("preset", "train.batch_size", "train.precision", "preprocess.input_steps")

@@ -38,12 +38,19 @@ def cells(row: Mapping[str, Any]) -> list[Cell]:
 
     epoch, rate, vram = row["epoch_seconds"], row["samples_per_second"], row["peak_allocated_mib"]
     low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
-    quartiles = () if low is None else (f"[{seconds(low)}, {seconds(high)}]",)
+    quartiles: tuple[str, ...] = () if low is None else (f"[{seconds(low)}, {seconds(high)}]",)
+    score_details: tuple[str, ...] = (words(row["score_name"]),)
+    if (num_seeds := len(row["seeds"])) > 1:
+        spread = f"{number(row['score_lowest'])} to {number(row['score_highest'])}"
+        score_details += (f"mean of {num_seeds} seeds, {spread}",)
+        if epoch is not None:
+            fastest, slowest = seconds(row["epoch_seconds_lowest"]), seconds(row["epoch_seconds_highest"])
+            quartiles = (f"of {num_seeds} processes, {fastest} to {slowest}",)
     why = row["missing_reasons"].get("peak_allocated_mib", "no reason is recorded")
     return [
         Cell(row["workload"], (f"{row['task']}, {row['model']}",), "strong"),
         Cell(row["device"], (computer(row),), row["device"]),
-        Cell(number(row["score"]), (words(row["score_name"]),), "strong"),
+        Cell(number(row["score"]), score_details, "strong"),
         Cell(first, tuple(others)),
         Cell("none") if epoch is None else Cell(seconds(epoch), quartiles, "strong"),
         Cell("none" if rate is None else f"{rate:,.0f}"),

@@ -11,10 +11,10 @@ from stages.files import ROOT, preset_file, read_json
 from stages.params.checks import check_workload
 from stages.params.parsing import check_name, nearest, parse, prefixed, replaced
 from stages.params.presets import overrides_of, parse_presets
-from stages.params.schema import Device, Params, Workload
+from stages.params.schema import Device, Params, Seed, Workload
 
 # The keys that are no workload, each with an example of what to write.
-TOP_LEVEL = {"workloads": "[sign]", "devices": "[auto]", "preset": "none", "presets": "{}"}
+TOP_LEVEL = {"workloads": "[sign]", "devices": "[auto]", "seeds": "[0]", "preset": "none", "presets": "{}"}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -42,6 +42,7 @@ def parse_params(raw: dict[str, Any]) -> Params:
             raise ValueError(f"{key} is missing; add e.g. `{key}: {example}`")
     workloads = parse(tuple[str, ...], raw["workloads"], "workloads")
     devices = parse(tuple[Device, ...], raw["devices"], "devices")
+    seeds = parse(tuple[Seed, ...], raw["seeds"], "seeds")
     blocks = {key: value for key, value in raw.items() if key not in TOP_LEVEL}
     for name in (*workloads, *blocks):
         check_name(name, "workload")
@@ -56,7 +57,7 @@ def parse_params(raw: dict[str, Any]) -> Params:
         with prefixed(f"presets.{preset}"):
             for name in workloads:
                 parse_workload(name, blocks[name], overrides_of(presets, preset, name))
-    return Params(workloads, devices, raw["preset"], presets, parsed)
+    return Params(workloads, devices, seeds, raw["preset"], presets, parsed)
 
 
 def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload:

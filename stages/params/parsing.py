@@ -19,6 +19,9 @@ from typing import Annotated, Any, Literal
 
 from stages.params.schema import Limits, Usual
 
+# Keys of older versions, and what replaces them.
+MOVED = {"Train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each"}
+
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
@@ -110,7 +113,8 @@ def parse_dataclass(kind: Any, value: Any, where: str) -> Any:
         raise ValueError(f"{where} is {value!r}; it must be a mapping of {', '.join(hints)}")
     for key in value:
         if key not in hints:
-            raise ValueError(f"{where}.{key} is not a known key{nearest(key, hints)}")
+            hint = MOVED.get(f"{kind.__name__}.{key}") or nearest(key, hints)
+            raise ValueError(f"{where}.{key} is not a known key{hint}")
     if missing := [key for key in hints if key not in value]:
         usual = usual_values(kind)
         lines = [f"`{key}: {json.dumps(usual[key])}`".replace('"', "") for key in missing if key in usual]

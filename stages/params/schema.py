@@ -180,7 +180,6 @@ class Augment:
 class Train:
     model: Model
     augment: Augment
-    seed: Seed
     epochs: Positive
     warmup_epochs: Annotated[int, Usual(1)]
     batch_size: Positive
@@ -222,6 +221,7 @@ class Workload:
 class Params:
     workloads: tuple[str, ...]
     devices: tuple[Device, ...]
+    seeds: tuple[Seed, ...]  # one training each: weights, order and draws; the split has its own (preprocess.seed)
     preset: str  # a name of `presets`, or none, or auto
     presets: dict[str, dict[str, dict[str, Any]]]  # preset -> workload or `all` -> dotted name -> value
     blocks: dict[str, Workload]  # as written; `load_workload` applies the preset

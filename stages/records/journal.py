@@ -53,10 +53,15 @@ class Journal:
         params: dict[str, Any],
         tags: dict[str, str],
         dataset: dict[str, Any],
+        parent: dict[str, str] | None = None,
     ) -> None:
-        """Open the MLflow run that `token` names: a new one, or the one that an interrupted training opened."""
+        """Open the MLflow run that `token` names: a new one, or the one that an interrupted training opened.
+
+        `parent` ({"token", "name"}) is the run above those that differ in their seed alone, where there are several.
+        """
         self.is_open = True
-        self.write("run", token=token, experiment=experiment, name=name, params=params, tags=tags, dataset=dataset)
+        about = {"params": params, "tags": tags, "dataset": dataset, "parent": parent}
+        self.write("run", token=token, experiment=experiment, name=name, **about)
 
     def metrics(self, metrics: dict[str, float | None], step: int | None = None) -> None:
         """Absent values (None) are left out: MLflow would store NaN as 0."""

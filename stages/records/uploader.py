@@ -12,18 +12,28 @@ import json
 import logging
 import os
 import shutil
+import statistics
 import sys
 import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from stages.files import HOME, MLRUNS, locked, relative, write_json
+from stages.files import HOME, MLRUNS, STATE, locked, relative, write_json
 from stages.records import journal, store
 from stages.records.store import shown, tracking_uri
 from stages.urls import without_password
 
 TOKEN_TAG = "tandem.token"
+GROUP_TAG = "tandem.group"  # of runs that differ in their seed alone: the token of the run above them
+PARENT_TAG = "mlflow.parentRunId"  # the one that MLflow's pages read
+# What the run above several seeds sums up: the scores, and these.
+SUMMED_UP = (
+    "time/epoch_seconds_median",
+    "throughput/samples_per_second_median",
+    "vram/peak_allocated_mib_max",
+    "vram/peak_process_mib_max",
+)
 # The exceptions, or causes of one, that mean that no server answered; the most telling first.
 UNREACHABLE = {
     "ConnectionRefusedError": " (connection refused)",
@@ -41,7 +51,7 @@ class Uploader:
     def __init__(self, folder: Path, client: Any):
         self.folder = folder
         self.client = client
-        self.run_id = self.experiment_id = ""
+        self.run_id = self.experiment_id = self.parent_id = ""
         self.sent_steps = -1  # the last epoch that MLflow has already where the run is not new
         self.sent_once: dict[str, float] = {}
         self.position = 0
@@ -104,6 +114,9 @@ class Uploader:
             )
             self.run_id = run.info.run_id
         write_json(journal.answer_file(self.folder), self.ids())
+        self.parent_id = found[0].data.tags.get(PARENT_TAG, "") if found else ""
+        if parent := entry.get("parent"):  # a journal of an older version has none
+            self.parent_id = self.find_or_create_parent(parent, entry)
         if self.is_training:
             # MLflow refuses to change a parameter: a run that goes on keeps those it has.
             if not (found and found[0].data.params):
@@ -113,6 +126,37 @@ class Uploader:
         if entry["dataset"]:
             dataset = Dataset(**entry["dataset"])
             self.client.log_inputs(self.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+
+    def find_or_create_parent(self, parent: dict[str, str], entry: dict[str, Any]) -> str:
+        """The id of the run above this one and above all of its group, what was trained with one seed included."""
+        with locked(STATE / "parents.lock"):  # two seeds may be sent at once
+            found = self.client.search_runs([self.experiment_id], f"tags.`{TOKEN_TAG}` = '{parent['token']}'")
+            if not found:
+                tags = {TOKEN_TAG: parent["token"], "workload": entry["experiment"]}
+                name, since = parent["name"], entry["ms"]
+                found = [self.client.create_run(self.experiment_id, start_time=since, tags=tags, run_name=name)]
+        parent_id: str = found[0].info.run_id
+        self.client.set_tag(self.run_id, PARENT_TAG, parent_id)
+        for run in self.client.search_runs([self.experiment_id], f"tags.`{GROUP_TAG}` = '{parent['token']}'"):
+            self.client.set_tag(run.info.run_id, PARENT_TAG, parent_id)
+        return parent_id
+
+    def sum_up(self, ms: int) -> None:
+        """Give the run above this one means and ranges over its seeds, of each the run that is newest."""
+        from mlflow.entities import Metric
+
+        children = self.client.search_runs([self.experiment_id], f"tags.`{PARENT_TAG}` = '{self.parent_id}'")
+        by_seed = {run.data.params.get("seed"): run.data.metrics for run in reversed(children)}  # the newest come first
+        scored = [metrics for metrics in by_seed.values() if any(name.startswith("test/") for name in metrics)]
+        found = {"num_seeds": float(len(scored))}
+        for name in dict.fromkeys(name for metrics in scored for name in metrics):
+            values = [metrics[name] for metrics in scored if name in metrics]
+            if len(values) == len(scored) and (name.startswith("test/") or name in SUMMED_UP):
+                for how, reduce in (("mean", statistics.fmean), ("lowest", min), ("highest", max)):
+                    found[f"{name}_{how}"] = reduce(values)
+        self.client.log_batch(self.parent_id, metrics=[Metric(name, value, ms, 0) for name, value in found.items()])
+        self.client.set_tag(self.parent_id, "seeds", ",".join(sorted(filter(None, by_seed), key=int)))
+        self.client.set_terminated(self.parent_id, "FINISHED", ms)
 
     def send_tags(self, entry: dict[str, Any]) -> None:
         from mlflow.entities import RunTag
@@ -127,6 +171,8 @@ class Uploader:
                 self.register_model(artifacts / "model")
         if self.run_id and entry["status"]:
             self.client.set_terminated(self.run_id, entry["status"], entry["ms"])
+        if self.run_id and self.parent_id:
+            self.sum_up(entry["ms"])
         self.ended = True
 
     def register_model(self, folder: Path) -> None:

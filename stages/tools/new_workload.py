@@ -341,11 +341,12 @@ def summary_lines(plan: Plan) -> list[str]:
 
 
 def next_steps(plan: Plan) -> list[str]:
-    device = loading.load_params(files.ROOT / "params.yaml").devices[0]
-    results = f"results/runs/{plan.name}/{device}/"
+    params = loading.load_params(files.ROOT / "params.yaml")
+    device, seed = params.devices[0], params.seeds[0]
+    results = f"results/runs/{plan.name}/{device}/{seed}/"
     commands = [
         ("dvc repro", "trains it, and whatever else is not up to date; results/report.html shows everything"),
-        (f"dvc repro evaluate@{plan.name}-{device}", f"this one alone; {results} has the results"),
+        (f"dvc repro evaluate@{plan.name}-{device}-{seed}", f"this one alone; {results} has the results"),
         (f"git add data/raw/{plan.name} params.yaml", "keeps it"),
         ("make ui", "MLflow and Prefect in the browser"),
     ]

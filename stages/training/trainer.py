@@ -40,7 +40,7 @@ class Epoch:
 class Trainer:
     """Model, optimizer, rates and generator: `epoch()` advances, `state()` and `restore()` save and load them."""
 
-    def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task):
+    def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
         precision = "fp32" if params.precision == "auto" else params.precision
@@ -72,7 +72,7 @@ class Trainer:
         self.device_epoch: DeviceEpoch | None = None
         self.num_actions = 0  # done about memory when the graphs were captured
         # On the CPU, so that a GPU run sees the same batches and the same augmentation.
-        self.generator = torch.Generator().manual_seed(params.seed)
+        self.generator = torch.Generator().manual_seed(seed)
         self.epochs_done = 0
         self.best_loss = float("inf")
         self.best_weights = snapshot(model)

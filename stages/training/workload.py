@@ -52,6 +52,7 @@ class Job:
 
     workload: str
     device: str  # as params.yaml asks for it: auto, cpu or cuda
+    seed: int
     params: Workload
     identity: dict[str, Any]  # of the device that was asked for
     plan: dict[str, Any]
@@ -60,11 +61,12 @@ class Job:
     earlier_actions: tuple[str, ...] = ()  # what was done about memory before the CPU took over
 
     @classmethod
-    def of(cls, workload: str, device: str) -> Job:
+    def of(cls, workload: str, device: str, seed: int) -> Job:
         identity, fallback = read_json(hardware_file(device)), os.environ.get(CPU_FALLBACK)
         return cls(
             workload,
             device,
+            seed,
             load_workload(workload),
             identity,
             read_json(packed_dir(workload, device) / "plan.json"),
@@ -75,7 +77,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        return run_dir(self.workload, self.device)
+        return run_dir(self.workload, self.device, self.seed)
 
     @property
     def task(self) -> Task:
@@ -132,10 +134,10 @@ def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_n
     return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
 
 
-def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: Task) -> Trainer:
-    """A training from its start, where the splits want their batches; the seed decides its weights."""
-    torch.manual_seed(settings.seed)
-    return Trainer(models.build(settings.model, shape).to(train.device), train, val, settings, task)
+def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: Task, seed: int = 0) -> Trainer:
+    """A training from its start, where the splits want their batches. The seed decides weights, order and draws."""
+    torch.manual_seed(seed)
+    return Trainer(models.build(settings.model, shape).to(train.device), train, val, settings, task, seed)
 
 
 def open_trainer(job: Job, saved: dict[str, Any]) -> Trainer:
@@ -149,7 +151,7 @@ def open_trainer(job: Job, saved: dict[str, Any]) -> Trainer:
     with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
         residency = job.residency(device)
         train, val = (job.open_split(name, device) for name in ("train", "val"))
-        trainer = make_trainer(train, val, settings, job.shape, job.task)
+        trainer = make_trainer(train, val, settings, job.shape, job.task, job.seed)
         if saved["kind"] != job.kind:
             if saved["trainer"]:
                 trainer.restore(state_for_cpu(saved["trainer"]))
