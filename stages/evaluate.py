@@ -21,6 +21,7 @@ from stages.files import read_json, write_json
 from stages.machine.regions import measure
 from stages.params.schema import Rally
 from stages.records import journal as tracking
+from stages.records import manifest
 from stages.tasks import Evaluation
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
@@ -52,6 +53,7 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
             journal.tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
             journal.artifact(path, "evaluation")
+        journal.artifact(job.folder / manifest.NAME)
         journal.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
         journal.artifact(job.folder / "model.json", "model")
         journal.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
@@ -146,5 +148,8 @@ def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], meas
         pictures["noise"] = noise.noise(levels, [by_noise[level] for level in levels], title)
     for name, figure in pictures.items():
         drawing.save(figure, out / "plots" / f"{name}.png")
+    trained, sha256 = manifest.read(out / manifest.OF_TRAINING), files.sha256_file(out / "predictions.csv")
+    whole = manifest.with_result(trained, score, result.metrics, job.params.evaluate.weights, sha256)
+    write_json(out / manifest.NAME, whole)
     copied = ("metrics.json", "result.json", *(f"{name}.csv" for name in tables))
     return [out / name for name in copied] + [out / "plots" / f"{name}.png" for name in pictures]

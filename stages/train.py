@@ -24,12 +24,13 @@ from stages import files
 from stages.closure import closure, named_by
 from stages.diagnosis import probe
 from stages.files import hardware_file, packed_dir, preset_file, read_json
+from stages.machine import conditions
 from stages.machine.regions import sampled
 from stages.params.loading import load_params, load_workload
 from stages.params.parsing import flatten
 from stages.params.schema import Rally
 from stages.records import journal as tracking
-from stages.records import provenance
+from stages.records import manifest, provenance
 from stages.records.checkpoint import Checkpoint
 from stages.records.history import (
     RUN_METRICS,
@@ -55,6 +56,12 @@ LEARNED = ("features", "classes", "mean", "std", "target")
 # Checkpoints take at most this share of the time; otherwise one is never older than these seconds, or an epoch.
 CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
+# What the manifest takes from measured.json and timings.json.
+REALIZED = ("threads", "precision", "step", "why_not_graph", "residency", "finished_on", "out_of_memory")
+TIMING = (
+    "epoch_seconds", "samples_per_second", "num_epochs_measured", "train_seconds",
+    "peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib", "missing_reasons",
+)  # fmt: skip
 
 
 def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> list[str] | None:
@@ -90,6 +97,7 @@ def train(
     trainer, record = open_trainer(job, saved), Record(**saved["record"])
     with translate_oom(trainer.oom):
         if not trainer.epochs_done:
+            record.start = describe_start(trainer)
             realized = auto.realize(trainer, job.identity)
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
             find_bound(trainer, record)
@@ -106,6 +114,16 @@ def train(
         record.sampled[first_epoch] = readings.totals()  # with the last reading
         refuse_changed_inputs(job, saver)
         write_results(job, trainer, record, checkpoint.belongs_to, journal)
+
+
+def describe_start(trainer: Trainer) -> dict[str, Any]:
+    """What the manifest holds of a training's first moment, also where another process ends it."""
+    return {
+        "tree": provenance.tree(),
+        "conditions": conditions.read(gpu_uuid(trainer.device)),
+        "weights_sha256": trainer.weights_sha256(),
+        "process": os.getpid(),
+    }
 
 
 def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
@@ -160,6 +178,7 @@ def epochs(job: Job, trainer: Trainer, journal: tracking.Journal) -> Iterator[Ep
 def keep(job: Job, trainer: Trainer, record: Record, epoch: Epoch) -> None:
     num_samples, num_warmup = len(trainer.train_split), job.settings.warmup_epochs
     record.history.append(history_row(epoch, job.task.score_name))
+    record.digests.append(epoch.digests)
     record.timings.append(timing_row(epoch, num_samples, num_warmup, job.is_on_fallback))
     if not job.is_on_fallback:  # the reasons are those of the device that was asked for
         record.missing_reasons = trainer.missing_reasons
@@ -247,13 +266,16 @@ def write_results(
     result = {**summarize(record.timings), **of_gpu}
     record.missing_reasons |= missing_reasons
     files.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
-    files.write_json(out / "measured.json", describe_measurement(job, trainer, record, inputs, result))
+    measured = describe_measurement(job, trainer, record, inputs, result)
+    files.write_json(out / "measured.json", measured)
+    files.write_json(out / manifest.OF_TRAINING, describe_run(job, trainer, record, inputs, {**result, **measured}))
 
     journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
     journal.metrics({f"probe/{name.replace(' ', '_')}": value for name, value in record.probe.items()})
     journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
     for name in ("history.csv", "timings.csv"):
         journal.artifact(out / name)
+    journal.artifact(out / manifest.OF_TRAINING, name=manifest.NAME)
 
     timed = "no epoch of it was timed there"
     if result["num_epochs_measured"]:
@@ -297,6 +319,64 @@ def describe_measurement(
     }
 
 
+def describe_run(
+    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], measured: dict[str, Any]
+) -> dict[str, Any]:
+    """The manifest (stages/records/manifest.py) without the test's result."""
+    before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
+    found = provenance.environment()
+    if trainer.device.type == "cuda":
+        found["versions"] |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+        found["versions"]["driver"] = str(job.identity["driver"])
+    losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{job.task.score_name}")
+    return {
+        "schema": manifest.SCHEMA,
+        **{name: measured[name] for name in ("device", "measured_at")},
+        "workload": job.workload,
+        "requested": job.device,
+        "seed": job.seed,
+        "machine": measured["measured_on"],
+        "token": record.token,
+        "tree": record.start["tree"],
+        "block": manifest.plain(job.params),
+        "preset": read_json(preset_file(job.workload))["preset"],
+        "realized": {
+            **{name: measured[name] for name in REALIZED if name in measured},
+            "accumulation": trainer.step.accumulation,
+        },
+        "digests": {
+            "data": {
+                "table": job.summary.get("table_sha256"),
+                "prepared": job.summary["sha256"],
+                "packed": inputs["data"],
+            },
+            "code": inputs["code"],
+            "weights": {
+                "initial": record.start["weights_sha256"],
+                **{name: files.sha256_file(job.folder / f"{name}.safetensors") for name in ("best", "last")},
+            },
+        },
+        "environment": found,
+        "hardware": job.identity,
+        "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
+        "conditions": {
+            "before": before,
+            "after": after,
+            # The processor's time is counted by process: that of a resumed training has no sum.
+            "between": conditions.between(before, after) if record.start["process"] == os.getpid() else {},
+        },
+        "epochs": [
+            {**{name: row[name] for name in losses}, **digests}
+            for row, digests in zip(record.history, record.digests, strict=True)
+        ],
+        "timing": {name: measured[name] for name in TIMING},
+    }
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
+
+
 def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
@@ -315,7 +395,7 @@ def describe_model(job: Job) -> dict[str, Any]:
 
 def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal) -> None:
     """Tell MLflow what is trained, where, on what data, and from which code."""
-    about, git = describe(trainer.device, job.identity), provenance.git_tags()
+    about, git = describe(trainer.device, job.identity), provenance.git_tags(record.start["tree"])
     preset = read_json(preset_file(job.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
     name = f"{job.workload}-{trainer.device.type}"
@@ -334,6 +414,9 @@ def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any],
             "step": trainer.step.execution_mode,
             "data.sha256": data_sha256(job),
             "git.commit": git.get("mlflow.source.git.commit", "none"),
+            "git.dirty": git.get("git.dirty", "unknown"),
+            "code.sha256": digest(inputs["code"])[:16],
+            "environment.sha256": digest(provenance.environment())[:16],
             "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
             "residency": trainer.oom.residency,
         },

@@ -60,6 +60,9 @@ class Record:
     missing_reasons: dict[str, str] = field(default_factory=dict)
     # Of each part of the training, up to where it was interrupted: its first epoch, and what the GPU's sampler read.
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    # What the manifest holds of the training's start: the code's tree, the conditions, the initial weights.
+    start: dict[str, Any] = field(default_factory=dict)
+    digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and draws
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:

@@ -1,24 +1,93 @@
-"""Which code a training runs from, and who started it, as tags for MLflow."""
+"""Which code a training runs from, in which environment, and who started it."""
 
+import hashlib
 import os
+import platform
+import shutil
 import subprocess
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from stages.files import ROOT
+from stages.files import ROOT, sha256_file
+
+# No edit of these is one of the code: DVC writes the first, and raw data has a digest of its own.
+NO_CODE = (":!*dvc.lock", ":!data")
+# Where a file that git does not track may be part of what runs.
+CODE = ("stages", "flows", "hw", "dvc.yaml", "params.yaml")
+MAX_PATCH_MIB = 4.0  # more is no edit of code, and the patch is kept with every run
+LOCK = ROOT / "requirements.txt"
+PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
 
 
-def git_tags(root: Path = ROOT) -> dict[str, str]:
-    """The commit, and whether the sources differ from it. What DVC writes (its locks) does not count as an edit."""
+def git(root: Path, *arguments: str, **environment: str) -> bytes | None:
+    """What git prints; None where it fails."""
+    command = ["git", *arguments]
+    done = subprocess.run(command, cwd=root, capture_output=True, check=False, env={**os.environ, **environment})
+    return done.stdout if done.returncode == 0 else None
 
-    def git(*arguments: str) -> str | None:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-        return done.stdout.strip() if done.returncode == 0 else None
 
-    commit = git("rev-parse", "HEAD")
+def tree(root: Path = ROOT) -> dict[str, Any]:
+    """The commit, and the patch from it to the files as they are: `commit`, `patch` (empty: not edited), its sha256.
+
+    Untracked code that git does not ignore is part of it. Where one of the two cannot be had, it is None and
+    `missing_reason` says why. Leaves git's index and objects alone.
+    """
+    commit = git(root, "rev-parse", "HEAD")
     if commit is None:
-        return {"git.absent": "not a git repository, or no commit yet"}
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!*dvc.lock")
-    return {"mlflow.source.git.commit": commit, "git.dirty": str(bool(changed)).lower()}
+        return {"commit": None, "patch": None, "missing_reason": "not a git repository, or no commit yet"}
+    found: dict[str, Any] = {"commit": commit.decode().strip()}
+    patch = patch_of(root)
+    if patch is None:
+        return {**found, "patch": None, "missing_reason": "git could not make the patch"}
+    if len(patch) > MAX_PATCH_MIB * 2**20:
+        size = f"{len(patch) / 2**20:.1f} MiB, more than {MAX_PATCH_MIB:g}"
+        return {**found, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore what is so large"}
+    return {**found, "patch": patch.decode(errors="surrogateescape"), "patch_sha256": hashlib.sha256(patch).hexdigest()}
+
+
+def patch_of(root: Path) -> bytes | None:
+    """The difference between the commit and the files, in git's binary format; an index of its own holds them."""
+    folder = git(root, "rev-parse", "--absolute-git-dir")
+    objects = git(root, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+    if folder is None or objects is None:
+        return None
+    with tempfile.TemporaryDirectory() as temporary:
+        index, own = Path(temporary) / "index", Path(temporary) / "objects"
+        own.mkdir()
+        if (present := Path(folder.decode().strip()) / "index").exists():
+            shutil.copyfile(present, index)  # it knows which files have not changed
+        aside = {
+            "GIT_INDEX_FILE": str(index),
+            "GIT_OBJECT_DIRECTORY": str(own),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects.decode().strip(),
+        }
+        untracked = [name for name in CODE if (root / name).exists()]
+        for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
+            if git(root, "add", *arguments, **aside) is None:
+                return None
+        return git(
+            root, "diff", "--cached", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".", *NO_CODE, **aside
+        )
+
+
+def git_tags(tree: dict[str, Any]) -> dict[str, str]:
+    """What MLflow's pages and its users know: the commit, and whether the files differ from it."""
+    if tree["commit"] is None:
+        return {"git.absent": tree["missing_reason"]}
+    return {"mlflow.source.git.commit": tree["commit"], "git.dirty": str(tree["patch"] != "").lower()}
+
+
+def environment() -> dict[str, Any]:
+    """The lock's digest, and the versions of what computes."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {"requirements_sha256": sha256_file(LOCK) if LOCK.exists() else None, "versions": versions}
 
 
 def caller_tags() -> dict[str, str]:

@@ -4,6 +4,8 @@ Drawn from a seeded generator on the CPU, so that every device, residency and wa
 `Draws.changed` applies them to a batch, on the batch's device.
 """
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +25,11 @@ class Draws:
     augment: Tensor | None  # (N, k) what augment.apply takes
     coins: Tensor | None  # (N, H) bool: where the decoder is given the true value
 
+    def digests(self) -> dict[str, str]:
+        """sha256 of the order, and of the rest. Of draws on the CPU."""
+        rest = [tensor for tensor in (self.augment, self.coins) if tensor is not None]
+        return {"order_sha256": sha256_of([self.order]), "draws_sha256": sha256_of(rest)}
+
     def to(self, device: torch.device) -> "Draws":
         """With the order left on the CPU, where batches are cut from it."""
         moved = (None if each is None else each.to(device) for each in (self.augment, self.coins))
@@ -37,6 +44,14 @@ class Draws:
             coins = self.coins.index_select(0, batch.rows)
             batch = replace(batch, teacher_targets=torch.where(coins, batch.targets, torch.nan))
         return batch
+
+
+def sha256_of(tensors: Iterable[Tensor]) -> str:
+    """Of the bytes of tensors on the CPU, one after the other."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def draw(generator: Generator, split: Split, params: Train, epoch: int) -> Draws:

@@ -14,7 +14,7 @@ from stages.tasks import Task
 from stages.training import loop
 from stages.training.batches import Batch, Split, sequential_indices
 from stages.training.device import use_tf32
-from stages.training.draws import Draws, draw
+from stages.training.draws import Draws, draw, sha256_of
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy, advice
@@ -35,6 +35,7 @@ class Epoch:
     training: Measurement
     validation: Measurement
     is_best: bool
+    digests: dict[str, str]  # of the weights at its end, of the order and of the draws
 
 
 class Trainer:
@@ -73,6 +74,7 @@ class Trainer:
         self.num_actions = 0  # done about memory when the graphs were captured
         # On the CPU, so that a GPU run sees the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
+        self.digests: dict[str, str] = {}  # of the present epoch's draws
         self.epochs_done = 0
         self.best_loss = float("inf")
         self.best_weights = snapshot(model)
@@ -121,7 +123,11 @@ class Trainer:
             training,
             validation,
             is_best,
+            {"weights_sha256": self.weights_sha256(), **self.digests},
         )
+
+    def weights_sha256(self) -> str:
+        return sha256_of(snapshot(self.model).values())
 
     def on_device(self, split: Split, name: str) -> torch.Tensor:
         return self.oom.run_with_fallbacks(lambda: split.tensors[name].to(self.device))
@@ -133,6 +139,7 @@ class Trainer:
         """
         self.model.train()
         draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
+        self.digests = draws.digests()
         if self.num_actions != len(self.oom.actions):
             self.renew_graphs()
         if self.step.graphs is None:
