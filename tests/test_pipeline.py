@@ -183,6 +183,10 @@ def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_pa
         assert (killed / "results/runs/tiny/cpu/0" / name).read_bytes() == (
             whole / "results/runs/tiny/cpu/0" / name
         ).read_bytes(), name
+    first, second = (
+        json.loads((project / "results/runs/tiny/cpu/0/training.json").read_text()) for project in (whole, killed)
+    )
+    assert first["epochs"] == second["epochs"] and first["digests"] == second["digests"]
 
 
 def test_a_change_while_it_trains_is_not_recorded_as_its_result(prepared: Path, tmp_path: Path):
