@@ -4,7 +4,7 @@
     python -m benchmarks.aa --minutes 10        # as many as fit; the same command goes on where it stopped
     python -m benchmarks.aa --table             # what is there so far
 
-A trial is what the stage `speed` does (stages/speed.py): --pairs pairs of processes that take turns, one figure each,
+A trial is what the stage `speed` does (stages/speed.py): --pairs pairs of processes that take turns, one figure a pair,
 and Student's t over the logarithms of their ratios. Both sides are the same device. Its kinds:
 
 - same: one configuration against itself. An interval that leaves out 1 is a false alarm; 95% intervals give one in
@@ -32,10 +32,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.comparing.statistics import SpeedUp, paired_speed_up
+from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
 from stages.files import ROOT, hardware_file, read_json
 from stages.params.loading import load_params
-from stages.speed import Length, Side, measure_pairs, typical
+from stages.speed import Length, Side, measure_pairs
 
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
@@ -65,13 +65,20 @@ def no_kernels(trainer: Trainer) -> None:
 ADAPTATIONS: dict[str, Callable[[Trainer], None] | None] = {
     "same": None, "a tenth more": a_tenth_more, "no kernels": no_kernels,
 }  # fmt: skip
-# Statistics of a process's turns that could be its figure.
-STATISTICS: dict[str, Callable[[list[float]], float]] = {
-    "as the stage": typical,
-    "median": statistics.median,
-    "lower quartile": lambda turns: statistics.quantiles(turns, n=4, method="inclusive")[0],
-    "minimum": min,
-    "mean": statistics.fmean,
+Statistic = Callable[[list[float], list[float]], float]
+
+
+def of_each(typical: Callable[[list[float]], float]) -> Statistic:
+    return lambda base, other: typical(base) / typical(other)
+
+
+# From both processes' turns to the figure of the pair.
+STATISTICS: dict[str, Statistic] = {
+    "ratio of turns": ratio_of_turns,  # as the stage
+    "medians": of_each(statistics.median),
+    "lower quartiles": of_each(lambda turns: statistics.quantiles(turns, n=4, method="inclusive")[0]),
+    "minima": of_each(min),
+    "means": of_each(statistics.fmean),
 }
 
 
@@ -99,7 +106,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
     parser.add_argument("--file", type=Path, default=ROOT / "results" / "aa.jsonl", help="where trials are kept")
     parser.add_argument("--table", action="store_true", help="measure nothing")
-    parser.add_argument("--statistic", choices=tuple(STATISTICS), default="as the stage", help="for the table")
+    parser.add_argument("--statistic", choices=tuple(STATISTICS), default="ratio of turns", help="for the table")
     options = parser.parse_args()
     if options.pairs < 3:
         parser.error(f"--pairs is {options.pairs}; an interval takes 3 or more")
@@ -143,13 +150,13 @@ def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
     }
 
 
-def found_by(trial: dict[str, Any], statistic: Callable[[list[float]], float]) -> SpeedUp:
+def found_by(trial: dict[str, Any], statistic: Statistic = ratio_of_turns) -> SpeedUp:
     """How many times as fast side a is as side b."""
-    return paired_speed_up(*([statistic(pair["turns"][side]) for pair in trial["pairs"]] for side in ("b", "a")))
+    return paired_speed_up([statistic(pair["turns"]["b"], pair["turns"]["a"]) for pair in trial["pairs"]])
 
 
 def describe(trial: dict[str, Any]) -> str:
-    found = found_by(trial, typical)
+    found = found_by(trial)
     interval = f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}]"
     return (
         f"{trial['at']} {trial['workload']}, {trial['kind']}: {interval}; "
@@ -157,7 +164,7 @@ def describe(trial: dict[str, Any]) -> str:
     )
 
 
-def table(trials: list[dict[str, Any]], statistic: str = "as the stage") -> str:
+def table(trials: list[dict[str, Any]], statistic: str = "ratio of turns") -> str:
     lines = [
         "| kind | workload | trials | interval leaves out 1 | speed-up | width of the interval | load |",
         "|---|---|---|---|---|---|---|",

@@ -5,10 +5,9 @@ Out: results/speed/<workload>.json: what every process took, the speed-up with i
 devices are of one kind there is nothing to pair; the sentence says so, and torch is not imported.
 
 A machine varies by 1.3 times between processes and hours, and the epochs of one process resemble each other: an
-interval over them is none. So a process gives one figure here, its typical seconds an epoch, and a pair is two
-processes, one a side, that live at the same time and take turns of a fraction of a second: what slows the machine for
-longer than a turn slows both. There is a pair for every seed. What is timed is what timings.csv calls epoch_seconds,
-an epoch's training steps, for fewer of them.
+interval over them is none. So a pair is two processes here, one a side, that live at the same time and take turns of a
+fraction of a second: what slows the machine for longer than a turn slows both. A pair gives one figure, and there is
+one for every seed. What is timed is what timings.csv calls epoch_seconds, an epoch's training steps, for fewer of them.
 
 The CPU has the number of threads with which it is fastest, whatever train.threads is: a GPU is compared with its best.
 """
@@ -18,7 +17,6 @@ from __future__ import annotations
 import os
 import signal
 import statistics
-import sys
 import threading
 import time
 import traceback
@@ -31,7 +29,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from stages import files
-from stages.comparing.statistics import SpeedUp, paired_speed_up
+from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
 from stages.files import hardware_file, read_json
 from stages.machine.turns import in_turns
 from stages.params.loading import load_params, load_workload
@@ -67,7 +65,8 @@ class Pair:
     """Two processes that took turns. The keys are the names of the sides."""
 
     seed: int
-    epoch_seconds: dict[str, float]  # typical of the process
+    ratio: float  # how many times as fast the second side is as the first
+    epoch_seconds: dict[str, float]  # median over the turns, for whoever reads it; a ratio is of turns
     turns: dict[str, list[float]]  # seconds an epoch, turn by turn
     about: dict[str, dict[str, Any]]  # what the process computed with (`Training.about`)
     load: float  # of the machine, the minute before
@@ -110,7 +109,7 @@ def compare(workload: str, sides: Sequence[Side], seeds: Sequence[int], length: 
         seconds = ", ".join(f"{name} {value:.4g} s" for name, value in pair.epoch_seconds.items())
         print(f"{workload}, pair {len(pairs)} of {len(seeds)}: an epoch's steps take {seconds}", flush=True)
     base, other = (side.name for side in sides)
-    found = paired_speed_up(*([pair.epoch_seconds[name] for pair in pairs] for name in (base, other)))
+    found = paired_speed_up([pair.ratio for pair in pairs])
     out_of_memory = {name: actions for name in (base, other) if (actions := pairs[-1].about[name]["out_of_memory"])}
     return {
         "workload": workload,
@@ -145,11 +144,6 @@ def describe(about: Mapping[str, Any]) -> str:
     return f"{about['device_name']}, {threads}, {about['precision']}, {about['step']}"
 
 
-def typical(turns: Sequence[float]) -> float:
-    """A process's one figure."""
-    return statistics.median(turns)
-
-
 # The measuring side.
 
 
@@ -173,9 +167,8 @@ def measure_pairs(workload: str, sides: Sequence[Side], seeds: Sequence[int], le
             for worker in workers:
                 worker.end()
         turns, about = ({side.name: each[side.name] for side in sides} for each in (found, about_of))
-        yield Pair(
-            seed, {name: typical(values) for name, values in turns.items()}, turns, about, round(os.getloadavg()[0], 2)
-        )
+        seconds = {name: statistics.median(values) for name, values in turns.items()}
+        yield Pair(seed, ratio_of_turns(*turns.values()), seconds, turns, about, round(os.getloadavg()[0], 2))
 
 
 class Worker:
@@ -294,8 +287,7 @@ class Training:
             self.take(1)
             left -= 1
         count, multiple = 1, self.side.steps_multiple
-        # The first of them is still part of the warm-up.
-        while (seconds := self.take(count)[1]) < self.length.turn_seconds / 2 and count < sys.maxsize:
+        while (seconds := self.take(count)[1]) < self.length.turn_seconds / 2:
             count *= 2
         return max(1, round(count * self.length.turn_seconds / seconds / multiple)) * multiple
 

@@ -43,20 +43,27 @@ class SpeedUp:
         return SpeedUp(1 / self.ratio, low, high, self.num_pairs)
 
 
-def paired_speed_up(base_seconds: Sequence[float], other_seconds: Sequence[float]) -> SpeedUp:
-    """How many times as fast `other` is as `base`: the geometric mean over the pairs, and its 95% interval.
+def ratio_of_turns(base_seconds: Sequence[float], other_seconds: Sequence[float]) -> float:
+    """How many times as fast `other` is as `base`: one pair's figure, from two processes that took turns.
 
-    Each number is what one process took; numbers at the same place are of two processes that took turns. What slows
-    both is gone from the logarithm of their ratio, and what differs from process to process is what these logarithms
-    scatter by: the interval is Student's t on them (Student 1908, Biometrika 6), as wide as pairs of the same two sides
-    would differ. Raises ValueError where there is no pair, or a number has no partner.
+    Numbers at the same place are of the same turn. The median of their ratios: what slows the machine for longer than a
+    turn slows both and is gone from a ratio, and what disturbs single turns is gone from the median. Both medians apart
+    keep the first: on a busy machine their ratio scattered twice as much (benchmarks/aa.py).
     """
-    if not base_seconds or len(base_seconds) != len(other_seconds):
-        raise ValueError(
-            f"{len(base_seconds)} and {len(other_seconds)} processes were measured; a speed-up is of pairs, "
-            "at least one, with a process of each side"
-        )
-    logs = [math.log(base / other) for base, other in zip(base_seconds, other_seconds, strict=True)]
+    return math.exp(statistics.median(map(math.log, ratios(base_seconds, other_seconds))))
+
+
+def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
+    """The geometric mean of the pairs' ratios, and its 95% interval.
+
+    Each number is of one pair of processes (`ratio_of_turns`). What differs from process to process, where its memory
+    lies and what it is disturbed by, is what their logarithms scatter by: the interval is Student's t on these (Student
+    1908, Biometrika 6). Turns are not counted: those of a process resemble each other. Raises ValueError without a
+    pair.
+    """
+    if not pair_ratios:
+        raise ValueError("no pair of processes was measured; a speed-up takes one, and its interval three")
+    logs = [math.log(ratio) for ratio in pair_ratios]
     count, middle = len(logs), statistics.fmean(logs)
     if count < MIN_PAIRS:
         return SpeedUp(math.exp(middle), None, None, count)
@@ -64,6 +71,10 @@ def paired_speed_up(base_seconds: Sequence[float], other_seconds: Sequence[float
 
     half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(logs) / math.sqrt(count)
     return SpeedUp(math.exp(middle), math.exp(middle - half), math.exp(middle + half), count)
+
+
+def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [one / two for one, two in zip(base, other, strict=True)]
 
 
 def speed_up(slower: list[float], faster: list[float]) -> tuple[float, float, float]:
