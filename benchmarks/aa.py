@@ -96,7 +96,7 @@ def main() -> None:
     print(table(done, options.statistic))
 
 
-def parse() -> argparse.Namespace:
+def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=["sign", "price"], metavar="NAME")
     parser.add_argument("--kinds", nargs="+", choices=tuple(ADAPTATIONS), default=tuple(ADAPTATIONS), metavar="KIND")
@@ -107,7 +107,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--file", type=Path, default=ROOT / "results" / "aa.jsonl", help="where trials are kept")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     parser.add_argument("--statistic", choices=tuple(STATISTICS), default="ratio of turns", help="for the table")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.pairs < 3:
         parser.error(f"--pairs is {options.pairs}; an interval takes 3 or more")
     if options.threads != "auto" and not (options.threads.isdecimal() and int(options.threads)):

@@ -44,7 +44,7 @@ class Length:
     """Of what is measured of a pair."""
 
     turn_seconds: float = 0.2  # about; a step where one is longer
-    num_turns: int = 15  # of each side
+    num_turns: int = 25  # of each side
     longest_seconds: float = 30.0  # of all turns of a pair: fewer turns where steps are long
     warmup_seconds: float = 3.0  # at most: then the warm-up ends before train.warmup_epochs have passed
 
