@@ -32,7 +32,7 @@ from stages import files
 from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
 from stages.files import hardware_file, read_json
 from stages.machine.turns import in_turns
-from stages.params.loading import load_params, load_workload
+from stages.params.loading import load_params
 
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
@@ -78,7 +78,7 @@ def main(workload: str) -> None:
         (side,) = sides
         result = {"workload": workload, "sentence": f"{workload}: one kind of device ({side.name}), nothing to pair."}
     else:
-        result = compare(workload, sides, seeds_of(workload))
+        result = compare(workload, sides, load_params().seeds)
     files.write_json(files.results_dir() / "speed" / f"{workload}.json", result)
     print(result["sentence"])
 
@@ -89,16 +89,11 @@ def sides_of(devices: Sequence[str]) -> list[Side]:
     return [Side(kind, by_kind[kind], {"threads": "auto"} if kind == "cpu" else {}) for kind in sorted(by_kind)]
 
 
-def seeds_of(workload: str) -> list[int]:
-    return [load_workload(workload).train.seed]
-
-
 def job_of(workload: str, side: Side, seed: int) -> Job:
     from stages.training.workload import Job
 
-    job = Job.of(workload, side.device)
-    train = replace(job.params.train, **{**side.changes, "seed": seed})
-    return replace(job, params=replace(job.params, train=train))
+    job = Job.of(workload, side.device, seed)
+    return replace(job, params=replace(job.params, train=replace(job.params.train, **side.changes)))
 
 
 def compare(workload: str, sides: Sequence[Side], seeds: Sequence[int], length: Length | None = None) -> dict[str, Any]:

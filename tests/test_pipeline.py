@@ -76,7 +76,7 @@ def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
     first = dvc(again, "repro").stdout
     assert ran(first) == [
         "hw/dvc.yaml:hardware", "preprocess@tiny", "preload@tiny-cpu",
-        "train@tiny-cpu-0", "evaluate@tiny-cpu-0", "compare",
+        "train@tiny-cpu-0", "evaluate@tiny-cpu-0", "speed@tiny", "compare",
     ]  # fmt: skip
     assert hashes(again) == hashes(trained)
 
@@ -93,6 +93,7 @@ def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path
         "hw/dvc.yaml:hardware",
         "train@tiny-cpu-0",
         "evaluate@tiny-cpu-0",
+        "speed@tiny",
         "compare",
     ]
     params.write_text(TINY)
@@ -317,7 +318,9 @@ def test_a_new_workload_is_one_block_and_one_folder(trained: Path, tmp_path: Pat
     (project / "params.yaml").write_text(TINY.replace("workloads: [tiny]", "workloads: [tiny, mine]") + block)
     output = dvc(project, "repro").stdout
     mine = ["preprocess@mine", "preload@mine-cpu", "train@mine-cpu-0", "evaluate@mine-cpu-0"]
-    assert sorted(ran(output)) == sorted(["hw/dvc.yaml:hardware", *mine, "compare"]), "tiny stays as it is"
+    assert sorted(ran(output)) == sorted(["hw/dvc.yaml:hardware", *mine, "speed@mine", "compare"]), (
+        "tiny stays as it is"
+    )
     compared = json.loads((project / "results/compare.json").read_text())
     assert [row["workload"] for row in compared["rows"]] == ["tiny", "mine"]
     assert json.loads((project / "data/prepared/mine/summary.json").read_text())["num_per_split"] == {
