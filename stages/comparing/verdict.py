@@ -1,13 +1,207 @@
-"""What may be said of one workload's runs: their rows of compare.json in, a sentence out.
+"""What may be said of one workload's runs, in sentences.
 
-A speed-up is stated only between runs of the same data and parameters, as an interval. Where they differ, the sentence
-says in what.
+`judge`: recorded runs (manifests and predictions) and the speed that was measured in turns, in; how fast, how good and
+what to keep in mind, out. `verdict`: rows of compare.json in, a sentence out.
+
+A speed-up is stated only where the work is the same, as an interval. Where it differs, the sentence says in what.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from stages.comparing.comparability import (
+    Comparability,
+    Manifest,
+    best_threads,
+    compare_sides,
+    describe,
+    value_of,
+)
+from stages.comparing.differences import (
+    LEVEL,
+    MEASURES,
+    Difference,
+    Rows,
+    difference,
+    margin_of_seeds,
+    mean_and_range,
+    measured_scores,
+)
 from stages.comparing.statistics import speed_up
+
+MIN_PAIRS = 3  # for an interval
+HOW_TO_GET_AN_INTERVAL = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"
+# Which of these differ is not seen from the sides' descriptions, so it stands beside the ratio.
+NOT_DESCRIBED = ("machine", "way of stepping", "place of the data")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training as it was recorded. `predictions`: the rows of predictions.csv; empty where they are not at hand."""
+
+    manifest: Manifest
+    predictions: Rows = ()
+
+    @property
+    def seed(self) -> int:
+        return int(self.manifest.get("seed") or 0)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What may be said of one workload. All sentences end with a full stop."""
+
+    workload: str
+    speed: str
+    scores: str
+    notes: tuple[str, ...]
+    comparability: Comparability | None  # None: one side, nothing to compare
+    difference: Difference | None  # None: the scores are not compared, and `scores` says why
+
+    @property
+    def sentences(self) -> list[str]:
+        return [f"{self.workload}: {self.speed}", f"{self.workload}: {self.scores}", *self.notes]
+
+
+def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str, Any] | None = None) -> Judgement:
+    """`sides`: one or two, each called by its device (or as the caller likes), with a run for each seed.
+
+    `speed`: what was measured in turns, {"ratio", "low", "high", "num_pairs", "sides"} with the first side's seconds
+    over the second's, or {"sentence": why there is none}. None: these runs never took turns, and the ratio is that of
+    the manifests' epochs. Raises ValueError for more than two sides: they are judged pair by pair.
+    """
+    if not 0 < len(sides) <= 2 or not all(sides.values()):
+        counts = ", ".join(f"{name} ({len(runs)} runs)" for name, runs in sides.items()) or "none"
+        raise ValueError(
+            f"one or two sides with at least a run each can be judged, not {counts}; judge others in pairs"
+        )
+    described = [Side(name, tuple(runs)) for name, runs in sides.items()]
+    if len(described) == 1:
+        side = described[0]
+        alone = f"measured on one kind of device ({describe(side.manifest)}); nothing to compare it with."
+        return Judgement(workload, alone, f"{side.scores}.", (), None, None)
+    first, second = described
+    found = compare_sides({side.name: [run.manifest for run in side.runs] for side in described})
+    scored, compared = score_sentence(first, second)
+    notes = tuple(f"{workload}: {each}." for each in (*filter(None, [first.threads, second.threads]), *found.notes))
+    return Judgement(workload, f"{speed_sentence(first, second, found, speed)}.", f"{scored}.", notes, found, compared)
+
+
+@dataclass(frozen=True)
+class Side:
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.runs[0].manifest
+
+    @property
+    def threads(self) -> str:
+        return best_threads(self.manifest)
+
+    @cached_property
+    def epoch_seconds(self) -> list[float]:
+        found = [run.manifest.get("epoch_seconds") for run in self.runs]
+        return [float(seconds) for seconds in found if seconds]
+
+    @property
+    def score_name(self) -> str:
+        return str(self.manifest.get("score_name", "score"))
+
+    @cached_property
+    def scores(self) -> str:
+        """`accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`, from the manifests."""
+        known = [value_of(run.manifest, f"scores.{self.score_name}") for run in self.runs]
+        known = [float(score) for score in known if score is not None]
+        return f"{self.score_name} {mean_and_range(known) if known else 'not recorded'} on {self.name}"
+
+    def predictions(self) -> dict[int, Rows]:
+        """By seed. Raises ValueError where some are missing, or a seed is there twice."""
+        if missing := [str(run.seed) for run in self.runs if not run.predictions]:
+            raise ValueError(f"the predictions of {self.name} are not at hand (seed {', '.join(missing)})")
+        found = {run.seed: run.predictions for run in self.runs}
+        if len(found) < len(self.runs):
+            raise ValueError(f"{self.name} has several runs of one seed ({', '.join(str(r.seed) for r in self.runs)})")
+        return found
+
+
+def speed_sentence(first: Side, second: Side, found: Comparability, speed: Mapping[str, Any] | None) -> str:
+    if found.refusals:
+        return f"no speed-up is stated, because of {'; '.join(found.refusals)}"
+    if speed is not None and "sentence" in speed:
+        return f"no speed-up is stated: {str(speed['sentence']).rstrip('.')}"
+    if speed is not None:
+        ratio, low, high = (speed.get(name) for name in ("ratio", "low", "high"))
+        if list(speed.get("sides") or [])[:2] == [second.name, first.name]:
+            ratio, low, high = (None if value is None else 1 / value for value in (ratio, high, low))
+        counted = pairs_of_processes(int(speed["num_pairs"]))
+    elif first.epoch_seconds and second.epoch_seconds:
+        ratio, low, high = ratio_of_epochs(first.epoch_seconds, second.epoch_seconds)
+        counts = f"{len(first.epoch_seconds)} and {len(second.epoch_seconds)} processes"
+        counted = f"{counts} that took no turns: what hours and other load change is not in it"
+    else:
+        untimed = " and ".join(side.name for side in (first, second) if not side.epoch_seconds)
+        return f"no speed-up is stated, because no epoch of {untimed} was timed"
+    sides = f"{describe(second.manifest)} against {describe(first.manifest)}"
+    if others := [
+        str(each.what) + f" ({each.second} against {each.first})" for each in found.named if each.what in NOT_DESCRIBED
+    ]:
+        sides += f"; beside that they differ in {' and '.join(others)}"
+    return f"{faster_sentence(first.name, second.name, ratio, low, high, counted)}. {sides}"
+
+
+def pairs_of_processes(num: int) -> str:
+    return f"{num} pair{'s' if num != 1 else ''} of processes that took turns"
+
+
+def faster_sentence(first: str, second: str, ratio: float, low: float | None, high: float | None, counted: str) -> str:
+    """`ratio`: the first side's seconds over the second's."""
+    fast, slow = second, first
+    if ratio < 1:
+        fast, slow, ratio = first, second, 1 / ratio
+        low, high = (None, None) if low is None or high is None else (1 / high, 1 / low)
+    if low is None or high is None:
+        none = f"no interval can be had from fewer than three: {HOW_TO_GET_AN_INTERVAL}"
+        return f"an epoch on {slow} takes {ratio:.2f} times as long as on {fast} ({counted}; {none})"
+    interval = f"95% interval {low:.2f} to {high:.2f}; {counted}"
+    if low <= 1 <= high:
+        return f"no difference in speed can be told (ratio {ratio:.2f} in favour of {fast}, {interval})"
+    return f"an epoch on {fast} is {ratio:.2f} times as fast as on {slow} ({interval})"
+
+
+def ratio_of_epochs(first: Sequence[float], second: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """(ratio, low, high) of the geometric means; Welch's interval of the logarithms from three processes a side on."""
+    logs = np.log(first), np.log(second)
+    ratio = float(np.exp(logs[0].mean() - logs[1].mean()))
+    if min(len(first), len(second)) < MIN_PAIRS:
+        return ratio, None, None
+    from scipy.stats import ttest_ind
+
+    interval = ttest_ind(*logs, equal_var=False).confidence_interval(LEVEL)
+    return ratio, float(np.exp(interval.low)), float(np.exp(interval.high))
+
+
+def score_sentence(first: Side, second: Side) -> tuple[str, Difference | None]:
+    try:
+        name, pair = first.score_name, (first.predictions(), second.predictions())
+        if name != second.score_name:
+            raise ValueError(f"{first.name} is scored by {name}, {second.name} by {second.score_name}")
+        margin = margin_of_seeds(*(list(measured_scores(name, side).values()) for side in pair))
+        found = difference(name, *pair, margin)
+    except ValueError as error:
+        return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
+    sentence = found.sentence(first.name, second.name)
+    # A forecast's score is the skill, and what is tested is the MAE; and a side may have seeds that the other lacks.
+    is_said = MEASURES[name].is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
+    return (sentence if is_said else f"{first.scores}, {second.scores}. {sentence}"), found
+
 
 # Fields of a row that must agree before two rows' times are compared.
 SAME = ("data_sha256", "parameters_sha256", "precision", "torch")
