@@ -237,14 +237,17 @@ def number(value: Any) -> float | None:
 # The words for a side.
 
 
-def describe(manifest: Manifest) -> str:
-    """`cuda: NVIDIA H100, cuDNN, 1 process`, `cpu: AMD EPYC 9654, 16 threads, Tandem's kernels`."""
+def describe(manifest: Manifest, threads: int | None = None) -> str:
+    """`cuda: NVIDIA H100, cuDNN, 1 process`, `cpu: AMD EPYC 9654, 16 threads, Tandem's kernels`.
+
+    `threads`: where it was not the training's number that was timed.
+    """
     device, kernels = manifest.get("device", NOT_RECORDED), manifest.get("kernels") or f"kernels {NOT_RECORDED}"
     kernels = "torch's kernels" if kernels == "torch's" else kernels
     name = short_hardware(str(value_of(manifest, "hardware.name") or f"hardware {NOT_RECORDED}"))
     if device != "cpu":
         return f"{device}: {name}, {kernels}, 1 process"
-    threads = value_of(manifest, "realized.threads")
+    threads = threads or value_of(manifest, "realized.threads")
     counted = "1 thread" if threads == 1 else f"{threads} threads" if threads else f"threads {NOT_RECORDED}"
     return f"{device}: {name}, {counted}, {kernels}"
 

@@ -72,9 +72,10 @@ class Judgement:
 def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str, Any] | None = None) -> Judgement:
     """`sides`: one or two, each called by its device (or as the caller likes), with a run for each seed.
 
-    `speed`: what was measured in turns, {"ratio", "low", "high", "num_pairs", "sides"} with the first side's seconds
-    over the second's, or {"sentence": why there is none}. None: these runs never took turns, and the ratio is that of
-    the manifests' epochs. Raises ValueError for more than two sides: they are judged pair by pair.
+    `speed`: results/speed/<workload>.json: {"speed_up": {"ratio", "low", "high", "num_pairs"}, "sides": [base, other],
+    "about": ...}, the ratio base's seconds over other's; or {"sentence": why there is none}. None: these runs never
+    took turns, and the ratio is that of the manifests' epochs. Raises ValueError for more than two sides: they are
+    judged pair by pair.
     """
     if not 0 < len(sides) <= 2 or not all(sides.values()):
         counts = ", ".join(f"{name} ({len(runs)} runs)" for name, runs in sides.items()) or "none"
@@ -89,7 +90,9 @@ def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str,
     first, second = described
     found = compare_sides({side.name: [run.manifest for run in side.runs] for side in described})
     scored, compared = score_sentence(first, second)
-    notes = tuple(f"{workload}: {each}." for each in (*filter(None, [first.threads, second.threads]), *found.notes))
+    # In turns the CPU has the number of threads with which it is fastest, whatever the trainings had.
+    threads = [] if speed else [best_threads(side.manifest) for side in described]
+    notes = tuple(f"{workload}: {each}." for each in (*filter(None, threads), *found.notes))
     return Judgement(workload, f"{speed_sentence(first, second, found, speed)}.", f"{scored}.", notes, found, compared)
 
 
@@ -101,10 +104,6 @@ class Side:
     @property
     def manifest(self) -> Manifest:
         return self.runs[0].manifest
-
-    @property
-    def threads(self) -> str:
-        return best_threads(self.manifest)
 
     @cached_property
     def epoch_seconds(self) -> list[float]:
@@ -132,45 +131,71 @@ class Side:
         return found
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How many times as long an epoch takes on the first side as on the second."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    counted: str  # from how many processes
+    threads: tuple[int | None, int | None]  # of each side, where they were not the training's
+
+
 def speed_sentence(first: Side, second: Side, found: Comparability, speed: Mapping[str, Any] | None) -> str:
     if found.refusals:
-        return f"no speed-up is stated, because of {'; '.join(found.refusals)}"
-    if speed is not None and "sentence" in speed:
-        return f"no speed-up is stated: {str(speed['sentence']).rstrip('.')}"
-    if speed is not None:
-        ratio, low, high = (speed.get(name) for name in ("ratio", "low", "high"))
-        if list(speed.get("sides") or [])[:2] == [second.name, first.name]:
-            ratio, low, high = (None if value is None else 1 / value for value in (ratio, high, low))
-        counted = pairs_of_processes(int(speed["num_pairs"]))
-    elif first.epoch_seconds and second.epoch_seconds:
-        ratio, low, high = ratio_of_epochs(first.epoch_seconds, second.epoch_seconds)
-        counts = f"{len(first.epoch_seconds)} and {len(second.epoch_seconds)} processes"
-        counted = f"{counts} that took no turns: what hours and other load change is not in it"
-    else:
-        untimed = " and ".join(side.name for side in (first, second) if not side.epoch_seconds)
-        return f"no speed-up is stated, because no epoch of {untimed} was timed"
-    sides = f"{describe(second.manifest)} against {describe(first.manifest)}"
-    if others := [
-        str(each.what) + f" ({each.second} against {each.first})" for each in found.named if each.what in NOT_DESCRIBED
-    ]:
-        sides += f"; beside that they differ in {' and '.join(others)}"
-    return f"{faster_sentence(first.name, second.name, ratio, low, high, counted)}. {sides}"
+        return f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
+    known = measured_in_turns(first, second, speed) if speed else measured_apart(first, second)
+    if isinstance(known, str):
+        return f"no speed-up is stated: {known}"
+    sides = [describe(side.manifest, threads) for side, threads in zip((first, second), known.threads, strict=True)]
+    differing = [each for each in found.named if each.what in NOT_DESCRIBED]
+    others = " and ".join(f"{each.what} ({each.second} against {each.first})" for each in differing)
+    beside = f"; they differ in {others} too" if others else ""
+    return f"{faster_sentence(first.name, second.name, known)}. {sides[1]} against {sides[0]}{beside}"
 
 
-def pairs_of_processes(num: int) -> str:
-    return f"{num} pair{'s' if num != 1 else ''} of processes that took turns"
+def measured_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Speed | str:
+    """What results/speed/<workload>.json says of the two, or why it says nothing."""
+    figures = speed.get("speed_up", speed)
+    if "ratio" not in figures:
+        return str(speed.get("sentence", "the speed is not recorded")).rstrip(".")
+    measured, sides = list(speed.get("sides") or (first.name, second.name)), (first, second)
+    names = [next((n for n in measured if n in (side.name, side.manifest.get("device"))), None) for side in sides]
+    if None in names or names[0] == names[1]:
+        return f"{' and '.join(map(str, measured))} took turns, and these are {first.name} and {second.name}"
+    about = [(speed.get("about") or {}).get(name) or {} for name in names]
+    if out_of_memory := [str(name) for name in names if (speed.get("out_of_memory") or {}).get(name)]:
+        return f"memory ran out on {' and '.join(out_of_memory)} while they took turns"
+    precisions = [own.get("precision") for own in about]
+    if precisions[0] != precisions[1]:
+        return f"the sides took turns in precision {precisions[0]} and {precisions[1]}"
+    ratio, low, high = (figures.get(name) for name in ("ratio", "low", "high"))
+    if names != measured[:2]:
+        ratio, low, high = (None if value is None else 1 / value for value in (ratio, high, low))
+    num = figures["num_pairs"]
+    counted = f"{num} pair{'' if num == 1 else 's'} of processes in turns"
+    return Speed(ratio, low, high, counted, (about[0].get("threads"), about[1].get("threads")))
 
 
-def faster_sentence(first: str, second: str, ratio: float, low: float | None, high: float | None, counted: str) -> str:
-    """`ratio`: the first side's seconds over the second's."""
-    fast, slow = second, first
+def measured_apart(first: Side, second: Side) -> Speed | str:
+    """The ratio of the recorded trainings' epochs, which is what there is of two machines."""
+    if untimed := [side.name for side in (first, second) if not side.epoch_seconds]:
+        return f"no epoch of {' and '.join(untimed)} is timed"
+    counts = f"{len(first.epoch_seconds)} and {len(second.epoch_seconds)} processes"
+    counted = f"{counts} that took no turns, so what the hour and other load change is not in it"
+    return Speed(*ratio_of_epochs(first.epoch_seconds, second.epoch_seconds), counted, (None, None))
+
+
+def faster_sentence(first: str, second: str, found: Speed) -> str:
+    fast, slow, ratio, low, high = second, first, found.ratio, found.low, found.high
     if ratio < 1:
         fast, slow, ratio = first, second, 1 / ratio
         low, high = (None, None) if low is None or high is None else (1 / high, 1 / low)
     if low is None or high is None:
-        none = f"no interval can be had from fewer than three: {HOW_TO_GET_AN_INTERVAL}"
-        return f"an epoch on {slow} takes {ratio:.2f} times as long as on {fast} ({counted}; {none})"
-    interval = f"95% interval {low:.2f} to {high:.2f}; {counted}"
+        none = f"no interval can be had from fewer than {MIN_PAIRS}: {HOW_TO_GET_AN_INTERVAL}"
+        return f"the ratio of an epoch on {slow} to one on {fast} is {ratio:.2f} ({found.counted}; {none})"
+    interval = f"95% interval {low:.2f} to {high:.2f}; {found.counted}"
     if low <= 1 <= high:
         return f"no difference in speed can be told (ratio {ratio:.2f} in favour of {fast}, {interval})"
     return f"an epoch on {fast} is {ratio:.2f} times as fast as on {slow} ({interval})"
