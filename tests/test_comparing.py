@@ -358,7 +358,7 @@ def test_three_seeds_give_students_interval_paired_by_seed():
     assert (found.low, found.high) == pytest.approx(tuple(known.confidence_interval()))
     said = found.sentence("cpu", "cuda")
     assert said.startswith("MAE 2.75 (1 to 5 over 4 seeds) on cpu, 3.219 (1.25 to 5.125 over 4 seeds) on cuda: +0.469 ")
-    assert "With" not in said and "paired by seed" in said
+    assert "With" not in said and "Student's t over 4 differences, paired by seed" in said
     worse = {seed: forecasts([mae + 3 + seed / 10] * 9) for seed, mae in enumerate(scores[0])}
     assert "They differ: cuda is worse than cpu" in difference("skill", first, worse).sentence("cpu", "cuda")
 
@@ -556,6 +556,7 @@ def test_a_measured_speed_that_says_nothing_of_these_runs_is_not_used(speed: dic
 
 
 def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said():
+    assert "(1 process a side that took no turns" in judge("sign", sides("11")).speed
     two = judge("sign", sides("11", "11")).speed
     assert two.startswith(
         "the ratio of an epoch on cpu to one on cuda is 8.00 (2 and 2 processes that took no turns, so"

@@ -297,7 +297,7 @@ def over_seeds(pairs: Pairs) -> Found:
     error = max(float(found.std(ddof=1)), step / 12**0.5) / num**0.5
     center, half = float(found.mean()), float(t.ppf((1 + LEVEL) / 2, freedom)) * error
     p = float(2 * t.sf(abs(center) / error, freedom)) if error else None
-    method = f"Student's over {num} differences, paired by seed, on this test split"
+    method = f"Student's t over {num} differences, paired by seed, on this test split"
     return Found(center - half, center + half, p, num_errors_seen(freedom) * error or None, method)
 
 

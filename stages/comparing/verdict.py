@@ -182,8 +182,9 @@ def measured_apart(first: Side, second: Side) -> Speed | str:
     """The ratio of the recorded trainings' epochs, which is what there is of two machines."""
     if untimed := [side.name for side in (first, second) if not side.epoch_seconds]:
         return f"no epoch of {' and '.join(untimed)} is timed"
-    counts = f"{len(first.epoch_seconds)} and {len(second.epoch_seconds)} processes"
-    counted = f"{counts} that took no turns, so what the hour and other load change is not in it"
+    counts = [len(side.epoch_seconds) for side in (first, second)]
+    processes = "1 process a side" if counts == [1, 1] else f"{counts[0]} and {counts[1]} processes"
+    counted = f"{processes} that took no turns, so what the hour and other load change is not in it"
     return Speed(*ratio_of_epochs(first.epoch_seconds, second.epoch_seconds), counted, (None, None))
 
 
