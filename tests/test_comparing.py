@@ -543,6 +543,7 @@ def test_a_slower_gpu_an_unclear_ratio_and_the_other_order_of_sides():
     ("speed", "reason"),
     [
         ({"sentence": "one device, nothing to pair"}, "one device, nothing to pair."),
+        ({"workload": "sign", "sentence": "sign: one device, nothing to pair."}, "one device, nothing to pair."),
         ({**SPEED, "out_of_memory": {"cuda": ["2 parts"]}}, "memory ran out on cuda while they took turns."),
         (
             {**SPEED, "about": {"cpu": {"precision": "fp32"}, "cuda": {"precision": "tf32"}}},

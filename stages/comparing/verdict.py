@@ -159,7 +159,8 @@ def measured_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Sp
     """What results/speed/<workload>.json says of the two, or why it says nothing."""
     figures = speed.get("speed_up", speed)
     if "ratio" not in figures:
-        return str(speed.get("sentence", "the speed is not recorded")).rstrip(".")
+        reason = str(speed.get("sentence", "the speed is not recorded")).rstrip(".")
+        return reason.removeprefix(f"{speed.get('workload')}: ")
     measured, sides = list(speed.get("sides") or (first.name, second.name)), (first, second)
     names = [next((n for n in measured if n in (side.name, side.manifest.get("device"))), None) for side in sides]
     if None in names or names[0] == names[1]:
