@@ -54,7 +54,7 @@ DETECT = {f"{stage}@rally" for stage in THROUGH_THE_MODEL}
         pytest.param(
             "stages/tasks/scores.py",
             lambda text: text + "\nX = 1\n",
-            CLASSIFY | DETECT,
+            CLASSIFY | DETECT | {"compare"},
             id="a score that two tasks share",
         ),
         pytest.param(
