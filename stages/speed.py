@@ -150,8 +150,8 @@ def measure_pairs(workload: str, sides: Sequence[Side], seeds: Sequence[int], le
         workers = [Worker(workload, side, seed, length) for side in order]
         try:
             for worker in workers:
-                about = worker.ask("open", chosen.get(worker.side.device))
-                chosen.setdefault(worker.side.device, {name: about[name] for name in ("threads", "precision")})
+                opened = worker.ask("open", chosen.get(worker.side.device))
+                chosen.setdefault(worker.side.device, {name: opened[name] for name in ("threads", "precision")})
             found = in_turns(
                 {worker.side.name: partial(worker.ask, "turn") for worker in workers},
                 length.num_turns,
@@ -161,7 +161,8 @@ def measure_pairs(workload: str, sides: Sequence[Side], seeds: Sequence[int], le
         finally:
             for worker in workers:
                 worker.end()
-        turns, about = ({side.name: each[side.name] for side in sides} for each in (found, about_of))
+        turns = {side.name: found[side.name] for side in sides}
+        about = {side.name: about_of[side.name] for side in sides}
         seconds = {name: statistics.median(values) for name, values in turns.items()}
         yield Pair(seed, ratio_of_turns(*turns.values()), seconds, turns, about, round(os.getloadavg()[0], 2))
 

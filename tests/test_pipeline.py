@@ -343,30 +343,6 @@ def test_stages_import_only_what_they_use(project: Path):
         assert run(project, sys.executable, "-c", code).stdout.strip().splitlines()[-1] == "[]", words
 
 
-def test_speed_ups_are_intervals_and_differences_are_said():
-    from stages.comparing.verdict import verdict
-
-    shared = {
-        "workload": "w",
-        "data_sha256": "d",
-        "parameters_sha256": "p",
-        "torch": "2",
-        "precision": "fp32",
-        "threads": 2,
-        "score_name": "accuracy",
-        "score": 0.9,
-    }
-    cpu = {**shared, "device": "cpu", "epochs": [2.0, 2.1, 1.9, 2.0]}
-    gpu = {**shared, "device": "cuda", "epochs": [1.0, 1.0, 1.1, 0.9]}
-    assert re.search(
-        r"an epoch on the GPU is 2\.00 times as fast \(95% interval 1\.\d+ to 2\.\d+\)", verdict([cpu, gpu])
-    )
-    assert "accuracy 0.9000 on the CPU (2 threads), 0.9000 on the GPU" in verdict([cpu, gpu])
-    assert "no difference in speed can be told" in verdict([cpu, {**gpu, "epochs": [1.0, 2.0, 3.0]}])
-    assert "no speed-up is stated, because the runs differ in data" in verdict([cpu, {**gpu, "data_sha256": "e"}])
-    assert "nothing to compare it with" in verdict([cpu])
-
-
 def test_a_fresh_folder_is_left_clean(trained: Path):
     status = run(trained, "git", "status", "--porcelain").stdout
     assert status.split() == ["??", "dvc.lock", "??", "hw/dvc.lock"]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
 # Of two pairs the interval would be more than nine times as wide as of five that scatter as much.
 MIN_PAIRS = 3
@@ -75,18 +73,3 @@ def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
 
 def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
     return [one / two for one, two in zip(base, other, strict=True)]
-
-
-def speed_up(slower: list[float], faster: list[float]) -> tuple[float, float, float]:
-    """(low, ratio, high): the ratio of the median epoch times, and its 95% interval.
-
-    Percentile bootstrap (Efron and Tibshirani 1993, chapter 13), seeded. It takes the epochs of a process for
-    independent, which they are not, and sees nothing of what differs between processes: `paired_speed_up` does.
-    """
-    draw = random.Random(0)
-    ratios = sorted(
-        statistics.median(draw.choices(slower, k=len(slower))) / statistics.median(draw.choices(faster, k=len(faster)))
-        for _ in range(NUM_RESAMPLES)
-    )
-    ratio = statistics.median(slower) / statistics.median(faster)
-    return ratios[int(0.025 * NUM_RESAMPLES)], ratio, ratios[int(0.975 * NUM_RESAMPLES)]

@@ -49,7 +49,8 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
         text = patch.decode()
     except UnicodeDecodeError:  # a source file in an older encoding: every byte is a character of this one
         encoding, text = "latin-1", patch.decode("latin-1")
-    return {**found, "patch": text, "patch_encoding": encoding, "patch_sha256": hashlib.sha256(patch).hexdigest()}
+    sha256 = hashlib.sha256(patch).hexdigest() if patch else None
+    return {**found, "patch": text, "patch_encoding": encoding, "patch_sha256": sha256}
 
 
 def patch_bytes(tree: dict[str, Any]) -> bytes:
