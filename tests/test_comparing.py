@@ -31,34 +31,45 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
         "device": device,
         "requested": device,
         "seed": 0,
-        "commit": "a" * 40,
-        "patch_sha256": None,
-        "parameters": {"batch_size": 56, "learning_rate": 6e-3, "threads": "auto", "precision": "auto", "step": "auto"},
+        "tree": {"commit": "a" * 40, "patch": "", "patch_sha256": "0" * 64},
+        "block": {
+            "task": "classify",
+            "train": {
+                "batch_size": 56,
+                "learning_rate": 6e-3,
+                "threads": "auto",
+                "precision": "auto",
+                "step": "auto",
+            },
+        },
         "realized": {
             "precision": "fp32",
             "accumulation": 1,
             "step": "graph" if is_gpu else "eager",
             "threads": 1 if is_gpu else 16,
             "residency": "device",
+            "out_of_memory": [],
+            "finished_on": device,
         },
         "digests": {
-            "table": "1" * 64,
-            "packed": {"train": "2" * 64, "val": "3" * 64, "test": "4" * 64},
-            "splits": "5" * 64,
+            "data": {
+                "table": "1" * 64,
+                "prepared": {"test/ids.npy": "5" * 64},
+                "packed": {"train": "2" * 64, "val": "3" * 64, "test": "4" * 64},
+            },
             "code": {"stages/training/step.py": "6" * 64, "stages/models/gru.py": "7" * 64},
-            "requirements": "8" * 64,
         },
-        "versions": {"python": "3.11.9", "torch": "2.11.0+cu128", **({"driver": "570.1"} if is_gpu else {})},
+        "environment": {
+            "requirements_sha256": "8" * 64,
+            "versions": {"python": "3.11.9", "torch": "2.11.0+cu128", **({"driver": "570.1"} if is_gpu else {})},
+        },
         "hardware": {"kind": device, "name": "NVIDIA H100" if is_gpu else EPYC, "cpu": cpu, "torch": "2.11.0"},
         "machine": "server",
         "kernels": "cuDNN" if is_gpu else "Tandem's kernels",
-        "conditions": {"before": {"load": 0.1}, "after": {"load": 9.0}},
+        "conditions": {"before": {"load_1min": 0.1}, "after": {"load_1min": 9.0}},
         "epochs": [],
-        "out_of_memory": [],
-        "finished_on": device,
-        "epoch_seconds": 1.0 if is_gpu else 8.0,
-        "scores": {"accuracy": 0.9},
-        "score_name": "accuracy",
+        "timing": {"epoch_seconds": 1.0 if is_gpu else 8.0},
+        "result": {"score_name": "accuracy", "metrics": {"accuracy": 0.9}, "weights": "last"},
     }
     return changed(manifest, **changes)
 
@@ -101,22 +112,25 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
     ("changes", "reason"),
     [
         ({"workload": "pen"}, "workload (sign against pen)"),
-        ({"digests.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
-        ({"digests.splits": "9" * 64}, "data: division into splits (55555555 against 99999999)"),
-        ({"digests.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
-        ({"digests.packed": DELETED}, "data (recorded against not recorded)"),
-        ({"digests.table": DELETED}, "data: raw table (11111111 against not recorded)"),
-        ({"parameters.batch_size": 112}, "batch_size (56 against 112)"),
-        ({"parameters.clip_norm": 1.0}, "clip_norm (absent against 1.0)"),
-        ({"parameters": DELETED}, "parameters (recorded against not recorded)"),
+        ({"digests.data.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
+        (
+            {"digests.data.prepared": {"test/ids.npy": "9" * 64}},
+            "data: division into splits (55555555 against 99999999)",
+        ),
+        ({"digests.data.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
+        ({"digests.data.packed": DELETED}, "data (recorded against not recorded)"),
+        ({"digests.data.table": DELETED}, "data: raw table (11111111 against not recorded)"),
+        ({"block.train.batch_size": 112}, "train.batch_size (56 against 112)"),
+        ({"block.train.clip_norm": 1.0}, "train.clip_norm (absent against 1.0)"),
+        ({"block": DELETED}, "parameters (recorded against not recorded)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
         ({"realized.accumulation": 2}, "accumulation (1 against 2)"),
         ({"realized": DELETED}, "precision (fp32 against not recorded)"),
         ({"digests.code.stages/training/step": "9" * 64}, "code: stages/training/step (absent against 99999999)"),
         ({"digests.code": DELETED}, "the training's code (recorded against not recorded)"),
-        ({"versions.torch": "2.12.0"}, "torch (2.11.0 against 2.12.0)"),
-        ({"finished_on": "cpu"}, "the memory of cuda ran out and its run was finished on the CPU"),
-        ({"out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
+        ({"environment.versions.torch": "2.12.0"}, "torch (2.11.0 against 2.12.0)"),
+        ({"realized.finished_on": "cpu"}, "the memory of cuda ran out and its run was finished on the CPU"),
+        ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
     ],
 )
 def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, Any], reason: str):
@@ -141,19 +155,19 @@ def test_a_field_recorded_on_neither_side_does_not_count_as_equal():
 
 
 def test_a_simulation_has_no_table_and_no_division():
-    cpu, gpu = (changed(each, **{"digests.table": None, "digests.splits": DELETED}) for each in (CPU, GPU))
+    cpu, gpu = (changed(each, **{"digests.data.table": None, "digests.data.prepared": {}}) for each in (CPU, GPU))
     assert compare_manifests(cpu, gpu).refusals == ()
 
 
 def test_of_other_data_the_first_cause_alone_is_said():
-    other = changed(GPU, **{"digests.table": "9" * 64, "digests.packed.train": "9" * 64})
+    other = changed(GPU, **{"digests.data.table": "9" * 64, "digests.data.packed.train": "9" * 64})
     assert compare_manifests(CPU, other).refusals == ("data: raw table (11111111 against 99999999)",)
 
 
 def test_many_differing_parameters_and_files_are_counted():
     values = {f"model.size_{number}": number for number in range(9)}
     code = {f"stages/models/{number}.py": "9" * 64 for number in range(9)}
-    gpu = changed(GPU, parameters={**GPU["parameters"], **values}, **{"digests.code": code})
+    gpu = changed(GPU, **{"block.train": {**GPU["block"]["train"], **values}, "digests.code": code})
     refusals = compare_manifests(CPU, gpu).refusals
     assert "5 more parameters (one value against another)" in refusals
     assert "code: 7 more files (one version against another)" in refusals
@@ -161,7 +175,7 @@ def test_many_differing_parameters_and_files_are_counted():
 
 def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     gpu = changed(
-        GPU, **{"parameters.precision": "fp32", "parameters.threads": 4, "parameters.probe": False, "seed": 3}
+        GPU, **{"block.train.precision": "fp32", "block.train.threads": 4, "block.train.probe": False, "seed": 3}
     )
     found = compare_manifests(CPU, gpu)
     assert found.refusals == () and str(found.named[-1]) == "seed (0 against 3)"
@@ -186,15 +200,18 @@ def test_what_the_descriptions_do_not_show_stands_beside_the_ratio(changes: dict
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ({"versions.python": "3.12.1"}, "Python (3.11.9 against 3.12.1)"),
-        ({"commit": "b" * 40}, "commit (aaaaaaaa against bbbbbbbb)"),
-        ({"patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
-        ({"digests.requirements": "9" * 64}, "locked packages (88888888 against 99999999)"),
+        ({"environment.versions.python": "3.12.1"}, "Python (3.11.9 against 3.12.1)"),
+        ({"tree.commit": "b" * 40}, "commit (aaaaaaaa against bbbbbbbb)"),
+        ({"tree.patch": "+1", "tree.patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
+        ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
         ({"conditions": DELETED}, "the state of cuda's machine is not recorded"),
-        ({"conditions.before.load": 5.0}, "cuda: others kept 5.0 of 16 cores busy when the training began"),
-        ({"conditions.before.load": [5.0, 1.0, 0.0]}, "cuda: others kept 5.0 of 16 cores busy when the training began"),
-        ({"conditions.after.gpu_processes": 2}, "cuda: other processes on the GPU (none before, 2 after)"),
-        ({"conditions.after.throttle_reasons": ["power", "heat"]}, "cuda: the clocks were throttled (power, heat)"),
+        ({"conditions.before.load_1min": 5.0}, "cuda: others kept 5.0 of 16 cores busy when the training began"),
+        (
+            {"conditions.between": {"others_share": 0.4}},
+            "cuda: other processes took 40% of the cores' time while it trained",
+        ),
+        ({"conditions.after.gpu.other_processes": 2}, "cuda: other processes on the GPU (none before, 2 after)"),
+        ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "cuda: the clocks were throttled (power, heat)"),
         (
             {"conditions.before.power_limit_watts": 700.0, "conditions.after.power_limit_watts": 300.0},
             "cuda: power limit watts changed while training (700.0 before, 300.0 after)",
@@ -228,9 +245,9 @@ def test_settings_of_equal_hardware_are_compared():
 def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
     seeds = [changed(GPU, seed=seed) for seed in range(3)]
     assert compare_sides({"cpu": [CPU], "cuda": seeds}).refusals == ()
-    other = changed(GPU, seed=3, hardware={**GPU["hardware"], "name": "NVIDIA L4"}, **{"parameters.batch_size": 8})
+    other = changed(GPU, seed=3, hardware={**GPU["hardware"], "name": "NVIDIA L4"}, **{"block.train.batch_size": 8})
     assert compare_sides({"cpu": [CPU], "cuda": [*seeds, other]}).refusals == (
-        "batch_size (56 against 8) among the runs of cuda",
+        "train.batch_size (56 against 8) among the runs of cuda",
         "hardware (NVIDIA H100 against NVIDIA L4) among the runs of cuda",
     )
     # `auto` measures in every process: that it chose otherwise in one is no other work.
@@ -565,18 +582,18 @@ def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said()
     runs = sides("11", "11", "11")
     for side in runs.values():  # the same scatter on both: logs of -s, 0, s
         for run, factor in zip(side, (0.9, 1.0, 1 / 0.9), strict=True):
-            run.manifest["epoch_seconds"] *= factor  # type: ignore[index]
+            run.manifest["timing"]["epoch_seconds"] *= factor  # type: ignore[index]
     half = 2.776445 * math.log(1 / 0.9) * (2 / 3) ** 0.5  # Student's t with 4 degrees
     low, high = 8 * math.exp(-half), 8 * math.exp(half)
     found = judge("sign", runs)
     assert f"8.00 times as fast as on cpu (95% interval {low:.2f} to {high:.2f}; 3 and 3 processes" in found.speed
-    untimed = judge("sign", sides("11", second=lambda manifest: {**manifest, "epoch_seconds": None}))
+    untimed = judge("sign", sides("11", second=lambda own: changed(own, **{"timing.epoch_seconds": None})))
     assert untimed.speed == "no speed-up is stated: no epoch of cuda is timed."
 
 
 def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
     runs = sides("11")
-    runs["cpu"] = [Run(changed(CPU, **{"parameters.threads": 1, "realized.threads": 1}), classified("11"))]
+    runs["cpu"] = [Run(changed(CPU, **{"block.train.threads": 1, "realized.threads": 1}), classified("11"))]
     note = (
         "sign: the CPU ran 1 of 16 cores because params.yaml sets it; `threads: auto` measures which number is fastest."
     )
@@ -615,7 +632,7 @@ def test_scores_are_compared_where_the_times_are_not():
 
 
 def test_a_forecasts_sentence_has_its_skill_too():
-    values = {"score_name": "skill", "scores": {"skill": 0.25}}
+    values = {"result": {"score_name": "skill", "metrics": {"skill": 0.25}}}
     runs = {name: [Run({**own, **values}, forecasts([1.0] * 9))] for name, own in (("cpu", CPU), ("cuda", GPU))}
     assert judge("price", runs).scores.startswith(
         "skill 0.2500 on cpu, skill 0.2500 on cuda. MAE 1 on cpu, 1 on cuda: "

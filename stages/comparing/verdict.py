@@ -107,17 +107,17 @@ class Side:
 
     @cached_property
     def epoch_seconds(self) -> list[float]:
-        found = [run.manifest.get("epoch_seconds") for run in self.runs]
+        found = [value_of(run.manifest, "timing.epoch_seconds") for run in self.runs]
         return [float(seconds) for seconds in found if seconds]
 
     @property
     def score_name(self) -> str:
-        return str(self.manifest.get("score_name", "score"))
+        return str(value_of(self.manifest, "result.score_name") or "score")
 
     @cached_property
     def scores(self) -> str:
         """`accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`, from the manifests."""
-        known = [value_of(run.manifest, f"scores.{self.score_name}") for run in self.runs]
+        known = [value_of(run.manifest, f"result.metrics.{self.score_name}") for run in self.runs]
         known = [float(score) for score in known if score is not None]
         return f"{self.score_name} {mean_and_range(known) if known else 'not recorded'} on {self.name}"
 
@@ -185,7 +185,7 @@ def measured_apart(first: Side, second: Side) -> Speed | str:
         return f"no epoch of {' and '.join(untimed)} is timed"
     counts = [len(side.epoch_seconds) for side in (first, second)]
     processes = "1 process a side" if counts == [1, 1] else f"{counts[0]} and {counts[1]} processes"
-    counted = f"{processes} that took no turns, so what the hour and other load change is not in it"
+    counted = f"{processes} that took no turns, so the drift of the machines is in it"
     return Speed(*ratio_of_epochs(first.epoch_seconds, second.epoch_seconds), counted, (None, None))
 
 
