@@ -115,10 +115,8 @@ def read_predictions(run: Recorded) -> list[dict[str, str]]:
         return []
     content, wanted = run.read(PREDICTIONS), value_of(run.manifest, "digests.predictions")
     if (sha256 := hashlib.sha256(content).hexdigest()) != wanted:
-        message = (
-            f"the predictions of {run.name} are altered (sha256 {short(sha256)}, its manifest has {short(wanted)})"
-        )
-        raise ValueError(f"{message}; evaluate it again, or compare another run")
+        differ = f"sha256 {short(sha256)}, its manifest has {short(wanted)}"
+        raise ValueError(f"the predictions of {run.name} are altered ({differ}); evaluate it again, or compare another")
     return list(csv.DictReader(io.StringIO(content.decode("utf-8"))))
 
 
@@ -155,8 +153,8 @@ def rows_of(sides: tuple[Side, ...]) -> Iterator[Row]:
 
 def over_seeds(show: Callable[[dict[str, Any]], Any], side: Side) -> str:
     """The value that the side's runs have in common, or each of theirs."""
-    values = dict.fromkeys(short(show(run.manifest)) for run in side.runs)
-    return ", ".join(values)
+    values = dict.fromkeys(show(run.manifest) for run in side.runs)
+    return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
 
 
 FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {

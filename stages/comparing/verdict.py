@@ -92,7 +92,7 @@ def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str,
     scored, compared = score_sentence(first, second)
     # In turns the CPU has the number of threads with which it is fastest, whatever the trainings had.
     threads = [] if speed else [best_threads(side.manifest) for side in described]
-    notes = tuple(f"{workload}: {each}." for each in (*filter(None, threads), *found.notes))
+    notes = tuple(f"{workload}: {each}." for each in dict.fromkeys((*filter(None, threads), *found.notes)))
     return Judgement(workload, f"{speed_sentence(first, second, found, speed)}.", f"{scored}.", notes, found, compared)
 
 
