@@ -1,0 +1,317 @@
+"""Compare recorded runs, whichever machines made them: `python -m flows.compare RUN RUN...`
+
+A RUN is one of
+
+    sign@cpu, sign@cuda   the latest finished run of workload@device in MLflow, with the seeds trained beside it
+    sign@cpu-0            the latest with this seed alone
+    1a2b...               the id of an MLflow run; of a run above several seeds it means all of them
+    results/runs/sign/cpu/0   a folder with a manifest.json (a path of such a file will do), also one that was copied
+                          here from another machine
+
+MLflow is the project's own, or the one that MLFLOW_TRACKING_URI names: two machines that train with one server in
+common are compared on either of them. Nothing is trained or measured here. What comes out:
+
+    a table               what the runs are and what they measured; `*` marks what differs
+    how fast              only where the work was the same, and it names what differs; otherwise what stands against it
+    how good              the scores' difference, with its test on the predictions of the test split
+    what to keep in mind  other versions, other load, clocks that were throttled
+
+Of several runs of a workload the first is the one that the others are compared with. Each run in MLflow gets the tag
+`compared`, the first sentence of what was found. Exit status: 0 compared, 1 something cannot be had (one sentence).
+"""
+
+import argparse
+import csv
+import hashlib
+import io
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.comparing.comparability import dotted, parameters_of, patch_of, short, short_hardware, value_of
+from stages.comparing.verdict import Judgement, Run, judge
+from stages.files import write_json
+from stages.records import recorded
+from stages.records.recorded import Recorded
+
+PREDICTIONS = "evaluation/predictions.csv"
+MAX_TAG = 250  # letters
+MAX_PARAMETERS = 8  # that differ and have a line of their own
+# What the table shows also where all runs agree.
+ALWAYS = ("device", "hardware", "machine", "threads", "precision", "commit", "score", "epoch seconds")
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one RUN stands for: a training, or several that differ in their seed."""
+
+    name: str
+    runs: tuple[Recorded, ...]
+    predictions: tuple[list[dict[str, str]], ...]  # the rows of each run; empty where it has none
+
+    @property
+    def workload(self) -> str:
+        return str(self.runs[0].manifest["workload"])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a cell per side."""
+
+    what: str
+    cells: tuple[str, ...]
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.cells)) > 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Of one workload. `verdicts`: (the other side's name, what was found), each against the first side."""
+
+    workload: str
+    sides: tuple[Side, ...]
+    rows: tuple[Row, ...]
+    verdicts: tuple[tuple[str, Judgement], ...]
+
+
+def compare(words: list[str]) -> list[Comparison]:
+    """What may be said of the runs that `words` name. Raises ValueError where one cannot be had, or none is a pair."""
+    found = [recorded.find_seeds(word) for word in words]
+    for (word, runs), (other, others) in itertools.combinations(zip(words, found, strict=True), 2):
+        if both := {run.run_id for run in runs if run.run_id} & {run.run_id for run in others}:
+            raise ValueError(f"{word} and {other} are the same run ({both.pop()}); name two different ones")
+    by_workload: dict[str, list[list[Recorded]]] = {}
+    for runs in found:
+        by_workload.setdefault(runs[0].manifest["workload"], []).append(runs)
+    if alone := [workload for workload, sides in by_workload.items() if len(sides) < 2]:
+        counts = ", ".join(f"{len(sides)} of {workload}" for workload, sides in by_workload.items())
+        raise ValueError(f"two runs of one workload can be compared, and of {alone[0]} there is one ({counts})")
+    return [compare_workload(workload, sides) for workload, sides in by_workload.items()]
+
+
+def compare_workload(workload: str, found: list[list[Recorded]]) -> Comparison:
+    sides = tuple(
+        Side(name, tuple(runs), tuple(map(read_predictions, runs)))
+        for name, runs in zip(names_of(found), found, strict=True)
+    )
+    judged = {side.name: [Run(run.manifest, rows) for run, rows in zip(side.runs, side.predictions, strict=True)]
+              for side in sides}  # fmt: skip
+    first, *others = judged
+    pairs = ({first: judged[first], other: judged[other]} for other in others)
+    verdicts = tuple((other, judge(workload, pair)) for other, pair in zip(others, pairs, strict=True))
+    return Comparison(workload, sides, tuple(rows_of(sides)), verdicts)
+
+
+def read_predictions(run: Recorded) -> list[dict[str, str]]:
+    """The rows of predictions.csv, proved by the manifest's digest. Empty where there are none. Raises ValueError."""
+    if not run.is_evaluated:
+        return []
+    content, wanted = run.read(PREDICTIONS), value_of(run.manifest, "digests.predictions")
+    if (sha256 := hashlib.sha256(content).hexdigest()) != wanted:
+        differ = f"sha256 {short(sha256)}, its manifest has {short(wanted)}"
+        raise ValueError(f"the predictions of {run.name} are altered ({differ}); evaluate it again, or compare another")
+    return list(csv.DictReader(io.StringIO(content.decode("utf-8"))))
+
+
+def names_of(found: list[list[Recorded]]) -> list[str]:
+    """What sentences call the sides: by the first thing that tells them all apart."""
+    of_run: tuple[Callable[[Recorded], str], ...] = (
+        lambda run: str(run.manifest["device"]),
+        lambda run: f"{run.manifest['device']} of {run.manifest['machine']}",
+        lambda run: run.name,
+        lambda run: f"{run.name} ({run.run_id[:8] if run.run_id else 'files'})",
+    )
+    for name in of_run:
+        names = [name(runs[0]) for runs in found]
+        if len(set(names)) == len(names):
+            return names
+    return [f"run {number} ({name})" for number, name in enumerate(names, start=1)]
+
+
+# The table.
+
+
+def rows_of(sides: tuple[Side, ...]) -> Iterator[Row]:
+    """What differs, and what a reader looks for in any case."""
+    for what, show in FACTS.items():
+        row = Row(what, tuple(over_seeds(show, side) for side in sides))
+        if row.differs or what in ALWAYS:
+            yield row
+    yield from differing_parameters(sides)
+    for what, path, unit in MEASURED:
+        row = Row(what, tuple(measured(side, path, unit) for side in sides))
+        if set(row.cells) != {"-"}:
+            yield row
+
+
+def over_seeds(show: Callable[[dict[str, Any]], Any], side: Side) -> str:
+    """The value that the side's runs have in common, or each of theirs."""
+    values = dict.fromkeys(show(run.manifest) for run in side.runs)
+    return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
+
+
+FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "device": lambda own: own["device"],
+    "hardware": lambda own: short_hardware(value_of(own, "hardware.name") or ""),
+    "machine": lambda own: own["machine"],
+    "driver": lambda own: value_of(own, "environment.versions.driver") or "-",
+    "kernels": lambda own: own["kernels"],
+    "threads": lambda own: value_of(own, "realized.threads"),
+    "precision": lambda own: value_of(own, "realized.precision"),
+    "accumulation": lambda own: value_of(own, "realized.accumulation"),
+    "way of stepping": lambda own: value_of(own, "realized.step"),
+    "place of the data": lambda own: value_of(own, "realized.residency"),
+    "memory ran out": lambda own: "; ".join(value_of(own, "realized.out_of_memory") or []) or "no",
+    "seed": lambda own: own["seed"],
+    "commit": lambda own: value_of(own, "tree.commit"),
+    "edited": patch_of,
+    "code": lambda own: digest_of(value_of(own, "digests.code")),
+    "raw table": lambda own: value_of(own, "digests.data.table"),
+    "packed data": lambda own: digest_of(value_of(own, "digests.data.packed")),
+    "initial weights": lambda own: value_of(own, "digests.weights.initial"),
+    "predictions": lambda own: value_of(own, "digests.predictions"),
+    "preset": lambda own: own["preset"],
+    "torch": lambda own: value_of(own, "environment.versions.torch"),
+    "Python": lambda own: value_of(own, "environment.versions.python"),
+    "made": lambda own: own["measured_at"],
+    "others' share of the cores": lambda own: as_share(value_of(own, "conditions.between.others_share")),
+}
+# What is a number: its name, where it stands, its unit.
+MEASURED = (
+    ("epoch seconds", "timing.epoch_seconds", " s"),
+    ("samples a second", "timing.samples_per_second", ""),
+    ("training seconds", "timing.train_seconds", " s"),
+    ("VRAM peak, tensors", "timing.peak_allocated_mib", " MiB"),
+    ("VRAM peak, process", "timing.process_mib", " MiB"),
+    ("memory peak, process", "timing.peak_rss_mib", " MiB"),
+    ("score", "", ""),
+)
+
+
+def digest_of(files: Any) -> str | None:
+    if not files:
+        return None
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def as_share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def measured(side: Side, path: str, unit: str) -> str:
+    """A number: of several seeds the median and the range."""
+    if not path:
+        name = value_of(side.runs[0].manifest, "result.score_name")
+        path, unit = (f"result.metrics.{name}", f" ({name})") if name else ("result", "")
+    known = [value for run in side.runs if isinstance(value := value_of(run.manifest, path), int | float)]
+    if not known:
+        return "-"
+    middle = f"{statistics.median(known):,.4g}{unit}"
+    return middle if len(known) == 1 else f"{middle} ({min(known):,.4g} to {max(known):,.4g}, {len(known)} seeds)"
+
+
+def differing_parameters(sides: tuple[Side, ...]) -> Iterator[Row]:
+    blocks = [{**parameters_of(side.runs[0].manifest), **others_of(side.runs[0].manifest)} for side in sides]
+    names = dict.fromkeys(name for block in blocks for name in block)
+    rows = [Row(name, tuple(short(block.get(name, "absent")) for block in blocks)) for name in names]
+    rows = [row for row in rows if row.differs]
+    yield from rows[:MAX_PARAMETERS]
+    if len(rows) > MAX_PARAMETERS:
+        yield Row(f"{len(rows) - MAX_PARAMETERS} more parameters", tuple(f"set {n + 1}" for n in range(len(sides))))
+
+
+def others_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    block = manifest["block"]
+    return {
+        name: value
+        for part in ("preprocess", "preload", "evaluate")
+        for name, value in dotted(block[part], f"{part}.").items()
+    }
+
+
+# What people and programs get.
+
+
+def markdown(found: Comparison) -> str:
+    """The table and the sentences, to be read in a terminal as well."""
+    header = ("", found.workload, *(side.name for side in found.sides))
+    table = [header, *(("*" if row.differs else "", row.what, *row.cells) for row in found.rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
+    lines = [f"| {' | '.join(cell.ljust(n) for cell, n in zip(row, widths, strict=True))} |" for row in table]
+    lines.insert(1, f"|{'|'.join('-' * (width + 2) for width in widths)}|")
+    sentences = [sentence for _, judgement in found.verdicts for sentence in judgement.sentences]
+    return "\n".join([*lines, "", *(f"- {sentence}" for sentence in sentences)])
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    return {
+        "workload": found.workload,
+        "sides": [
+            {
+                "name": side.name,
+                "runs": [{"name": run.name, "run_id": run.run_id, "seed": run.manifest["seed"]} for run in side.runs],
+            }
+            for side in found.sides
+        ],
+        "rows": [{"what": row.what, "differs": row.differs, "cells": list(row.cells)} for row in found.rows],
+        "verdicts": [
+            {
+                "first": found.sides[0].name,
+                "second": name,
+                "speed": judgement.speed,
+                "scores": judgement.scores,
+                "notes": list(judgement.notes),
+                "refusals": list(judgement.comparability.refusals) if judgement.comparability else [],
+                "named": list(map(str, judgement.comparability.named)) if judgement.comparability else [],
+            }
+            for name, judgement in found.verdicts
+        ],
+    }
+
+
+def tag(found: Comparison) -> None:
+    """Tell MLflow what was found, on the runs that it is about."""
+    first, others = found.sides[0], {side.name: side for side in found.sides[1:]}
+    for name, judgement in found.verdicts:
+        for side, other in ((others[name], first), (first, others[name])):
+            against = other.runs[0].run_id or other.runs[0].name
+            text = f"{judgement.speed} (against {against})"
+            if len(text) > MAX_TAG:
+                text = f"{judgement.speed[: MAX_TAG - len(against) - 20].rstrip()}... (against {against})"
+            for run in side.runs:
+                if run.run_id:
+                    recorded.tag(run, {"compared": text})
+
+
+def main(arguments: list[str]) -> int:
+    what, _, how = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.compare", description=what, epilog=how, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="two or more")
+    parser.add_argument("--json", metavar="FILE", help="write what was found to FILE as JSON, too")
+    options = parser.parse_args(arguments)
+    try:
+        if len(options.runs) < 2:
+            raise ValueError(f"two runs can be compared, not {options.runs[0]} alone; see --help")
+        found = compare(options.runs)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print("\n\n".join(map(markdown, found)))
+    if options.json:
+        write_json(Path(options.json), {"comparisons": list(map(as_json, found))})
+    for each in found:
+        tag(each)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
