@@ -106,14 +106,14 @@ def trained(
 
     arrays: split -> name -> array, as stages/data/packed.py reads them.
     """
-    settings = replace(params.train, seed=seed, precision=precision, threads=1)
+    settings = replace(params.train, precision=precision, threads=1)
     task = open_task(params.task, dict(summary))
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
     splits = {
         name: Split({key: torch.from_numpy(array) for key, array in part.items()}, device)
         for name, part in arrays.items()
     }
-    trainer = make_trainer(splits["train"], splits["val"], settings, Shape.of(dict(summary), task), task)
+    trainer = make_trainer(splits["train"], splits["val"], settings, Shape.of(dict(summary), task), task, seed)
     start = time.perf_counter()
     while trainer.epochs_done < settings.epochs:
         trainer.epoch()
