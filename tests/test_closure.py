@@ -53,7 +53,7 @@ DETECT = {"train@rally", "evaluate@rally"}
         pytest.param(
             "stages/tasks/scores.py",
             lambda text: text + "\nX = 1\n",
-            CLASSIFY | DETECT,
+            CLASSIFY | DETECT | {"compare"},
             id="a score that two tasks share",
         ),
         pytest.param(

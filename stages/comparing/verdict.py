@@ -1,13 +1,234 @@
-"""What may be said of one workload's runs: their rows of compare.json in, a sentence out.
+"""What may be said of one workload's runs, in sentences.
 
-A speed-up is stated only between runs of the same data and parameters, as an interval. Where they differ, the sentence
-says in what.
+`judge`: recorded runs (manifests and predictions) and the speed that was measured in turns, in; how fast, how good and
+what to keep in mind, out. `verdict`: rows of compare.json in, a sentence out.
+
+A speed-up is stated only where the work is the same, as an interval. Where it differs, the sentence says in what.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from stages.comparing.comparability import (
+    Comparability,
+    Manifest,
+    best_threads,
+    compare_sides,
+    describe,
+    value_of,
+)
+from stages.comparing.differences import (
+    LEVEL,
+    MEASURES,
+    Difference,
+    Rows,
+    difference,
+    margin_of_seeds,
+    mean_and_range,
+    measured_scores,
+)
 from stages.comparing.statistics import speed_up
+
+MIN_PAIRS = 3  # for an interval
+HOW_TO_GET_AN_INTERVAL = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"
+# Which of these differ is not seen from the sides' descriptions, so it stands beside the ratio.
+NOT_DESCRIBED = ("machine", "way of stepping", "place of the data")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training as it was recorded. `predictions`: the rows of predictions.csv; empty where they are not at hand."""
+
+    manifest: Manifest
+    predictions: Rows = ()
+
+    @property
+    def seed(self) -> int:
+        return int(self.manifest.get("seed") or 0)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What may be said of one workload. All sentences end with a full stop."""
+
+    workload: str
+    speed: str
+    scores: str
+    notes: tuple[str, ...]
+    comparability: Comparability | None  # None: one side, nothing to compare
+    difference: Difference | None  # None: the scores are not compared, and `scores` says why
+
+    @property
+    def sentences(self) -> list[str]:
+        return [f"{self.workload}: {self.speed}", f"{self.workload}: {self.scores}", *self.notes]
+
+
+def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str, Any] | None = None) -> Judgement:
+    """`sides`: one or two, each called by its device (or as the caller likes), with a run for each seed.
+
+    `speed`: results/speed/<workload>.json: {"speed_up": {"ratio", "low", "high", "num_pairs"}, "sides": [base, other],
+    "about": ...}, the ratio base's seconds over other's; or {"sentence": why there is none}. None: these runs never
+    took turns, and the ratio is that of the manifests' epochs. Raises ValueError for more than two sides: they are
+    judged pair by pair.
+    """
+    if not 0 < len(sides) <= 2 or not all(sides.values()):
+        counts = ", ".join(f"{name} ({len(runs)} runs)" for name, runs in sides.items()) or "none"
+        raise ValueError(
+            f"one or two sides with at least a run each can be judged, not {counts}; judge others in pairs"
+        )
+    described = [Side(name, tuple(runs)) for name, runs in sides.items()]
+    if len(described) == 1:
+        side = described[0]
+        alone = f"measured on one kind of device ({describe(side.manifest)}); nothing to compare it with."
+        return Judgement(workload, alone, f"{side.scores}.", (), None, None)
+    first, second = described
+    found = compare_sides({side.name: [run.manifest for run in side.runs] for side in described})
+    scored, compared = score_sentence(first, second)
+    # In turns the CPU has the number of threads with which it is fastest, whatever the trainings had.
+    threads = [] if speed else [best_threads(side.manifest) for side in described]
+    notes = tuple(f"{workload}: {each}." for each in (*filter(None, threads), *found.notes))
+    return Judgement(workload, f"{speed_sentence(first, second, found, speed)}.", f"{scored}.", notes, found, compared)
+
+
+@dataclass(frozen=True)
+class Side:
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.runs[0].manifest
+
+    @cached_property
+    def epoch_seconds(self) -> list[float]:
+        found = [run.manifest.get("epoch_seconds") for run in self.runs]
+        return [float(seconds) for seconds in found if seconds]
+
+    @property
+    def score_name(self) -> str:
+        return str(self.manifest.get("score_name", "score"))
+
+    @cached_property
+    def scores(self) -> str:
+        """`accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`, from the manifests."""
+        known = [value_of(run.manifest, f"scores.{self.score_name}") for run in self.runs]
+        known = [float(score) for score in known if score is not None]
+        return f"{self.score_name} {mean_and_range(known) if known else 'not recorded'} on {self.name}"
+
+    def predictions(self) -> dict[int, Rows]:
+        """By seed. Raises ValueError where some are missing, or a seed is there twice."""
+        if missing := [str(run.seed) for run in self.runs if not run.predictions]:
+            raise ValueError(f"the predictions of {self.name} are not at hand (seed {', '.join(missing)})")
+        found = {run.seed: run.predictions for run in self.runs}
+        if len(found) < len(self.runs):
+            raise ValueError(f"{self.name} has several runs of one seed ({', '.join(str(r.seed) for r in self.runs)})")
+        return found
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How many times as long an epoch takes on the first side as on the second."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    counted: str  # from how many processes
+    threads: tuple[int | None, int | None]  # of each side, where they were not the training's
+
+
+def speed_sentence(first: Side, second: Side, found: Comparability, speed: Mapping[str, Any] | None) -> str:
+    if found.refusals:
+        return f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
+    known = measured_in_turns(first, second, speed) if speed else measured_apart(first, second)
+    if isinstance(known, str):
+        return f"no speed-up is stated: {known}"
+    sides = [describe(side.manifest, threads) for side, threads in zip((first, second), known.threads, strict=True)]
+    differing = [each for each in found.named if each.what in NOT_DESCRIBED]
+    others = " and ".join(f"{each.what} ({each.second} against {each.first})" for each in differing)
+    beside = f"; they differ in {others} too" if others else ""
+    return f"{faster_sentence(first.name, second.name, known)}. {sides[1]} against {sides[0]}{beside}"
+
+
+def measured_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Speed | str:
+    """What results/speed/<workload>.json says of the two, or why it says nothing."""
+    figures = speed.get("speed_up", speed)
+    if "ratio" not in figures:
+        reason = str(speed.get("sentence", "the speed is not recorded")).rstrip(".")
+        return reason.removeprefix(f"{speed.get('workload')}: ")
+    measured, sides = list(speed.get("sides") or (first.name, second.name)), (first, second)
+    names = [next((n for n in measured if n in (side.name, side.manifest.get("device"))), None) for side in sides]
+    if None in names or names[0] == names[1]:
+        return f"{' and '.join(map(str, measured))} took turns, and these are {first.name} and {second.name}"
+    about = [(speed.get("about") or {}).get(name) or {} for name in names]
+    if out_of_memory := [str(name) for name in names if (speed.get("out_of_memory") or {}).get(name)]:
+        return f"memory ran out on {' and '.join(out_of_memory)} while they took turns"
+    precisions = [own.get("precision") for own in about]
+    if precisions[0] != precisions[1]:
+        return f"the sides took turns in precision {precisions[0]} and {precisions[1]}"
+    ratio, low, high = (figures.get(name) for name in ("ratio", "low", "high"))
+    if names != measured[:2]:
+        ratio, low, high = (None if value is None else 1 / value for value in (ratio, high, low))
+    num = figures["num_pairs"]
+    counted = f"{num} pair{'' if num == 1 else 's'} of processes in turns"
+    return Speed(ratio, low, high, counted, (about[0].get("threads"), about[1].get("threads")))
+
+
+def measured_apart(first: Side, second: Side) -> Speed | str:
+    """The ratio of the recorded trainings' epochs, which is what there is of two machines."""
+    if untimed := [side.name for side in (first, second) if not side.epoch_seconds]:
+        return f"no epoch of {' and '.join(untimed)} is timed"
+    counts = [len(side.epoch_seconds) for side in (first, second)]
+    processes = "1 process a side" if counts == [1, 1] else f"{counts[0]} and {counts[1]} processes"
+    counted = f"{processes} that took no turns, so what the hour and other load change is not in it"
+    return Speed(*ratio_of_epochs(first.epoch_seconds, second.epoch_seconds), counted, (None, None))
+
+
+def faster_sentence(first: str, second: str, found: Speed) -> str:
+    fast, slow, ratio, low, high = second, first, found.ratio, found.low, found.high
+    if ratio < 1:
+        fast, slow, ratio = first, second, 1 / ratio
+        low, high = (None, None) if low is None or high is None else (1 / high, 1 / low)
+    if low is None or high is None:
+        none = f"no interval can be had from fewer than {MIN_PAIRS}: {HOW_TO_GET_AN_INTERVAL}"
+        return f"the ratio of an epoch on {slow} to one on {fast} is {ratio:.2f} ({found.counted}; {none})"
+    interval = f"95% interval {low:.2f} to {high:.2f}; {found.counted}"
+    if low <= 1 <= high:
+        return f"no difference in speed can be told (ratio {ratio:.2f} in favour of {fast}, {interval})"
+    return f"an epoch on {fast} is {ratio:.2f} times as fast as on {slow} ({interval})"
+
+
+def ratio_of_epochs(first: Sequence[float], second: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """(ratio, low, high) of the geometric means; Welch's interval of the logarithms from three processes a side on."""
+    logs = np.log(first), np.log(second)
+    ratio = float(np.exp(logs[0].mean() - logs[1].mean()))
+    if min(len(first), len(second)) < MIN_PAIRS:
+        return ratio, None, None
+    from scipy.stats import ttest_ind
+
+    interval = ttest_ind(*logs, equal_var=False).confidence_interval(LEVEL)
+    return ratio, float(np.exp(interval.low)), float(np.exp(interval.high))
+
+
+def score_sentence(first: Side, second: Side) -> tuple[str, Difference | None]:
+    try:
+        name, pair = first.score_name, (first.predictions(), second.predictions())
+        if name != second.score_name:
+            raise ValueError(f"{first.name} is scored by {name}, {second.name} by {second.score_name}")
+        margin = margin_of_seeds(*(list(measured_scores(name, side).values()) for side in pair))
+        found = difference(name, *pair, margin)
+    except ValueError as error:
+        return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
+    sentence = found.sentence(first.name, second.name)
+    # A forecast's score is the skill, and what is tested is the MAE; and a side may have seeds that the other lacks.
+    is_said = MEASURES[name].is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
+    return (sentence if is_said else f"{first.scores}, {second.scores}. {sentence}"), found
+
 
 # Fields of a row that must agree before two rows' times are compared.
 SAME = ("data_sha256", "parameters_sha256", "precision", "torch")

@@ -283,8 +283,11 @@ def find_or_create_experiment(client: Any, name: str) -> str:
         raise
 
 
-def explain(error: Exception) -> dict[str, str]:
-    """What went wrong (`error`, a clause without a password) and the command that mends it (`fix`, may be empty)."""
+def explain(error: Exception, refused: str = "did not take the record") -> dict[str, str]:
+    """What went wrong (`error`, a clause without a password) and the command that mends it (`fix`, may be empty).
+
+    `refused`: what a store that was reached did not do.
+    """
     uri = tracking_uri()
     if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
         return {"error": condition.message, "fix": condition.fix}
@@ -296,7 +299,7 @@ def explain(error: Exception) -> dict[str, str]:
         reason = f"could not be reached{known[0]}"
     else:
         first_line = str(error).strip().partition("\n")[0].replace(uri, shown(uri))
-        reason = f"did not take the record ({type(error).__name__}: {first_line[:300]})"
+        reason = f"{refused} ({type(error).__name__}: {first_line[:300]})"
     return {"error": f"MLflow at {shown(uri)} {reason}", "fix": ""}
 
 

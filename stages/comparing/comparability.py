@@ -1,0 +1,309 @@
+"""Whether the times of two recorded runs may be compared: two manifests in, what differs between them out.
+
+A manifest is the record of one training, a plain dict as JSON gives it (schema 1). What it does not hold is "not
+recorded", which is no value that agrees with another.
+
+- `refusals`: the work differs, so a ratio of times says nothing about the devices. Data, split, parameters, realized
+  precision and accumulation, the training's code, torch, the manifest's schema; and memory that ran out, because what
+  is done against it makes steps slower from somewhere on.
+- `named`: what a comparison of devices is about, and what is said beside its ratio: device, machine, threads, kernels,
+  way of stepping, where the data lay, seed.
+- `notes`: what may have moved the times and cannot be undone: versions, and the machine's state meanwhile.
+
+torch refuses and the driver, cuDNN and Python do not. A release of torch changes kernels of the CPU and of the GPU
+alike, so a ratio across two of them is of releases as much as of devices, and one `make setup` from the same lock takes
+the difference away. The driver belongs to the machine and cuDNN to torch's build for it: two machines that have to be
+compared cannot always have the same. A build (2.11.0+cpu, 2.11.0+cu128) is no release.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Manifest = Mapping[str, Any]
+
+SCHEMA = 1
+NOT_RECORDED = "not recorded"
+MAX_LISTED = 4  # parameters or files that differ; the others are counted
+MAX_LETTERS, DIGEST_LETTERS = 48, 8
+# Parameters that choose how the work is done, and of which the manifest has what came of them (`realized`); or that do
+# none of it. The seed decides which numbers are drawn, not how much is computed.
+CHOICES = ("threads", "precision", "step", "accumulation", "probe", "on_out_of_memory", "seed")
+# Of `named`, what one side must have in common over its seeds, and what is only said where `auto` chose differently.
+OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
+# A machine of which others take this share of the cores, or whose figures move by this much, is said to.
+BUSY_SHARE, CHANGED_SHARE = 0.25, 0.10
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    what: str
+    first: str  # both values as a sentence shows them
+    second: str
+
+    def __str__(self) -> str:
+        if self.first == self.second == NOT_RECORDED:
+            return f"{self.what} ({NOT_RECORDED} on either side)"
+        return f"{self.what} ({self.first} against {self.second})"
+
+
+@dataclass(frozen=True)
+class Comparability:
+    """Of two runs. A speed-up may be stated where nothing refuses it."""
+
+    refusals: tuple[str, ...]
+    named: tuple[Mismatch, ...]
+    notes: tuple[str, ...]
+
+
+def compare_manifests(first: Manifest, second: Manifest) -> Comparability:
+    names = [str(manifest.get("device", NOT_RECORDED)) for manifest in (first, second)]
+    if names[0] == names[1]:
+        names = ["the first", "the second"]
+    return compare_sides({names[0]: [first], names[1]: [second]})
+
+
+def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
+    """Of two sides, each with the manifests of its runs (one for each seed), which must agree among themselves."""
+    every = [manifest for runs in sides.values() for manifest in runs]
+    if unknown := {str(manifest.get("schema", NOT_RECORDED)) for manifest in every} - {str(SCHEMA)}:
+        reason = f"schema {' and '.join(sorted(unknown))} of a manifest is not known here, {SCHEMA} is"
+        return Comparability((f"{reason}: use the version of this project that recorded it",), (), ())
+    (_, (first, *_)), (_, (second, *_)) = sides.items()
+    refusals, notes = [str(each) for each in refusing(first, second)], [str(e) for e in of_environment(first, second)]
+    for name, (own, *others) in sides.items():
+        for other in others:
+            named = list(naming(own, other))
+            of_device = (each for each in named if each.what in OF_A_SIDE)
+            refusals += [f"{each} among the runs of {name}" for each in (*refusing(own, other), *of_device)]
+            notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
+        for manifest in (own, *others):
+            refusals += out_of_memory(manifest)
+            notes += conditions_of(manifest, name)
+    notes += of_settings({name: runs[0] for name, runs in sides.items()})
+    return Comparability(tuple(dict.fromkeys(refusals)), tuple(naming(first, second)), tuple(dict.fromkeys(notes)))
+
+
+def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    yield from differing(first, second, "workload", "workload")
+    yield from of_data(first, second)
+    yield from of_parameters(first, second)
+    for name in ("precision", "accumulation"):
+        yield from differing(first, second, name, f"realized.{name}", is_required=True)
+    yield from of_code(first, second)
+    releases = [torch_release(manifest) for manifest in (first, second)]
+    if releases[0] != releases[1]:
+        yield Mismatch("torch", *releases)
+
+
+def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    """What may differ, in the order of a sentence."""
+    yield from differing(first, second, "device", "device")
+    yield from differing(first, second, "hardware", "hardware.name")
+    yield from differing(first, second, "machine", "machine")
+    yield from differing(first, second, "threads", "realized.threads")
+    yield from differing(first, second, "kernels", "kernels")
+    yield from differing(first, second, "way of stepping", "realized.step")
+    yield from differing(first, second, "place of the data", "realized.residency")
+    yield from differing(first, second, "seed", "seed")
+
+
+def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    yield from differing(first, second, "commit", "commit")
+    yield from differing(first, second, "patch of an edited tree", "patch_sha256", absent="none")
+    yield from differing(first, second, "locked packages", "digests.requirements")
+    versions = {**(first.get("versions") or {}), **(second.get("versions") or {})}
+    # A CPU has no driver and no cuDNN: only what both recorded can differ. torch stands among the refusals.
+    for name in sorted(versions.keys() - {"torch"}):
+        pair = [value_of(manifest, f"versions.{name}") for manifest in (first, second)]
+        if None not in pair and pair[0] != pair[1]:
+            yield Mismatch({"cudnn": "cuDNN", "python": "Python"}.get(name, name), *map(short, pair))
+
+
+def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    """The first cause of other data alone: another table, another division, or the same ones prepared otherwise."""
+    # A simulation has no table and may have no division: only the packed splits must be recorded.
+    for what, path in (("data: raw table", "digests.table"), ("data: division into splits", "digests.splits")):
+        if found := list(differing(first, second, what, path)):
+            yield from found
+            return
+    packed = [value_of(manifest, "digests.packed") or {} for manifest in (first, second)]
+    if not all(packed):
+        yield Mismatch("data", *("recorded" if own else NOT_RECORDED for own in packed))
+        return
+    for split in sorted(packed[0].keys() | packed[1].keys()):
+        pair = [own.get(split) for own in packed]
+        if pair[0] != pair[1]:
+            yield Mismatch(f"data: packed {split} split", *map(short, pair))
+
+
+def of_parameters(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    both = [first.get("parameters") or {}, second.get("parameters") or {}]
+    if not all(both):
+        yield Mismatch("parameters", *("recorded" if own else NOT_RECORDED for own in both))
+        return
+    names = sorted(both[0].keys() | both[1].keys())
+    # {"train.model.name": ...} as well as {"model.name": ...}
+    names = [name for name in names if name.removeprefix("train.") not in CHOICES]
+    found = [Mismatch(name, *(short(own.get(name, "absent")) for own in both)) for name in names]
+    found = [each for name, each in zip(names, found, strict=True) if both[0].get(name) != both[1].get(name)]
+    yield from found[:MAX_LISTED]
+    if len(found) > MAX_LISTED:
+        yield Mismatch(f"{len(found) - MAX_LISTED} more parameters", "one value", "another")
+
+
+def of_code(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    both = [value_of(manifest, "digests.code") or {} for manifest in (first, second)]
+    if not all(both):
+        yield Mismatch("the training's code", *("recorded" if own else NOT_RECORDED for own in both))
+        return
+    files = [name for name in sorted(both[0].keys() | both[1].keys()) if both[0].get(name) != both[1].get(name)]
+    for name in files[:MAX_LISTED]:
+        yield Mismatch(f"code: {name}", *(short(own.get(name, "absent")) for own in both))
+    if len(files) > MAX_LISTED:
+        yield Mismatch(f"code: {len(files) - MAX_LISTED} more files", "one version", "another")
+
+
+def out_of_memory(manifest: Manifest) -> Iterator[str]:
+    device = manifest.get("device", NOT_RECORDED)
+    if manifest.get("finished_on", device) != device:
+        yield f"the memory of {device} ran out and its run was finished on the {str(manifest['finished_on']).upper()}"
+    elif actions := manifest.get("out_of_memory"):
+        yield f"memory ran out while training on {device} ({short('; '.join(map(str, actions)))})"
+
+
+def torch_release(manifest: Manifest) -> str:
+    version = value_of(manifest, "versions.torch") or value_of(manifest, "hardware.torch") or NOT_RECORDED
+    return str(version).partition("+")[0]
+
+
+# The machine's state, as `conditions` has it: {"before": {name: value}, "after": {name: value}}.
+
+
+def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
+    """Settings that differ between two sides of the same hardware."""
+    first, second = sides.values()
+    if value_of(first, "hardware.name") != value_of(second, "hardware.name"):
+        return
+    before = [value_of(manifest, "conditions.before") or {} for manifest in (first, second)]
+    for name in sorted(before[0].keys() & before[1].keys()):
+        if is_setting(name) and has_changed(before[0][name], before[1][name]):
+            values = (f"{short(own[name])} for {side}" for side, own in zip(sides, before, strict=True))
+            yield f"{words(name)} differs: {', '.join(values)}"
+
+
+def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
+    """What was amiss with one side's machine; the names of its readings are met by the word they hold."""
+    before, after = (value_of(manifest, f"conditions.{when}") or {} for when in ("before", "after"))
+    if not before and not after:
+        yield f"the state of {label}'s machine is {NOT_RECORDED}"
+    for name in sorted(before.keys() | after.keys()):
+        start, end = before.get(name), after.get(name)
+        if "load" in name:  # of the end, the training itself is a part
+            load, cores = number(start), value_of(manifest, "hardware.cpu.cores")
+            if load is not None and cores and load > BUSY_SHARE * cores:
+                yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
+        elif "process" in name:
+            if start or end:
+                counts = f"{short(start or 'none')} before, {short(end or 'none')} after"
+                yield f"{label}: other processes on the GPU ({counts})"
+        elif "throttl" in name:
+            if reasons := [short(value) for value in (start, end) if value]:
+                yield f"{label}: the clocks were throttled ({', '.join(dict.fromkeys(reasons))})"
+        elif is_setting(name) and None not in (start, end) and has_changed(start, end):
+            yield f"{label}: {words(name)} changed while training ({short(start)} before, {short(end)} after)"
+
+
+def is_setting(name: str) -> bool:
+    """Settings stay unless someone changes them. A clock rises and falls with the work; only its limit is one."""
+    return "limit" in name or "governor" in name or "max" in name
+
+
+def has_changed(start: Any, end: Any) -> bool:
+    low, high = number(start), number(end)
+    if low is None or high is None:
+        return bool(start != end)
+    return abs(high - low) > CHANGED_SHARE * max(abs(low), abs(high))
+
+
+def number(value: Any) -> float | None:
+    """A reading, or the first of several (loads of 1, 5 and 15 minutes); None where it is none."""
+    if isinstance(value, list | tuple) and value:
+        value = value[0]
+    return float(value) if isinstance(value, int | float) else None
+
+
+# The words for a side.
+
+
+def describe(manifest: Manifest, threads: int | None = None) -> str:
+    """`cuda: NVIDIA H100, cuDNN, 1 process`, `cpu: AMD EPYC 9654, 16 threads, Tandem's kernels`.
+
+    `threads`: where it was not the training's number that was timed.
+    """
+    device, kernels = manifest.get("device", NOT_RECORDED), manifest.get("kernels") or f"kernels {NOT_RECORDED}"
+    kernels = "torch's kernels" if kernels == "torch's" else kernels
+    name = short_hardware(str(value_of(manifest, "hardware.name") or f"hardware {NOT_RECORDED}"))
+    if device != "cpu":
+        return f"{device}: {name}, {kernels}, 1 process"
+    threads = threads or value_of(manifest, "realized.threads")
+    counted = "1 thread" if threads == 1 else f"{threads} threads" if threads else f"threads {NOT_RECORDED}"
+    return f"{device}: {name}, {counted}, {kernels}"
+
+
+def short_hardware(name: str) -> str:
+    """A processor's name without what says nothing more: `AMD EPYC 9654`.
+
+    Family and model stay where a virtual machine hides which processor it is.
+    """
+    bare = re.sub(r"\s*\(family \d+ model \d+\)", "", name)
+    bare = re.sub(r"\((R|TM)\)|\s+\d+-Core Processor|\s+CPU(?= @)", "", bare)
+    is_hidden = not re.search(r"\d{3,}", bare.partition("@")[0])
+    family = re.search(r"\(family \d+ model \d+\)", name)
+    return f"{bare} {family.group()}" if is_hidden and family else bare
+
+
+def best_threads(manifest: Manifest) -> str:
+    """Why a CPU's number may not be its best one; empty where it is, and for other devices."""
+    parameters = manifest.get("parameters") or {}
+    asked = parameters.get("threads", parameters.get("train.threads"))
+    cores = value_of(manifest, "hardware.cpu.cores")
+    if manifest.get("device") != "cpu" or asked is None or asked == "auto" or cores == 1:
+        return ""
+    of_cores = f" of {cores:g} cores" if cores else ""
+    return (
+        f"the CPU ran {asked}{of_cores} because params.yaml sets it; `threads: auto` measures which number is fastest"
+    )
+
+
+def differing(
+    first: Manifest, second: Manifest, what: str, path: str, is_required: bool = False, absent: str = NOT_RECORDED
+) -> Iterator[Mismatch]:
+    """Nothing where both agree; where neither has it recorded, that too is a mismatch if `is_required`."""
+    pair = [value_of(manifest, path) for manifest in (first, second)]
+    if pair[0] != pair[1] or (is_required and pair[0] is None):
+        yield Mismatch(what, *(absent if value is None else short(value) for value in pair))
+
+
+def value_of(manifest: Manifest, path: str) -> Any:
+    """`digests.code` -> manifest["digests"]["code"]; None where a part of the path is absent."""
+    value: Any = manifest
+    for part in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
+
+
+def short(value: Any) -> str:
+    if value is None:
+        return NOT_RECORDED
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if re.fullmatch(r"[0-9a-f]{16,}", text):
+        return text[:DIGEST_LETTERS]
+    return text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 3] + "..."
+
+
+def words(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,224 @@
+"""Runs that are recorded, by the names that people give them: `find("sign@cpu")` is the latest of them.
+
+A run is found by
+
+    an MLflow run id          of the tracking store in use: the project's, or the one that MLFLOW_TRACKING_URI names
+    sign@cpu, sign@cpu-0      workload@device[-seed], as params.yaml asks for them (`auto` is a device too), or with
+                              the device that was used: the latest finished run of it in the tracking store
+    a path                    of a manifest.json, or of a folder with one; its other files lie beside it
+
+What comes out holds the run's manifest (stages/records/manifest.py) and reads its artifacts, which of a tracking
+server come through that server. Whatever the caller can do something about is a ValueError with one sentence.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from stages.files import relative
+from stages.records import manifest, uploader
+from stages.records.store import shown, tracking_uri
+from stages.urls import without_password
+
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z]+)(?:-(?P<seed>\d+))?")
+FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a manifest.json"
+NUM_LISTED = 8  # of the runs there are, where the one asked for is none of them
+NUM_SEARCHED = 200
+OF_OLDER = "it was made by an older Tandem, which left none; train again to have one"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recorded run. `read` returns an artifact's bytes by its path in MLflow (evaluation/predictions.csv)."""
+
+    name: str  # as messages and tables show it
+    manifest: dict[str, Any]
+    run_id: str | None  # MLflow's; None where the run is known from files
+    read: Callable[[str], bytes] = field(repr=False, compare=False)
+
+    @property
+    def is_evaluated(self) -> bool:
+        return "result" in self.manifest
+
+
+def find(run: str) -> Recorded:
+    """The run that `run` names. Raises ValueError where there is none, or none that this version can read."""
+    if (path := Path(run)).exists():
+        return of_path(path)
+    entry = entry_of(run)
+    if (children := children_of(entry)) and not is_training(entry):
+        names = ", ".join(sorted(name_of(child) for child in children))
+        raise ValueError(f"{run} is the run above several seeds; name one of them: {names}")
+    return of_entry(entry)
+
+
+def find_seeds(run: str) -> list[Recorded]:
+    """The runs that `run` stands for, in the order of their seeds: of a run above several seeds each of them.
+
+    So does a name without a seed, where its latest run has others beside it, and a folder of folders by seed.
+    """
+    if (path := Path(run)).is_dir() and not (path / manifest.NAME).exists():
+        if folders := [folder for folder in path.iterdir() if (folder / manifest.NAME).exists()]:
+            return [of_path(folder) for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name))]
+    if path.exists():
+        return [of_path(path)]
+    entry = entry_of(run)
+    match = NAME.fullmatch(run)
+    above = entry.data.tags.get(uploader.PARENT_TAG) if match and not match["seed"] else None
+    siblings = children_of(entry, above) if above or not is_training(entry) else []
+    # Of a seed that was trained again, the newest: they come first.
+    by_seed = {child.data.params.get("seed"): child for child in reversed(siblings) if child.info.status == "FINISHED"}
+    if not by_seed and not is_training(entry):
+        raise ValueError(f"{run} is a run above several seeds, and none of them is finished")
+    chosen = sorted(by_seed.values(), key=lambda child: int(child.data.params.get("seed", 0))) or [entry]
+    return [of_entry(child) for child in chosen]
+
+
+def tag(recorded: Recorded, tags: dict[str, str]) -> None:
+    """Put `tags` on the run in MLflow. Prints one sentence where that cannot be: it is no reason to fail."""
+    if recorded.run_id is None:
+        print(f"{recorded.name} is known from files, so MLflow has no run to tag", file=sys.stderr)
+        return
+
+    def set_tags(client: Any) -> None:
+        for name, value in tags.items():
+            client.set_tag(recorded.run_id, name, value)
+
+    try:
+        asked(set_tags)
+    except ValueError as error:
+        print(f"warning: {recorded.name} has no new tags: {error}", file=sys.stderr)
+
+
+# Files.
+
+
+def of_path(path: Path) -> Recorded:
+    """From a manifest's path, or its folder's. An artifact lies beside it, with or without its folder in MLflow."""
+    path = path.resolve()
+    if path.is_dir():
+        names = (manifest.NAME, manifest.OF_TRAINING)
+        file = next((path / name for name in names if (path / name).exists()), None)
+        if file is None:
+            raise ValueError(f"{relative(path)} holds no {manifest.NAME}; a training leaves one in its folder")
+        path = file
+
+    def read(artifact: str) -> bytes:
+        places = [path.parent / artifact, path.parent / Path(artifact).name]
+        if found := next((place for place in places if place.is_file()), None):
+            return found.read_bytes()
+        raise ValueError(f"{relative(places[1])} is not there; it belongs beside {path.name}")
+
+    return Recorded(relative(path.parent), manifest.read(path), None, read)
+
+
+# MLflow's runs. `entry` is MLflow's Run.
+
+
+def asked(question: Callable[[Any], Any]) -> Any:
+    """What the tracking store answers. Raises ValueError where it does not."""
+    try:
+        return question(open_store())
+    except Exception as error:  # the store's troubles have no base in common, and mlflow is not imported here
+        raise ValueError(uploader.sentence(uploader.explain(error, "did not answer"))) from error
+
+
+@cache
+def open_store() -> Any:
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    return uploader.open_client()
+
+
+def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED) -> list[Any]:
+    """The runs that meet all clauses, the newest first."""
+    order = ["attributes.start_time DESC"]
+    query = " and ".join(clauses)
+    return list(asked(lambda client: client.search_runs(experiments, query, max_results=most, order_by=order)))
+
+
+def experiments(name: str | None = None) -> list[str]:
+    found = asked(lambda client: client.search_experiments())
+    return [each.experiment_id for each in found if name in (None, each.name)]
+
+
+def entry_of(run: str) -> Any:
+    if RUN_ID.fullmatch(run):
+        found = search(experiments(), f"attributes.run_id = '{run}'", most=1)
+    elif match := NAME.fullmatch(run):
+        found = search_name(match["workload"], match["device"], match["seed"])
+    else:
+        raise ValueError(f"{run!r} names no run, and no such file is there; accepted: {FORMS}")
+    if not found:
+        kind = "run" if RUN_ID.fullmatch(run) else "finished run"
+        raise ValueError(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {what_there_is()}")
+    return found[0]
+
+
+def search_name(workload: str, device: str, seed: str | None) -> list[Any]:
+    """Finished trainings of the name, the newest first, by the device asked for or by the one that was used."""
+    if not (ids := experiments(workload)):
+        return []
+    common = ["attributes.status = 'FINISHED'", *([f"params.seed = '{seed}'"] if seed else [])]
+    either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
+    found = [entry for of_device in either for entry in search(ids, of_device, *common)]
+    return sorted((entry for entry in found if is_training(entry)), key=lambda entry: -entry.info.start_time)
+
+
+def what_there_is() -> str:
+    ids = experiments()
+    entries = [entry for entry in search(ids) if is_training(entry)] if ids else []
+    names = list(dict.fromkeys(name_of(entry) for entry in entries if entry.info.status == "FINISHED"))
+    if not names:
+        return "it has none at all; `dvc repro` makes some, or set MLFLOW_TRACKING_URI to the store that has them"
+    more = f" and {len(names) - NUM_LISTED} more" if len(names) > NUM_LISTED else ""
+    return f"the latest are {', '.join(names[:NUM_LISTED])}{more}"
+
+
+def is_training(entry: Any) -> bool:
+    """Whether the run is one training, and not the run above several seeds."""
+    return "requested_device" in entry.data.tags
+
+
+def children_of(entry: Any, above: str | None = None) -> list[Any]:
+    parent = above or entry.info.run_id
+    return search([entry.info.experiment_id], f"tags.`{uploader.PARENT_TAG}` = '{parent}'")
+
+
+def name_of(entry: Any) -> str:
+    tags, seed = entry.data.tags, entry.data.params.get("seed")
+    name = f"{tags.get('workload', '?')}@{tags.get('requested_device', '?')}"
+    return name if seed is None else f"{name}-{seed}"
+
+
+def of_entry(entry: Any) -> Recorded:
+    run_id, name = entry.info.run_id, name_of(entry)
+    about = f"{name} (MLflow run {run_id})"
+
+    def read(artifact: str) -> bytes:
+        folder = artifact.rpartition("/")[0]
+        present = asked(lambda client: [file.path for file in client.list_artifacts(run_id, folder or None)])
+        if artifact not in present:
+            raise ValueError(f"{about} has no artifact {artifact}")
+        with tempfile.TemporaryDirectory() as temporary:
+            path = asked(lambda client: client.download_artifacts(run_id, artifact, temporary))
+            return Path(path).read_bytes()
+
+    top = asked(lambda client: [file.path for file in client.list_artifacts(run_id)])
+    if manifest.NAME not in top:
+        raise ValueError(f"{about} has no {manifest.NAME}: {why_no_manifest(entry, bool(top))}")
+    text = read(manifest.NAME).decode()
+    return Recorded(name, manifest.parse(text, f"the manifest of {about}"), run_id, read)
+
+
+def why_no_manifest(entry: Any, has_artifacts: bool) -> str:
+    if (status := entry.info.status) != "FINISHED":
+        return f"it is {status}, and a training leaves one when it finishes"
+    place = without_password(entry.info.artifact_uri)
+    return OF_OLDER if has_artifacts else f"no artifact of it is left in {place}; put the folder back where it was"

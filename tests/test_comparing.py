@@ -1,0 +1,640 @@
+"""What is said of recorded runs side by side: planted differences on literal manifests and predictions."""
+
+import copy
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stages.comparing import differences
+from stages.comparing.comparability import compare_manifests, compare_sides, describe
+from stages.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
+from stages.comparing.verdict import Run, judge
+from stages.tasks import detect, forecast
+from stages.tasks.scores import macro_f1
+
+EPYC = "AMD EPYC 9654 96-Core Processor (family 25 model 17)"
+
+
+def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
+    """`changes`: {"realized.threads": 4}, by dotted path."""
+    is_gpu = device == "cuda"
+    cpu = {"name": EPYC, "cores": 16.0, "memory_mib": 64000}
+    manifest = {
+        "schema": 1,
+        "workload": "sign",
+        "device": device,
+        "requested": device,
+        "seed": 0,
+        "commit": "a" * 40,
+        "patch_sha256": None,
+        "parameters": {"batch_size": 56, "learning_rate": 6e-3, "threads": "auto", "precision": "auto", "step": "auto"},
+        "realized": {
+            "precision": "fp32",
+            "accumulation": 1,
+            "step": "graph" if is_gpu else "eager",
+            "threads": 1 if is_gpu else 16,
+            "residency": "device",
+        },
+        "digests": {
+            "table": "1" * 64,
+            "packed": {"train": "2" * 64, "val": "3" * 64, "test": "4" * 64},
+            "splits": "5" * 64,
+            "code": {"stages/training/step.py": "6" * 64, "stages/models/gru.py": "7" * 64},
+            "requirements": "8" * 64,
+        },
+        "versions": {"python": "3.11.9", "torch": "2.11.0+cu128", **({"driver": "570.1"} if is_gpu else {})},
+        "hardware": {"kind": device, "name": "NVIDIA H100" if is_gpu else EPYC, "cpu": cpu, "torch": "2.11.0"},
+        "machine": "server",
+        "kernels": "cuDNN" if is_gpu else "Tandem's kernels",
+        "conditions": {"before": {"load": 0.1}, "after": {"load": 9.0}},
+        "epochs": [],
+        "out_of_memory": [],
+        "finished_on": device,
+        "epoch_seconds": 1.0 if is_gpu else 8.0,
+        "scores": {"accuracy": 0.9},
+        "score_name": "accuracy",
+    }
+    return changed(manifest, **changes)
+
+
+def changed(manifest: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    manifest = copy.deepcopy(manifest)
+    for path, value in changes.items():
+        *parents, name = path.split(".")
+        place = manifest
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        if value is DELETED:
+            del place[name]
+        else:
+            place[name] = value
+    return manifest
+
+
+DELETED = object()
+CPU, GPU = make_manifest("cpu"), make_manifest("cuda")
+
+
+# Comparable or not.
+
+
+def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named():
+    found = compare_manifests(CPU, GPU)
+    assert found.refusals == found.notes == ()
+    assert [str(each) for each in found.named] == [
+        "device (cpu against cuda)",
+        "hardware (AMD EPYC 9654 96-Core Processor (family 25 mo... against NVIDIA H100)",
+        "threads (16 against 1)",
+        "kernels (Tandem's kernels against cuDNN)",
+        "way of stepping (eager against graph)",
+    ]
+    assert compare_manifests(CPU, CPU).named == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"workload": "pen"}, "workload (sign against pen)"),
+        ({"digests.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
+        ({"digests.splits": "9" * 64}, "data: division into splits (55555555 against 99999999)"),
+        ({"digests.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
+        ({"digests.packed": DELETED}, "data (recorded against not recorded)"),
+        ({"digests.table": DELETED}, "data: raw table (11111111 against not recorded)"),
+        ({"parameters.batch_size": 112}, "batch_size (56 against 112)"),
+        ({"parameters.clip_norm": 1.0}, "clip_norm (absent against 1.0)"),
+        ({"parameters": DELETED}, "parameters (recorded against not recorded)"),
+        ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
+        ({"realized.accumulation": 2}, "accumulation (1 against 2)"),
+        ({"realized": DELETED}, "precision (fp32 against not recorded)"),
+        ({"digests.code.stages/training/step": "9" * 64}, "code: stages/training/step (absent against 99999999)"),
+        ({"digests.code": DELETED}, "the training's code (recorded against not recorded)"),
+        ({"versions.torch": "2.12.0"}, "torch (2.11.0 against 2.12.0)"),
+        ({"finished_on": "cpu"}, "the memory of cuda ran out and its run was finished on the CPU"),
+        ({"out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
+    ],
+)
+def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, Any], reason: str):
+    gpu = changed(GPU, **changes)
+    assert reason in compare_manifests(CPU, gpu).refusals
+    said = judge("sign", {"cpu": [Run(CPU)], "cuda": [Run(gpu)]}, SPEED).speed
+    assert said.startswith("no speed-up is stated. What stands against it: ") and reason in said
+
+
+def test_a_schema_that_is_not_known_is_refused_by_name():
+    for old in ({**GPU, "schema": 0}, {name: value for name, value in GPU.items() if name != "schema"}):
+        (reason,) = compare_manifests(CPU, old).refusals
+        assert re.match(r"schema (0|not recorded) of a manifest is not known here, 1 is: use the version", reason)
+
+
+def test_a_field_recorded_on_neither_side_does_not_count_as_equal():
+    bare = [{"schema": 1, "device": device} for device in ("cpu", "cuda")]
+    refusals = compare_manifests(*bare).refusals
+    for what in ("data", "parameters", "precision", "accumulation", "the training's code"):
+        assert f"{what} (not recorded on either side)" in refusals
+    assert describe(bare[0]) == "cpu: hardware not recorded, threads not recorded, kernels not recorded"
+
+
+def test_a_simulation_has_no_table_and_no_division():
+    cpu, gpu = (changed(each, **{"digests.table": None, "digests.splits": DELETED}) for each in (CPU, GPU))
+    assert compare_manifests(cpu, gpu).refusals == ()
+
+
+def test_of_other_data_the_first_cause_alone_is_said():
+    other = changed(GPU, **{"digests.table": "9" * 64, "digests.packed.train": "9" * 64})
+    assert compare_manifests(CPU, other).refusals == ("data: raw table (11111111 against 99999999)",)
+
+
+def test_many_differing_parameters_and_files_are_counted():
+    values = {f"model.size_{number}": number for number in range(9)}
+    code = {f"stages/models/{number}.py": "9" * 64 for number in range(9)}
+    gpu = changed(GPU, parameters={**GPU["parameters"], **values}, **{"digests.code": code})
+    refusals = compare_manifests(CPU, gpu).refusals
+    assert "5 more parameters (one value against another)" in refusals
+    assert "code: 7 more files (one version against another)" in refusals
+
+
+def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
+    gpu = changed(
+        GPU, **{"parameters.precision": "fp32", "parameters.threads": 4, "parameters.probe": False, "seed": 3}
+    )
+    found = compare_manifests(CPU, gpu)
+    assert found.refusals == () and str(found.named[-1]) == "seed (0 against 3)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"machine": "laptop"}, "machine (server against laptop)"),
+        ({"realized.residency": "host"}, "place of the data (device against host)"),
+        ({"realized.step": "compile"}, "way of stepping (eager against compile)"),
+    ],
+)
+def test_what_the_descriptions_do_not_show_stands_beside_the_ratio(changes: dict[str, Any], named: str):
+    gpu = changed(GPU, **changes)
+    assert named in map(str, compare_manifests(CPU, gpu).named)
+    what, first, second = re.fullmatch(r"(.*) \((\w+) against (\w+)\)", named).groups()  # type: ignore[union-attr]
+    said = judge("sign", {"cpu": [Run(CPU)], "cuda": [Run(gpu)]}, SPEED).speed
+    assert f"{what} ({second} against {first})" in said.partition("; they differ in ")[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"versions.python": "3.12.1"}, "Python (3.11.9 against 3.12.1)"),
+        ({"commit": "b" * 40}, "commit (aaaaaaaa against bbbbbbbb)"),
+        ({"patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
+        ({"digests.requirements": "9" * 64}, "locked packages (88888888 against 99999999)"),
+        ({"conditions": DELETED}, "the state of cuda's machine is not recorded"),
+        ({"conditions.before.load": 5.0}, "cuda: others kept 5.0 of 16 cores busy when the training began"),
+        ({"conditions.before.load": [5.0, 1.0, 0.0]}, "cuda: others kept 5.0 of 16 cores busy when the training began"),
+        ({"conditions.after.gpu_processes": 2}, "cuda: other processes on the GPU (none before, 2 after)"),
+        ({"conditions.after.throttle_reasons": ["power", "heat"]}, "cuda: the clocks were throttled (power, heat)"),
+        (
+            {"conditions.before.power_limit_watts": 700.0, "conditions.after.power_limit_watts": 300.0},
+            "cuda: power limit watts changed while training (700.0 before, 300.0 after)",
+        ),
+        (
+            {"conditions.before.cpu_governor": "powersave", "conditions.after.cpu_governor": "performance"},
+            "cuda: cpu governor changed while training (powersave before, performance after)",
+        ),
+    ],
+)
+def test_environment_and_conditions_are_notes_and_no_reasons(changes: dict[str, Any], note: str):
+    found = compare_manifests(CPU, changed(GPU, **changes))
+    assert found.refusals == () and found.notes == (note,)
+
+
+def test_readings_that_move_with_the_work_are_no_notes():
+    state = {
+        "before": {"clock_mhz": 210, "power_limit_watts": 700},
+        "after": {"clock_mhz": 1980, "power_limit_watts": 700},
+    }
+    assert compare_manifests(CPU, changed(GPU, conditions=state)).notes == ()
+
+
+def test_settings_of_equal_hardware_are_compared():
+    first, second = (changed(GPU, **{"conditions.before.power_limit_watts": watts}) for watts in (700, 350))
+    assert compare_manifests(first, second).notes == (
+        "power limit watts differs: 700 for the first, 350 for the second",
+    )
+
+
+def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
+    seeds = [changed(GPU, seed=seed) for seed in range(3)]
+    assert compare_sides({"cpu": [CPU], "cuda": seeds}).refusals == ()
+    other = changed(GPU, seed=3, hardware={**GPU["hardware"], "name": "NVIDIA L4"}, **{"parameters.batch_size": 8})
+    assert compare_sides({"cpu": [CPU], "cuda": [*seeds, other]}).refusals == (
+        "batch_size (56 against 8) among the runs of cuda",
+        "hardware (NVIDIA H100 against NVIDIA L4) among the runs of cuda",
+    )
+    # `auto` measures in every process: that it chose otherwise in one is no other work.
+    found = compare_sides({"cpu": [CPU, changed(CPU, **{"realized.threads": 8})], "cuda": seeds})
+    assert found.refusals == () and found.notes == ("the runs of cpu differ in threads (16 against 8)",)
+
+
+def test_sides_are_described_by_device_threads_and_kernels():
+    assert describe(GPU) == "cuda: NVIDIA H100, cuDNN, 1 process"
+    assert describe(CPU) == "cpu: AMD EPYC 9654, 16 threads, Tandem's kernels"
+    assert describe(CPU, threads=1) == "cpu: AMD EPYC 9654, 1 thread, Tandem's kernels"
+    hidden = changed(CPU, **{"hardware.name": "Intel(R) Xeon(R) Processor @ 2.50GHz (family 6 model 85)"})
+    assert describe(hidden).startswith("cpu: Intel Xeon Processor @ 2.50GHz (family 6 model 85), ")
+
+
+# Scores.
+
+
+def classified(right: str, as_csv: bool = False) -> list[dict[str, Any]]:
+    """`right`: a letter per sequence, `1` where it is."""
+    rows = [
+        {"sequence": number, "actual": "a", "predicted": "a" if letter == "1" else "b", "confidence": 0.9}
+        for number, letter in enumerate(right)
+    ]
+    return [{name: str(value) for name, value in row.items()} for row in rows] if as_csv else rows
+
+
+def test_mcnemar_is_the_exact_one():
+    """By hand: of 12 discordant pairs 2 or fewer on one side, 2 (1 + 12 + 66) / 2^12."""
+    first, second = "1" * 2 + "0" * 10 + "1" * 88, "0" * 2 + "1" * 10 + "1" * 88
+    found = difference("accuracy", {0: classified(first)}, {0: classified(second, as_csv=True)})
+    assert found.p == pytest.approx(158 / 4096) and found.verdict == "different"
+    assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
+    assert found.sentence("cpu", "cuda").startswith(
+        f"accuracy 0.9000 on cpu, 0.9800 on cuda: +0.0800 (95% interval {found.low:+.4f} to {found.high:+.4f}, "
+        "p 0.039; exact McNemar test, 12 of 100 sequences differ). "
+        "The trained networks differ: that of cuda is better than that of cpu. "
+    )
+    assert differences.mcnemar(0, 5) == 2 / 2**5 and differences.mcnemar(0, 0) == differences.mcnemar(3, 3) == 1
+
+
+def test_the_score_interval_is_that_of_the_restricted_likelihood():
+    z = 1.959963984540054
+    low, high = differences.score_interval(0, 0, 180)  # closed form
+    assert (low, high) == (pytest.approx(-(z**2) / (180 + z**2)), pytest.approx(z**2 / (180 + z**2)))
+    turned = [-edge for edge in differences.score_interval(9, 3, 50)[::-1]]
+    assert differences.score_interval(3, 9, 50) == pytest.approx(turned)
+    for edge in differences.score_interval(9, 3, 50):
+        # The share of lost pairs that makes 9, 3 and 38 of 50 likeliest where gained - lost is `edge`.
+        shares = np.linspace(max(0, -edge) + 1e-9, (1 - edge) / 2 - 1e-9, 1_000_001)
+        likely = 9 * np.log(shares + edge) + 3 * np.log(shares) + 38 * np.log(1 - 2 * shares - edge)
+        share = shares[likely.argmax()]
+        distance = (6 - 50 * edge) / math.sqrt(50 * (2 * share + edge * (1 - edge)))
+        assert abs(distance) == pytest.approx(z, abs=1e-3)
+
+
+def test_interval_and_exact_test_never_contradict_each_other():
+    for gained, lost in [(0, 5), (0, 6), (1, 8), (2, 10), (3, 9), (12, 27), (20, 35)]:
+        first, second = "0" * gained + "1" * (180 - gained), "1" * gained + "0" * lost + "1" * (180 - gained - lost)
+        found = difference("accuracy", {0: classified(first)}, {0: classified(second)})
+        assert found.p is not None and (found.p < 0.05) == (not found.low <= 0 <= found.high), (gained, lost)
+
+
+def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
+    draw, num, discordant = np.random.default_rng(0), 180, 0.08
+    seen = differences.smallest_seen_by_mcnemar(discordant, num)
+    assert seen is not None
+    tables = draw.multinomial(num, [(discordant + seen) / 2, (discordant - seen) / 2, 1 - discordant], size=400)
+    intervals = {pair: differences.score_interval(*pair, num) for pair in {(g, lost) for g, lost, _ in tables.tolist()}}
+    held = np.mean([intervals[g, lost][0] <= seen <= intervals[g, lost][1] for g, lost, _ in tables.tolist()])
+    found = np.mean([differences.mcnemar(g, lost) < 0.05 for g, lost, _ in tables.tolist()])
+    assert 0.92 <= held <= 0.98 and 0.70 <= found <= 0.88
+    assert differences.smallest_seen_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
+
+
+def test_the_same_scores_everywhere_are_equal_and_that_is_all_that_is_said():
+    rows = classified("1101")
+    found = difference("accuracy", {0: rows}, {0: rows})
+    assert found.verdict == "equal" and found.low < 0 < found.high
+    assert found.sentence("cpu", "cuda").startswith(
+        "accuracy 0.7500 on cpu, 0.7500 on cuda: the scores of all 4 test seq"
+    )
+
+
+def test_no_difference_takes_a_margin():
+    sides = {0: classified("1" * 990 + "0" * 10)}, {0: classified("0" + "1" * 990 + "0" * 9)}
+    assert difference("accuracy", *sides).verdict == "inconclusive"
+    said = difference("accuracy", *sides).sentence("cpu", "cuda")
+    assert "Not told apart: a difference smaller than 0.0078 is missed in more than one of five" in said
+    wide, narrow = (difference("accuracy", *sides, Margin(value, "as agreed")) for value in (0.02, 0.004))
+    assert wide.verdict == "equivalent" and narrow.verdict == "inconclusive"
+    assert (
+        "No difference that matters: the whole interval lies within the margin of 0.0200 (as agreed)"
+        in wide.sentence("cpu", "cuda")
+    )
+    assert "the interval is not within the margin of 0.0040" in narrow.sentence("cpu", "cuda")
+
+
+def test_the_margin_is_twice_the_spread_over_five_seeds_or_none():
+    scores = [0.90, 0.92, 0.94, 0.96, 0.98]  # standard deviation sqrt(0.001)
+    margin = margin_of_seeds(scores)
+    assert margin and margin.value == pytest.approx(2 * 0.001**0.5) and "over 5 seeds" in margin.reason
+    both = margin_of_seeds(scores, [0.9] * 6)
+    assert both and both.value == pytest.approx(2 * 0.0005**0.5) and "over 5 and 6 seeds" in both.reason
+    assert margin_of_seeds(scores[:4]) is margin_of_seeds() is margin_of_seeds([0.9] * 5) is None
+
+
+def forecasts(errors: Any, horizon: int = 2) -> list[dict[str, Any]]:
+    """`errors`: one per window, the same at each of its steps."""
+    return [
+        {"time": f"t{window:05}", "step_ahead": step + 1, "last": 1.0, "actual": 100.0, "predicted": 100.0 + error}
+        for window, error in enumerate(errors)
+        for step in range(horizon)
+    ]
+
+
+def test_three_seeds_give_students_interval_paired_by_seed():
+    from scipy.stats import ttest_rel
+
+    scores = [[3.0, 1.0, 2.0, 5.0], [3.5, 1.25, 3.0, 5.125]]
+    first, second = ({seed: forecasts([mae] * 9) for seed, mae in enumerate(own)} for own in scores)
+    found = difference("skill", first, dict(reversed(second.items())))  # the order of the seeds decides nothing
+    known = ttest_rel(scores[1], scores[0])
+    assert found.p == pytest.approx(known.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(known.confidence_interval()))
+    said = found.sentence("cpu", "cuda")
+    assert said.startswith("MAE 2.75 (1 to 5 over 4 seeds) on cpu, 3.219 (1.25 to 5.125 over 4 seeds) on cuda: +0.469 ")
+    assert "With" not in said and "Student's t over 4 differences, paired by seed" in said
+    worse = {seed: forecasts([mae + 3 + seed / 10] * 9) for seed, mae in enumerate(scores[0])}
+    assert "They differ: cuda is worse than cpu" in difference("skill", first, worse).sentence("cpu", "cuda")
+
+
+def test_seeds_that_one_side_lacks_are_left_out():
+    side = {seed: forecasts([float(seed)] * 9) for seed in range(3)}
+    found = difference("skill", side, {2: forecasts([7.0] * 9), 8: forecasts([9.0] * 9)})
+    assert found.first == {2: 2.0} and found.second == {2: 7.0}
+    with pytest.raises(ValueError, match=r"the two sides have no seed in common \(0, 1, 2 against 3, 4\)"):
+        difference("skill", side, {3: side[0], 4: side[1]})
+    assert difference("skill", {0: side[0]}, {1: side[1]}).difference == 1.0  # one training a side is what it is
+
+
+def test_a_seed_twice_is_no_more_evidence():
+    """Predictions of one sequence by two seeds are not two cases: the interval stays as wide."""
+    draw = np.random.default_rng(0)
+    first, second = ("".join(draw.choice(["0", "1"], 200, p=[0.2, 0.8])) for _ in range(2))
+    sides = [{0: classified(own), 1: classified(own)} for own in (first, second)]
+    pairs = Pairs(*(MEASURES["accuracy"].read(list(side.values()))[:1] for side in sides), MEASURES["accuracy"])
+    once, twice = differences.resample_sequences(pairs), difference("accuracy", *sides)
+    assert (once.low, once.high) == (twice.low, twice.high)
+    assert "With two seeds a side" in twice.sentence("cpu", "cuda")
+
+
+def test_the_interval_over_seeds_raises_few_false_alarms_and_finds_what_it_says():
+    draw, measure = np.random.default_rng(0), MEASURES["skill"]
+    alarms, found, trials = 0, 0, 300
+    for _ in range(trials):
+        noise = draw.normal(size=(2, 5, 1))
+        same = differences.over_seeds(Pairs(*noise, measure))
+        alarms += not same.low <= 0 <= same.high
+        # The deviation of a difference is sqrt(2); Student's t with 4 degrees finds 1.682 of them in 80%.
+        other = differences.over_seeds(Pairs(noise[0], noise[1] + 1.682 * 2**0.5, measure))
+        found += not other.low <= 0 <= other.high
+    assert alarms / trials < 0.09 and 0.72 < found / trials < 0.88
+    exact = differences.over_seeds(Pairs(np.zeros((5, 1)), np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), measure))
+    assert exact.smallest_seen == pytest.approx(1.682 * 2.5**0.5, rel=1e-3)
+
+
+def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
+    first = {seed: classified("1" * 99 + "0") for seed in range(3)}
+    second = {seed: classified("0" + "1" * 99) for seed in range(3)}
+    found = difference("accuracy", first, second)
+    assert found.difference == 0 and found.low < -0.004 and found.high > 0.004 and found.verdict == "inconclusive"
+
+
+def test_blocks_of_windows_give_the_known_answer():
+    measure, draw = MEASURES["skill"], np.random.default_rng(0)
+    constant = differences.resample_blocks(Pairs(np.ones((1, 50)), np.full((1, 50), 1.5), measure))
+    assert (constant.low, constant.high, constant.smallest_seen) == (0.5, 0.5, None)
+    # Windows that are independent of each other: the interval of a mean, 1.96 deviations / sqrt(N) to either side.
+    apart = draw.normal(size=(1, 4000))
+    found = differences.resample_blocks(Pairs(np.zeros_like(apart), apart, measure))
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * apart.std() / 4000**0.5, rel=0.15)
+
+
+def test_blocks_hold_where_windows_move_together():
+    draw, measure, held, trials, num = np.random.default_rng(0), MEASURES["skill"], 0, 150, 1600
+    for _ in range(trials):
+        shocks = draw.normal(size=num + 7)
+        each = np.convolve(shocks, np.ones(8), "valid")[None]  # neighbours share seven of eight
+        found = differences.resample_blocks(Pairs(np.zeros_like(each), each, measure))
+        held += found.low <= 0 <= found.high
+    assert 0.87 <= held / trials <= 1
+
+
+def test_event_f1_from_the_rows_is_the_tasks_own_score():
+    classes, draw = ["none", "hit", "bounce", "net"], np.random.default_rng(0)
+    task = detect.Task({"classes": classes, "features": [], "num_per_class": {"train": dict.fromkeys(classes, 1)}})
+    actual = draw.choice(4, size=(40, 30), p=[0.9, 0.05, 0.03, 0.02])
+    predicted = np.where(draw.random(actual.shape) < 0.2, 0, actual) + (draw.random(actual.shape) < 0.01) * (
+        actual == 0
+    )
+    rows = task.list_events(predicted, actual, draw.random((40, 30, 4)), np.arange(40))
+    rows = [{name: str(value) for name, value in row.items()} for row in rows]
+    counts = MEASURES["event_f1"].read([rows])[0]
+    assert differences.event_f1(counts) == pytest.approx(macro_f1(task.per_class(predicted, actual)), abs=1e-12)
+
+
+def test_mae_from_the_rows_is_the_tasks_own():
+    draw = np.random.default_rng(0)
+    anchors, actual, network, linear = (draw.normal(size=shape) for shape in (7, (7, 3), (7, 3), (7, 3)))
+    times = [f"2021-12-{10 + day}T00:00:00Z" for day in range(7)]
+    rows = forecast.list_forecasts(times, anchors, actual, {"network": network, "linear": linear})
+    rows = [{name: str(value) for name, value in row.items()} for row in rows]
+    scores = differences.measured_scores("skill", {4: rows})
+    assert scores == {4: pytest.approx(forecast.errors(network, actual)["mae"])}
+
+
+def events(num_missed: int) -> list[dict[str, Any]]:
+    return [
+        {"sequence": f"{number}", "event": "hit", "actual": "5", "predicted": "" if number < num_missed else "6"}
+        for number in range(200)
+    ]
+
+
+def test_events_are_compared_sequence_by_sequence():
+    found = difference("event_f1", {0: events(0)}, {0: events(40)})
+    assert found.verdict == "different" and found.p is None and found.difference == pytest.approx(320 / 360 - 1)
+    assert "paired bootstrap over 200 sequences" in found.sentence("cpu", "cuda")
+    # The delta method: F1 = 2h / (1 + h) with h = 0.8 of 200, of which the deviation is 2 / 1.8^2 sqrt(0.16 / 200).
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("score", "first", "second", "message"),
+    [
+        ("accuracy", classified("11"), classified("111"), "1 of the sequences or their labels stand on one side only"),
+        ("event_f1", events(0), [{**row, "actual": "7"} for row in events(0)], "400 of the events"),
+        ("skill", forecasts([1.0] * 4), forecasts([1.0] * 5), "2 of the windows"),
+        (
+            "skill",
+            forecasts([1.0] * 4),
+            [{**row, "actual": 101.0} for row in forecasts([1.0] * 4)],
+            "not the same levels in the same order",
+        ),
+        ("f2", [], [], "the score 'f2' has no test here; there is one for accuracy, event_f1, skill"),
+    ],
+)
+def test_other_test_splits_and_unknown_scores_are_refused(score: str, first: Any, second: Any, message: str):
+    with pytest.raises(ValueError, match=message):
+        difference(score, {0: first}, {0: second})
+
+
+def test_levels_may_differ_in_the_digits_that_processors_differ_in():
+    other = [{**row, "actual": 100.0 * (1 + 1e-12)} for row in forecasts([1.0] * 4)]
+    assert abs(difference("skill", {0: forecasts([1.0] * 4)}, {0: other}).difference) < 1e-9
+
+
+# The sentences.
+
+SPEED = {
+    "workload": "sign",
+    "sides": ["cpu", "cuda"],
+    "about": {"cpu": {"kind": "cpu", "threads": 8}, "cuda": {"kind": "cuda", "threads": 1}},
+    "speed_up": {"ratio": 8.1, "low": 7.6, "high": 8.6, "num_pairs": 5},
+    "out_of_memory": {},
+}
+AGAINST = "cuda: NVIDIA H100, cuDNN, 1 process against cpu: AMD EPYC 9654, 8 threads, Tandem's kernels"
+
+
+def sides(*rights: str, second: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> dict[str, list[Run]]:
+    """A side per device; `rights` are the seeds' of both, the second's with its first sequence wrong."""
+    of_cpu = [Run(changed(CPU, seed=seed), classified(right)) for seed, right in enumerate(rights)]
+    of_gpu = [Run(second(changed(GPU, seed=n)), classified(f"0{right[1:]}")) for n, right in enumerate(rights)]
+    return {"cpu": of_cpu, "cuda": of_gpu}
+
+
+def test_a_judgement_says_how_fast_between_what_and_how_good():
+    found = judge("sign", sides("1" * 20), SPEED)
+    stepping = "; they differ in way of stepping (graph against eager) too."
+    assert found.speed == (
+        "an epoch on cuda is 8.10 times as fast as on cpu (95% interval 7.60 to 8.60; 5 pairs of processes in turns). "
+        f"{AGAINST}{stepping}"
+    )
+    assert found.scores.startswith("accuracy 1.0000 on cpu, 0.9500 on cuda: -0.0500 (95% interval ")
+    assert found.sentences == [f"sign: {found.speed}", f"sign: {found.scores}"]
+
+
+def test_fewer_than_three_pairs_have_a_ratio_and_the_way_to_an_interval():
+    few = {**SPEED, "speed_up": {"ratio": 3.1, "low": None, "high": None, "num_pairs": 2}}
+    assert judge("sign", sides("11"), few).speed.startswith(
+        "the ratio of an epoch on cpu to one on cuda is 3.10 "
+        "(2 pairs of processes in turns; no interval can be had from fewer than 3: "
+        "`dvc exp run -S 'seeds=[0,1,2,3,4]'`). "
+    )
+
+
+def test_a_slower_gpu_an_unclear_ratio_and_the_other_order_of_sides():
+    slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 0.8, "num_pairs": 5}}
+    expected = "an epoch on cpu is 2.00 times as fast as on cuda (95% interval 1.25 to 2.50; 5 pairs of"
+    assert judge("sign", sides("11"), slower).speed.startswith(expected)
+    turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 2.0, "low": 1.25, "high": 2.5, "num_pairs": 5}}
+    assert judge("sign", sides("11"), turned).speed.startswith(expected)
+    unclear = {**SPEED, "speed_up": {"ratio": 1.1, "low": 0.9, "high": 1.3, "num_pairs": 5}}
+    assert judge("sign", sides("11"), unclear).speed.startswith(
+        "no difference in speed can be told (ratio 1.10 in favour of cuda, 95% interval 0.90 to 1.30; 5 pairs of"
+    )
+
+
+@pytest.mark.parametrize(
+    ("speed", "reason"),
+    [
+        ({"sentence": "one device, nothing to pair"}, "one device, nothing to pair."),
+        ({"workload": "sign", "sentence": "sign: one device, nothing to pair."}, "one device, nothing to pair."),
+        ({**SPEED, "out_of_memory": {"cuda": ["2 parts"]}}, "memory ran out on cuda while they took turns."),
+        (
+            {**SPEED, "about": {"cpu": {"precision": "fp32"}, "cuda": {"precision": "tf32"}}},
+            "the sides took turns in precision fp32 and tf32.",
+        ),
+        ({**SPEED, "sides": ["cpu", "tpu"]}, "cpu and tpu took turns, and these are cpu and cuda."),
+    ],
+)
+def test_a_measured_speed_that_says_nothing_of_these_runs_is_not_used(speed: dict[str, Any], reason: str):
+    assert judge("sign", sides("11"), speed).speed == f"no speed-up is stated: {reason}"
+
+
+def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said():
+    assert "(1 process a side that took no turns" in judge("sign", sides("11")).speed
+    two = judge("sign", sides("11", "11")).speed
+    assert two.startswith(
+        "the ratio of an epoch on cpu to one on cuda is 8.00 (2 and 2 processes that took no turns, so"
+    )
+    runs = sides("11", "11", "11")
+    for side in runs.values():  # the same scatter on both: logs of -s, 0, s
+        for run, factor in zip(side, (0.9, 1.0, 1 / 0.9), strict=True):
+            run.manifest["epoch_seconds"] *= factor  # type: ignore[index]
+    half = 2.776445 * math.log(1 / 0.9) * (2 / 3) ** 0.5  # Student's t with 4 degrees
+    low, high = 8 * math.exp(-half), 8 * math.exp(half)
+    found = judge("sign", runs)
+    assert f"8.00 times as fast as on cpu (95% interval {low:.2f} to {high:.2f}; 3 and 3 processes" in found.speed
+    untimed = judge("sign", sides("11", second=lambda manifest: {**manifest, "epoch_seconds": None}))
+    assert untimed.speed == "no speed-up is stated: no epoch of cuda is timed."
+
+
+def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
+    runs = sides("11")
+    runs["cpu"] = [Run(changed(CPU, **{"parameters.threads": 1, "realized.threads": 1}), classified("11"))]
+    note = (
+        "sign: the CPU ran 1 of 16 cores because params.yaml sets it; `threads: auto` measures which number is fastest."
+    )
+    assert judge("sign", runs).notes == (note,)
+    assert judge("sign", runs, SPEED).notes == ()  # there the CPU had its best number, and the sentence says it
+    assert "8 threads" in judge("sign", runs, SPEED).speed
+
+
+def test_scores_of_five_seeds_have_their_range_and_a_margin():
+    draw = np.random.default_rng(0)
+    rights = ["".join(draw.choice(["0", "1"], 200, p=[share, 1 - share])) for share in (0.1, 0.12, 0.14, 0.16, 0.18)]
+    found = judge("sign", sides(*rights), SPEED)
+    assert found.difference is not None and found.difference.margin is not None
+    assert found.difference.verdict == "equivalent"  # one sequence of 200, and the seeds are 0.03 apart
+    assert re.search(r"accuracy 0\.\d{4} \(0\.\d{4} to 0\.\d{4} over 5 seeds\) on cpu", found.scores)
+    assert "(twice the standard deviation over 5 and 5 seeds)" in found.scores
+
+
+def test_scores_stand_alone_where_they_cannot_be_compared():
+    runs = sides("1101", "1111")
+    runs["cuda"] = [Run(run.manifest) for run in runs["cuda"]]
+    found = judge("sign", runs, SPEED)
+    assert found.difference is None and found.scores == (
+        "accuracy 0.9000 (0.9000 to 0.9000 over 2 seeds) on cpu, "
+        "accuracy 0.9000 (0.9000 to 0.9000 over 2 seeds) on cuda; "
+        "the two are not compared, because the predictions of cuda are not at hand (seed 0, 1)."
+    )
+    twice = {**runs, "cuda": [Run(GPU, classified("1101")), Run(GPU, classified("1101"))]}
+    assert "cuda has several runs of one seed (0, 0)" in judge("sign", twice, SPEED).scores
+
+
+def test_scores_are_compared_where_the_times_are_not():
+    found = judge("sign", sides("1" * 20, second=lambda own: changed(own, **{"realized.precision": "bf16"})), SPEED)
+    assert found.speed == "no speed-up is stated. What stands against it: precision (fp32 against bf16)."
+    assert found.difference is not None and found.difference.verdict == "inconclusive"
+
+
+def test_a_forecasts_sentence_has_its_skill_too():
+    values = {"score_name": "skill", "scores": {"skill": 0.25}}
+    runs = {name: [Run({**own, **values}, forecasts([1.0] * 9))] for name, own in (("cpu", CPU), ("cuda", GPU))}
+    assert judge("price", runs).scores.startswith(
+        "skill 0.2500 on cpu, skill 0.2500 on cuda. MAE 1 on cpu, 1 on cuda: "
+    )
+
+
+def test_one_side_has_nothing_to_compare_and_three_are_refused():
+    found = judge("sign", {"cpu": [Run(CPU)]})
+    assert found.sentences == [
+        f"sign: measured on one kind of device ({describe(CPU)}); nothing to compare it with.",
+        "sign: accuracy 0.9000 on cpu.",
+    ]
+    with pytest.raises(ValueError, match=r"not a \(1 runs\), b \(1 runs\), c \(1 runs\); judge others in pairs"):
+        judge("sign", {name: [Run(CPU)] for name in "abc"})
+    with pytest.raises(ValueError, match="not none"):
+        judge("sign", {})
+
+
+def test_judging_imports_no_torch():
+    code = "import sys, stages.comparing.verdict; print('torch' in sys.modules, 'scipy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
