@@ -101,6 +101,13 @@ def environment() -> dict[str, Any]:
     return {"requirements_sha256": sha256_file(LOCK) if LOCK.exists() else None, "versions": versions}
 
 
+def gpu_versions(driver: str | None) -> dict[str, str]:
+    """The versions that a GPU adds to those of `environment`. Of a process that has torch."""
+    import torch
+
+    return {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version()), "driver": str(driver)}
+
+
 def caller_tags() -> dict[str, str]:
     """DVC's stage and experiment and Prefect's flow runs, where they started this process."""
     known = {
