@@ -102,7 +102,7 @@ def facts_of(manifest: Manifest, found: Retraced, data: Sequence[str] = ()) -> F
     return Facts(
         tuple(data),
         tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
-        (*differing(hardware, here, HARDWARE), *differing(*processors)),
+        (*differing(hardware, here, HARDWARE), *differing(processors[0], processors[1])),
         (
             *differing(realized, again, SETTINGS),
             *((f"memory {ran_out[1]['memory']} here, {ran_out[0]['memory']} recorded",) if is_uncertain else ()),
