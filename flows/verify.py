@@ -44,6 +44,7 @@ HELP = """RUN is one of
   sign@cpu, sign@cpu-0    the latest run of a workload on a device as params.yaml asks for it, with a seed
   3f1c...                 an MLflow run id
   results/runs/sign/cpu/0 a folder with a manifest.json, or that file: also one from another machine
+  published               the results in results/ against those published with the project; trains nothing
 
 verdict                    exit  what it means
   bit-equal                   0  every loss, weight, draw and prediction is the recorded one, to the bit
@@ -89,6 +90,10 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that the worktree is removed
         signal.signal(number, interrupted)
     try:
+        if options.run == "published":
+            from flows import published
+
+            return published.write() if options.write else published.check()
         report = verify(options.run, options.quick, options.threads, options.python)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -117,6 +122,7 @@ def parse(arguments: list[str]) -> Namespace:
     parser.add_argument(
         "--python", default=None, metavar="FILE", help="the Python of the run's environment, where that is another one"
     )
+    parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
     return parser.parse_args(arguments)
 
 
