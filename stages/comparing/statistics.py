@@ -46,7 +46,7 @@ def ratio_of_turns(base_seconds: Sequence[float], other_seconds: Sequence[float]
 
     Numbers at the same place are of the same turn. The median of their ratios: what slows the machine for longer than a
     turn slows both and is gone from a ratio, and what disturbs single turns is gone from the median. On a busy machine
-    (benchmarks/aa.py) the ratio of the medians scattered 1.3 times as much, that of the means 1.1, of the minima 3.5.
+    (benchmarks/aa.py) the ratios of medians and of means scattered 1.3 times as much, that of minima 3.6 times.
     """
     return math.exp(statistics.median(map(math.log, ratios(base_seconds, other_seconds))))
 
