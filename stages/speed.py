@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -192,8 +193,9 @@ class Worker:
         """What the process answers. Raises ValueError with its reason where it failed or died, MemoryError where its
         memory ran out for good.
         """
-        try:
+        with suppress(OSError):  # where it failed before it was asked, its reason waits to be read
             self.pipe.send(request)
+        try:
             answer = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
