@@ -50,6 +50,7 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", metavar="NAME", help="some of them; their names are in RECIPES")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3, help="of each recipe")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--split-seed", type=int, help="where the split is drawn; params.yaml's otherwise")
     options = parser.parse_args()
     recipes = RECIPES[options.workload]
@@ -58,7 +59,8 @@ def main() -> None:
             parser.error(f"{options.workload} has no recipe {name!r}; there are {', '.join(map(repr, recipes))}")
     print("| recipe | sequences | mean | lowest | highest | seconds per training |\n|---|---|---|---|---|---|")
     for name in options.recipes or recipes:
-        found = [compared(options, recipes[name], seed) for seed in range(options.seeds)]
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        found = [compared(options, recipes[name], seed) for seed in seeds]
         scores, counts, seconds = zip(*found, strict=True)
         spread = f"{np.mean(scores):.4f} | {min(scores):.4f} | {max(scores):.4f}"
         print(f"| {name} | {counts[0]:,} | {spread} | {np.median(seconds):.1f} |", flush=True)
