@@ -246,7 +246,7 @@ def checkout(tree: dict[str, Any], say: Callable[[str], None]) -> Iterator[tuple
         raise NotVerifiable("no commit was recorded", tree["missing_reason"])
     if patch is None:
         raise NotVerifiable("edited tree without its patch", tree["missing_reason"])
-    content = patch.encode(errors="surrogateescape")
+    content = patch.encode()
     if patch and hashlib.sha256(content).hexdigest() != tree["patch_sha256"]:
         raise NotVerifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
     if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:

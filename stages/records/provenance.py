@@ -44,7 +44,10 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     if len(patch) > MAX_PATCH_MIB * 2**20:
         size = f"{len(patch) / 2**20:.1f} MiB, more than {MAX_PATCH_MIB:g}"
         return {**found, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore what is so large"}
-    return {**found, "patch": patch.decode(errors="surrogateescape"), "patch_sha256": hashlib.sha256(patch).hexdigest()}
+    try:
+        return {**found, "patch": patch.decode(), "patch_sha256": hashlib.sha256(patch).hexdigest()}
+    except UnicodeDecodeError:  # a manifest is JSON, which holds text
+        return {**found, "patch": None, "missing_reason": "an edited file is no UTF-8 text; save or commit it as UTF-8"}
 
 
 def patch_of(root: Path) -> bytes | None:
@@ -67,9 +70,9 @@ def patch_of(root: Path) -> bytes | None:
         for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
             if git(root, "add", *arguments, **aside) is None:
                 return None
-        return git(
-            root, "diff", "--cached", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".", *NO_CODE, **aside
-        )
+        # As `git apply` takes it, whatever the user's settings are.
+        plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+        return git(root, "diff", "--cached", "--binary", *plain, "HEAD", "--", ".", *NO_CODE, **aside)
 
 
 def git_tags(tree: dict[str, Any]) -> dict[str, str]:
