@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from conftest import TINY, copy_of, dvc, environment, git, held, run, stage, wait_for
 
+from stages.comparing import retraced
 from stages.files import sha256_file
 
 RUN = "results/runs/tiny/cpu/0"
@@ -221,3 +222,60 @@ def retracing(temporary: Path) -> list[str]:
         if RETRACE in line and str(temporary) in line:
             found.append(line)
     return found
+
+
+# The verdict's arithmetic, on numbers that say by themselves what is right.
+
+
+def trained_again(losses: list[float], seed: int = 0, predicted: str = "") -> dict:
+    rows = [f"{number},{number % 2},{guess},0.9" for number, guess in enumerate(predicted)]
+    csv = "\n".join(["sequence,actual,predicted,confidence", *rows, ""])
+    epochs = [{"epoch": number, **dict.fromkeys(retraced.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
+    return {"seed": seed, "epochs": epochs, "predictions": {"csv": csv} if predicted else {}}
+
+
+def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
+    number = 8
+    chaotic = [1 + 1e-7 * 10**epoch for epoch in range(number)]  # in epoch 6 a hundredth
+    others = [trained_again([1.2] * number, seed=1), trained_again([0.9] * number, seed=2)]
+    exact, nudged = trained_again([1.0] * number), [trained_again(chaotic)]
+    envelope = retraced.measure_envelope(exact, nudged, others)
+    widths = [row["train_loss"] for row in envelope.allowed]
+    assert widths == sorted(widths), "rounding forgets nothing"
+    spread = 1.2 - 0.9
+    assert widths[envelope.horizon - 1] <= retraced.SHARE_OF_SPREAD * spread < widths[envelope.horizon]
+    assert retraced.measure_envelope(exact, [exact], others).horizon == number
+    assert retraced.measure_envelope(exact, nudged, [exact, exact]).horizon == 0, (
+        "seeds that do not differ tell nothing"
+    )
+
+
+ACTUAL = "01" * 200
+
+
+def wrong_in(count: int, start: int = 0) -> str:
+    """Predictions of which `count` from `start` on are wrong."""
+    guesses = [str(1 - int(label)) if start <= number < start + count else label for number, label in enumerate(ACTUAL)]
+    return "".join(guesses)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "verdict"),
+    [
+        (wrong_in(10), "statistically compatible"),
+        (wrong_in(12), "statistically compatible"),
+        (wrong_in(200), "different: predictions"),
+        (wrong_in(22, start=100), "inconclusive"),
+        (None, "inconclusive"),
+    ],
+)
+def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded: str | None, verdict: str) -> None:
+    exact = trained_again([1.0], predicted=wrong_in(10))
+    others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
+    text = recorded and trained_again([1.0], predicted=recorded)["predictions"]["csv"]
+    manifest = {"result": {"score_name": "accuracy"}}
+    found = retraced.by_endpoints(manifest, text, exact, others, retraced.Facts(), horizon=0)
+    assert str(found) == verdict, found.sentence
+    other = retraced.Facts(environment=("torch 3 here, 2 recorded",))
+    if found.name == "different":
+        assert retraced.by_endpoints(manifest, text, exact, others, other, horizon=0).cause == "environment"
