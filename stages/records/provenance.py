@@ -78,9 +78,9 @@ def patch_of(root: Path) -> bytes | None:
         for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
             if git(root, "add", *arguments, **aside) is None:
                 return None
-        return git(
-            root, "diff", "--cached", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".", *NO_CODE, **aside
-        )
+        # As `git apply` takes it, whatever the user's settings are.
+        plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+        return git(root, "diff", "--cached", "--binary", *plain, "HEAD", "--", ".", *NO_CODE, **aside)
 
 
 def git_tags(tree: dict[str, Any]) -> dict[str, str]:
