@@ -16,6 +16,7 @@ STAGES = {
     "hardware": (),
     "preprocess": ("workload",),
     "preload": ("workload", "device"),
+    "speed": ("workload",),
     "train": ("workload", "device", "seed"),
     "evaluate": ("workload", "device", "seed"),
     "compare": (),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # (what is said about speed), flows, and tools.
 COMPUTING = ("data", "tasks", "models", "training", "machine")
 # Stages whose results are pictures and sentences too.
-SHOWING = {"evaluate": ("figures",), "compare": ("figures", "comparing")}
+SHOWING = {"evaluate": ("figures",), "compare": ("figures", "comparing"), "speed": ("comparing",)}
 # A package that imports its modules by name stands for the one that the workload names, and for none of its siblings.
 REGISTRIES = {"stages.models": "model", "stages.tasks": "task", "stages.data": "source", "stages.figures": "task"}
 # sha256 of a file -> its fingerprint and imports: parsing everything takes a third of a second.

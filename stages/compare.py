@@ -6,14 +6,16 @@ file to look at (report.html).
 
 import statistics
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from stages import files
-from stages.comparing.verdict import verdict
+from stages.comparing.verdict import Judgement, Run, judge
 from stages.figures import comparison, drawing, overview, report, training
 from stages.files import read_json, run_dir
 from stages.params.loading import load_params, load_workload
 from stages.params.parsing import flatten
+from stages.records import manifest
 
 # What a row takes from timings.json and measured.json.
 MEASURED = (
@@ -42,7 +44,8 @@ def main() -> None:
     if not rows:
         raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
     by_workload = {row["workload"]: [each for each in rows if each["workload"] == row["workload"]] for row in rows}
-    verdicts = [verdict(own) for own in by_workload.values()]
+    judgements = [judged(workload, own) for workload, own in by_workload.items()]
+    verdicts = [sentence for judgement in judgements for sentence in sentences(judgement)]
     text = comparison.markdown(rows, verdicts)
     folder = files.results_dir()
     files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
@@ -56,10 +59,30 @@ def main() -> None:
     print(text, end="")
 
 
+def judged(workload: str, rows: list[dict[str, Any]]) -> Judgement:
+    """What may be said of the kinds of device that a workload was trained on; of each, the first of params.yaml."""
+    sides: dict[str, list[Run]] = {}
+    for row in rows:
+        folders = [run_dir(workload, row["requested"], seed) for seed in row["seeds"]]
+        is_alone = all(other["device"] == row["device"] for other in rows)  # nothing is tested on its predictions
+        runs = [Run(manifest.read(each / manifest.NAME), () if is_alone else read_rows(each)) for each in folders]
+        sides.setdefault(row["device"], runs)
+    taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
+    return judge(workload, sides, read_json(taken_in_turns) if taken_in_turns.exists() else None)
+
+
+def read_rows(folder: Path) -> list[dict[str, str]]:
+    return files.read_rows(folder / "predictions.csv")
+
+
+def sentences(judgement: Judgement) -> list[str]:
+    """Where there is one side, its score stands in the table."""
+    return judgement.sentences if judgement.comparability else [judgement.sentences[0]]
+
+
 def read_row(workload: str, device: str, seed: int) -> dict[str, Any]:
     folder, block = run_dir(workload, device, seed), load_workload(workload)
     measured = {**read_json(folder / "timings.json"), **read_json(folder / "measured.json")}
-    timings = files.read_numbers(folder / "timings.csv")
     return {
         "workload": workload,
         "requested": device,
@@ -69,8 +92,6 @@ def read_row(workload: str, device: str, seed: int) -> dict[str, Any]:
         **{name: measured[name] for name in MEASURED},
         **read_json(folder / "result.json"),
         "metrics": read_json(folder / "metrics.json"),
-        # Seconds of every epoch after warm-up, on the device asked for.
-        "epochs": [row["epoch_seconds"] for row in timings if not (row["is_warmup"] or row["is_elsewhere"])],
         "tracking": read_json(folder / "tracking.json"),
     }
 

@@ -20,7 +20,7 @@ from stages.params.loading import load_params, load_workload
 from stages.params.presets import choose_preset, overrides_of
 
 write_json = partial(files.write_json, is_durable=False)  # it is all made anew on the next run
-PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate")
+PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
 
 
 def main() -> None:

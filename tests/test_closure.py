@@ -12,8 +12,9 @@ from stages.closure import closure, with_parents
 from tests.conftest import ROOT, commit, copy_of, dvc, make_project, run
 
 WORKLOADS = ("sign", "pen", "price", "rally")
-STAGES = ("preprocess", "preload", "train", "evaluate")
-TRAINED = {f"{stage}@{workload}" for stage in ("train", "evaluate") for workload in WORKLOADS}
+STAGES = ("preprocess", "preload", "train", "evaluate", "speed")
+THROUGH_THE_MODEL = ("train", "evaluate", "speed")
+TRAINED = {f"{stage}@{workload}" for stage in THROUGH_THE_MODEL for workload in WORKLOADS}
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,8 @@ def replace(old: str, new: str):
     return edit
 
 
-CLASSIFY = {f"{stage}@{workload}" for stage in ("train", "evaluate") for workload in ("sign", "pen")}
-DETECT = {"train@rally", "evaluate@rally"}
+CLASSIFY = {f"{stage}@{workload}" for stage in THROUGH_THE_MODEL for workload in ("sign", "pen")}
+DETECT = {f"{stage}@rally" for stage in THROUGH_THE_MODEL}
 
 
 @pytest.mark.parametrize(
@@ -59,14 +60,14 @@ DETECT = {"train@rally", "evaluate@rally"}
         pytest.param(
             "stages/models/kernels/attention.py",
             lambda text: text + "\nX = 1\n",
-            {"train@pen", "evaluate@pen"},
+            {f"{stage}@pen" for stage in THROUGH_THE_MODEL},
             id="a kernel",
         ),
         pytest.param(
             "stages/models/kernels/gru.py",
             lambda text: text + "\nX = 1\n",
             # seq2seq's decoder takes two of its functions.
-            {f"{stage}@{workload}" for stage in ("train", "evaluate") for workload in ("sign", "price", "rally")},
+            {f"{stage}@{workload}" for stage in THROUGH_THE_MODEL for workload in ("sign", "price", "rally")},
             id="the GRU's kernel",
         ),
         pytest.param(
@@ -122,7 +123,7 @@ def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
     assert not changed(project), "a model that no workload names, and a remark"
     used.write_text(used.read_text() + "\nX = 1\n")
     run(project, sys.executable, "-m", "flows.stage", "hardware")
-    assert changed(project) == {"train@tiny-cpu-0", "evaluate@tiny-cpu-0"}
+    assert changed(project) == {"train@tiny-cpu-0", "evaluate@tiny-cpu-0", "speed@tiny"}
 
 
 def changed(project: Path) -> set[str]:

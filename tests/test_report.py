@@ -359,19 +359,13 @@ def test_the_same_input_gives_the_same_report(tmp_path: Path):
 def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
     """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
     from flows.repro import results_lines
-    from stages.comparing.verdict import verdict
     from stages.figures import comparison, overview, report, training
 
     more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "summary_lines": {}}
     untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}
     gpu = {**make_row(device="cuda"), **more, **untimed}
     cpu = {**make_row(), **more, "finished_on": "cpu", "epochs": [1.0, 2.0]}
-    message = verdict([cpu, gpu])
-    assert (
-        message == "sign: no speed-up is stated, because the GPU's memory ran out and its run was finished on the CPU."
-    )
-    relieved = {**make_row(device="cuda"), **more, "epochs": [1.0, 2.0], "out_of_memory": ["smaller parts"]}
-    assert verdict([cpu, relieved]).endswith("because memory ran out while training on cuda.")
+    message = "sign: no speed-up is stated."
     lines = comparison.markdown([cpu, gpu], [message]).splitlines()
     assert "| 0.250 | 1,564 |" in lines[2] and "| none | none |" in lines[3]
     report.write_report(tmp_path / "report.html", [cpu, gpu], [message], {})

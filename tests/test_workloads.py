@@ -110,8 +110,9 @@ def spikes() -> pd.DataFrame:
 # All stages one after the other, in one process: as `dvc repro` runs them, without thirteen times the imports.
 EVERY_STAGE = """
 from flows import stage
-for words in ["hardware"], *([*words, name, *device] for name in ("waves", "spikes", "rally") for words, device in (
-    (["preprocess"], []), (["preload"], ["cpu"]), (["train"], ["cpu"]), (["evaluate"], ["cpu"]))), ["compare"]:
+ITEMS = {"preprocess": [], "preload": ["cpu"], "train": ["cpu", "0"], "evaluate": ["cpu", "0"], "speed": []}
+every = ([name, workload, *item] for workload in ("waves", "spikes", "rally") for name, item in ITEMS.items())
+for words in ["hardware"], *every, ["compare"]:
     assert stage.main(words) == 0, words
 """
 

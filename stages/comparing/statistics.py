@@ -1,20 +1,75 @@
 """Statistics of measured times: lists of numbers in, estimates with their intervals out."""
 
-import random
+from __future__ import annotations
+
+import math
 import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-NUM_RESAMPLES = 2000
+CONFIDENCE = 0.95
+# Of two pairs the interval would be more than nine times as wide as of five that scatter as much.
+MIN_PAIRS = 3
+MORE_PAIRS = "dvc exp run -S 'seeds=[0,1,2,3,4]'"
 
 
-def speed_up(slower: list[float], faster: list[float]) -> tuple[float, float, float]:
-    """(low, ratio, high): the ratio of the median epoch times, and its 95% interval.
+@dataclass(frozen=True)
+class SpeedUp:
+    """How many times as fast one side is as another, and the interval, where there are pairs enough for one."""
 
-    Percentile bootstrap (Efron and Tibshirani 1993, chapter 13), seeded.
+    ratio: float
+    low: float | None
+    high: float | None
+    num_pairs: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 1: one side is faster, beyond what the pairs scatter."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+    @property
+    def missing_reason(self) -> str:
+        """Why there is no interval, and how to get one; empty where there is one."""
+        if self.low is not None:
+            return ""
+        count = "1 pair was" if self.num_pairs == 1 else f"{self.num_pairs} pairs were"
+        return f"no interval: {count} measured and it takes {MIN_PAIRS}; `{MORE_PAIRS}` measures 5"
+
+    def reversed(self) -> SpeedUp:
+        """How many times as fast the other side is."""
+        low, high = (None if bound is None else 1 / bound for bound in (self.high, self.low))
+        return SpeedUp(1 / self.ratio, low, high, self.num_pairs)
+
+
+def ratio_of_turns(base_seconds: Sequence[float], other_seconds: Sequence[float]) -> float:
+    """How many times as fast `other` is as `base`: one pair's figure, from two processes that took turns.
+
+    Numbers at the same place are of the same turn. The median of their ratios: what slows the machine for longer than a
+    turn slows both and is gone from a ratio, and what disturbs single turns is gone from the median. Both medians apart
+    keep the first: on a busy machine their ratio scattered twice as much (benchmarks/aa.py).
     """
-    draw = random.Random(0)
-    ratios = sorted(
-        statistics.median(draw.choices(slower, k=len(slower))) / statistics.median(draw.choices(faster, k=len(faster)))
-        for _ in range(NUM_RESAMPLES)
-    )
-    ratio = statistics.median(slower) / statistics.median(faster)
-    return ratios[int(0.025 * NUM_RESAMPLES)], ratio, ratios[int(0.975 * NUM_RESAMPLES)]
+    return math.exp(statistics.median(map(math.log, ratios(base_seconds, other_seconds))))
+
+
+def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
+    """The geometric mean of the pairs' ratios, and its 95% interval.
+
+    Each number is of one pair of processes (`ratio_of_turns`). What differs from process to process, where its memory
+    lies and what it is disturbed by, is what their logarithms scatter by: the interval is Student's t on these (Student
+    1908, Biometrika 6). Turns are not counted: those of a process resemble each other. Raises ValueError without a
+    pair.
+    """
+    if not pair_ratios:
+        raise ValueError("no pair of processes was measured; a speed-up takes one, and its interval three")
+    logs = [math.log(ratio) for ratio in pair_ratios]
+    count, middle = len(logs), statistics.fmean(logs)
+    if count < MIN_PAIRS:
+        return SpeedUp(math.exp(middle), None, None, count)
+    from scipy.special import stdtrit  # a third of a second, which nobody needs who has nothing to pair
+
+    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(logs) / math.sqrt(count)
+    return SpeedUp(math.exp(middle), math.exp(middle - half), math.exp(middle + half), count)
+
+
+def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [one / two for one, two in zip(base, other, strict=True)]

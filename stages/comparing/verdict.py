@@ -1,7 +1,7 @@
 """What may be said of one workload's runs, in sentences.
 
-`judge`: recorded runs (manifests and predictions) and the speed that was measured in turns, in; how fast, how good and
-what to keep in mind, out. `verdict`: rows of compare.json in, a sentence out.
+Recorded runs (manifests and predictions) and the speed that was measured in turns, in; how fast, how good and what to
+keep in mind, out.
 
 A speed-up is stated only where the work is the same, as an interval. Where it differs, the sentence says in what.
 """
@@ -33,7 +33,6 @@ from stages.comparing.differences import (
     mean_and_range,
     measured_scores,
 )
-from stages.comparing.statistics import speed_up
 
 MIN_PAIRS = 3  # for an interval
 HOW_TO_GET_AN_INTERVAL = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"
@@ -92,7 +91,7 @@ def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str,
     scored, compared = score_sentence(first, second)
     # In turns the CPU has the number of threads with which it is fastest, whatever the trainings had.
     threads = [] if speed else [best_threads(side.manifest) for side in described]
-    notes = tuple(f"{workload}: {each}." for each in dict.fromkeys((*filter(None, threads), *found.notes)))
+    notes = tuple(f"{workload}: {each}." for each in (*filter(None, threads), *found.notes))
     return Judgement(workload, f"{speed_sentence(first, second, found, speed)}.", f"{scored}.", notes, found, compared)
 
 
@@ -117,9 +116,9 @@ class Side:
     @cached_property
     def scores(self) -> str:
         """`accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`, from the manifests."""
-        known = [value_of(run.manifest, f"result.metrics.{self.score_name}") for run in self.runs]
-        known = [float(score) for score in known if score is not None]
-        return f"{self.score_name} {mean_and_range(known) if known else 'not recorded'} on {self.name}"
+        known = [(value_of(run.manifest, "result.metrics") or {}).get(self.score_name) for run in self.runs]
+        scores = [float(score) for score in known if score is not None]
+        return f"{self.score_name} {mean_and_range(scores) if scores else 'not recorded'} on {self.name}"
 
     def predictions(self) -> dict[int, Rows]:
         """By seed. Raises ValueError where some are missing, or a seed is there twice."""
@@ -228,45 +227,3 @@ def score_sentence(first: Side, second: Side) -> tuple[str, Difference | None]:
     # A forecast's score is the skill, and what is tested is the MAE; and a side may have seeds that the other lacks.
     is_said = MEASURES[name].is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
     return (sentence if is_said else f"{first.scores}, {second.scores}. {sentence}"), found
-
-
-# Fields of a row that must agree before two rows' times are compared.
-SAME = ("data_sha256", "parameters_sha256", "precision", "torch")
-
-
-def verdict(rows: Sequence[Mapping[str, Any]]) -> str:
-    """`rows` are of one workload, one for each kind of device it was measured on."""
-    by_kind = {row["device"]: row for row in rows}
-    if len(by_kind) < 2:
-        message = f"measured on one kind of device ({rows[0]['device']}); nothing to compare it with."
-    else:
-        message = compare_devices(by_kind["cpu"], by_kind["cuda"])
-    return f"{rows[0]['workload']}: {message}"
-
-
-def compare_devices(cpu: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
-    if reason := why_not_comparable(cpu, gpu):
-        return f"no speed-up is stated, because {reason}."
-    low, ratio, high = speed_up(cpu["epochs"], gpu["epochs"])
-    threads = "1 thread" if cpu["threads"] == 1 else f"{cpu['threads']} threads"
-    score = f"{cpu['score_name']} {cpu['score']:.4f} on the CPU ({threads}), {gpu['score']:.4f} on the GPU"
-    if low <= 1 <= high:
-        return f"no difference in speed can be told ({ratio:.2f} times, 95% interval {low:.2f} to {high:.2f}); {score}."
-    faster = "GPU" if ratio > 1 else "CPU"
-    low, ratio, high = (low, ratio, high) if ratio > 1 else (1 / high, 1 / ratio, 1 / low)
-    return f"an epoch on the {faster} is {ratio:.2f} times as fast (95% interval {low:.2f} to {high:.2f}); {score}."
-
-
-def why_not_comparable(cpu: Mapping[str, Any], gpu: Mapping[str, Any]) -> str:
-    """Why the times of the two runs must not be compared; empty where they may."""
-    if gpu.get("finished_on", "cuda") != "cuda":
-        return "the GPU's memory ran out and its run was finished on the CPU"
-    # What is done against it makes the steps slower, from somewhere in the middle of the training on.
-    if ran_out := [row["device"] for row in (cpu, gpu) if row.get("out_of_memory")]:
-        return f"memory ran out while training on {' and '.join(ran_out)}"
-    differing = [
-        f"{name.removesuffix('_sha256')} ({str(cpu[name])[:12]} on the CPU, {str(gpu[name])[:12]} on the GPU)"
-        for name in SAME
-        if cpu[name] != gpu[name]
-    ]
-    return f"the runs differ in {', '.join(differing)}" if differing else ""

@@ -44,10 +44,10 @@ def parse(text: str, source: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{source} is no manifest of a Tandem run (no JSON with a `schema`)") from None
     if schema != SCHEMA:
-        age = "newer" if isinstance(schema, int) and schema > SCHEMA else "older"
-        advice = "update Tandem" if age == "newer" else "use the version of Tandem that made it"
+        age = "a newer" if isinstance(schema, int) and schema > SCHEMA else "an older"
+        advice = "update Tandem" if age == "a newer" else "use the version of Tandem that made it"
         raise ValueError(
-            f"{source} has manifest schema {schema!r}, made by a {age} Tandem; this one reads {SCHEMA}; {advice}"
+            f"{source} has manifest schema {schema!r}, made by {age} Tandem; this one reads {SCHEMA}; {advice}"
         )
     return dict(found)
 

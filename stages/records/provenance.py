@@ -44,7 +44,18 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     if len(patch) > MAX_PATCH_MIB * 2**20:
         size = f"{len(patch) / 2**20:.1f} MiB, more than {MAX_PATCH_MIB:g}"
         return {**found, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore what is so large"}
-    return {**found, "patch": patch.decode(errors="surrogateescape"), "patch_sha256": hashlib.sha256(patch).hexdigest()}
+    encoding = "utf-8"
+    try:
+        text = patch.decode()
+    except UnicodeDecodeError:  # a source file in an older encoding: every byte is a character of this one
+        encoding, text = "latin-1", patch.decode("latin-1")
+    sha256 = hashlib.sha256(patch).hexdigest() if patch else None
+    return {**found, "patch": text, "patch_encoding": encoding, "patch_sha256": sha256}
+
+
+def patch_bytes(tree: dict[str, Any]) -> bytes:
+    """The patch as `git apply` takes it."""
+    return str(tree["patch"]).encode(tree["patch_encoding"])
 
 
 def patch_of(root: Path) -> bytes | None:

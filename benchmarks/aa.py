@@ -1,0 +1,217 @@
+"""Whether the interval of a speed-up is one: trainings compared with themselves, and with ones that are slower.
+
+    python -m benchmarks.aa                     # 40 trials of the same against the same, 40 of planted differences
+    python -m benchmarks.aa --minutes 10        # as many as fit; the same command goes on where it stopped
+    python -m benchmarks.aa --table             # what is there so far
+
+A trial is what the stage `speed` does (stages/speed.py): --pairs pairs of processes that take turns, one figure a pair,
+and Student's t over the logarithms of their ratios. Both sides are the same device. Its kinds:
+
+- same: one configuration against itself. An interval that leaves out 1 is a false alarm; 95% intervals give one in
+  twenty. Below the table stands from how many on there would be too many: the least count that 95% intervals reach with
+  a probability of at most 5% (binomial, exact).
+- a tenth more: the second side takes one step in eleven that it does not tell of: 1.10 times the work, by real steps.
+- no kernels: the second side trains without stages/models/kernels (torch's own GRU, LSTM, attention). How much slower
+  that is, is the geometric mean of its trials.
+
+A planted difference is found where the interval leaves out 1 on its side. The workloads and kinds take turns; trials
+are worth most when they are spread over hours and loads. Every trial is kept with all its turns, so that another
+statistic can be tried on them (--statistic). It needs packed data: `dvc repro preload` first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
+from stages.files import ROOT, hardware_file, read_json
+from stages.params.loading import load_params
+from stages.speed import Length, Side, measure_pairs
+
+if TYPE_CHECKING:
+    from stages.training.trainer import Trainer
+
+BOUND = 0.05  # the probability that a count too large is only chance
+
+
+def a_tenth_more(trainer: Trainer) -> None:
+    """Hide one step in eleven: what is told took 1.1 times as long."""
+    steps, numbers = trainer.training_steps, count()
+
+    def told() -> Iterator[int]:
+        for num_sequences in steps():
+            if next(numbers) % 11 != 10:
+                yield num_sequences
+
+    trainer.training_steps = told  # type: ignore[method-assign]
+
+
+def no_kernels(trainer: Trainer) -> None:
+    from stages.models.kernels import attention, decoder, gru
+
+    for module in (attention, decoder, gru):
+        module.is_supported = lambda *_: False
+
+
+ADAPTATIONS: dict[str, Callable[[Trainer], None] | None] = {
+    "same": None, "a tenth more": a_tenth_more, "no kernels": no_kernels,
+}  # fmt: skip
+Statistic = Callable[[list[float], list[float]], float]
+
+
+def of_each(typical: Callable[[list[float]], float]) -> Statistic:
+    return lambda base, other: typical(base) / typical(other)
+
+
+# From both processes' turns to the figure of the pair.
+STATISTICS: dict[str, Statistic] = {
+    "ratio of turns": ratio_of_turns,  # as the stage
+    "medians": of_each(statistics.median),
+    "lower quartiles": of_each(lambda turns: statistics.quantiles(turns, n=4, method="inclusive")[0]),
+    "minima": of_each(min),
+    "means": of_each(statistics.fmean),
+}
+
+
+def main() -> None:
+    options = parse()
+    done = read(options.file)
+    if not options.table:
+        end = time.monotonic() + 60 * options.minutes
+        while (cell := next_cell(done, options)) and time.monotonic() < end:
+            trial = run(*cell, options)
+            with options.file.open("a") as file:
+                file.write(json.dumps(trial) + "\n")
+            done.append(trial)
+            print(describe(trial), flush=True)
+    print(table(done, options.statistic))
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", default=["sign", "price"], metavar="NAME")
+    parser.add_argument("--kinds", nargs="+", choices=tuple(ADAPTATIONS), default=tuple(ADAPTATIONS), metavar="KIND")
+    parser.add_argument("--trials", type=int, default=40, help="same; half as many of each planted difference (40)")
+    parser.add_argument("--pairs", type=int, default=5, help="of a trial (5)")
+    parser.add_argument("--threads", default="auto", help="of the CPU: a number, or auto, as params.yaml has it (auto)")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
+    parser.add_argument("--file", type=Path, default=ROOT / "results" / "aa.jsonl", help="where trials are kept")
+    parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument("--statistic", choices=tuple(STATISTICS), default="ratio of turns", help="for the table")
+    options = parser.parse_args(words)
+    if options.pairs < 3:
+        parser.error(f"--pairs is {options.pairs}; an interval takes 3 or more")
+    if options.threads != "auto" and not (options.threads.isdecimal() and int(options.threads)):
+        parser.error(f"--threads is {options.threads!r}; accepted: auto, or a number from 1")
+    return options
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def next_cell(done: list[dict[str, Any]], options: argparse.Namespace) -> tuple[str, str] | None:
+    """The (workload, kind) that has the least of its trials; None where all are done."""
+    shares = {}
+    for kind in options.kinds:
+        for workload in options.workloads:
+            quota = options.trials / len(options.workloads) / (1 if kind == "same" else 2)
+            num_done = sum(trial["workload"] == workload and trial["kind"] == kind for trial in done)
+            shares[workload, kind] = num_done / quota
+    cell = min(shares, key=lambda name: shares[name])
+    return cell if shares[cell] < 1 else None
+
+
+def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    device = load_params().devices[0]
+    changes = {"threads": "auto" if options.threads == "auto" else int(options.threads)}
+    multiple = 10 if kind == "a tenth more" else 1  # a turn hides one step for every ten that it tells of
+    sides = [Side("a", device, changes, None, multiple), Side("b", device, changes, ADAPTATIONS[kind], multiple)]
+    start, load = time.time(), os.getloadavg()[0]
+    pairs = list(measure_pairs(workload, sides, range(options.pairs), Length()))
+    return {
+        "workload": workload,
+        "kind": kind,
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "nice": os.nice(0),
+        "load": load,  # of the minute before the trial
+        "took_seconds": time.time() - start,
+        "device": read_json(hardware_file(device))["name"],
+        "pairs": [asdict(pair) for pair in pairs],
+    }
+
+
+def found_by(trial: dict[str, Any], statistic: Statistic = ratio_of_turns) -> SpeedUp:
+    """How many times as fast side a is as side b."""
+    return paired_speed_up([statistic(pair["turns"]["b"], pair["turns"]["a"]) for pair in trial["pairs"]])
+
+
+def describe(trial: dict[str, Any]) -> str:
+    found = found_by(trial)
+    interval = f"{found.ratio:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return (
+        f"{trial['at']} {trial['workload']}, {trial['kind']}: {interval}; "
+        f"load {trial['load']:.1f}, {trial['took_seconds']:.0f} s"
+    )
+
+
+def table(trials: list[dict[str, Any]], statistic: str = "ratio of turns") -> str:
+    lines = [
+        "| kind | workload | trials | interval leaves out 1 | speed-up | width of the interval | load |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    num_false, num_same = 0, 0
+    for kind in ADAPTATIONS:
+        of_kind = [trial for trial in trials if trial["kind"] == kind]
+        workloads = list(dict.fromkeys(trial["workload"] for trial in of_kind))
+        for workload in [*workloads, *(["all"] if len(workloads) > 1 else [])]:
+            own = [trial for trial in of_kind if workload in ("all", trial["workload"])]
+            found = [found_by(trial, STATISTICS[statistic]) for trial in own]
+            wanted = [each for each in found if each.is_clear and (kind == "same" or each.ratio > 1)]
+            lines.append(f"| {kind} | {workload} | {len(own)} | {len(wanted)} | {summary(found)} | {loads(own)} |")
+            if kind == "same" and workload in ("all", workloads[-1]):
+                num_false, num_same = len(wanted), len(own)
+    if num_same:
+        lines += ["", limit_sentence(num_false, num_same)]
+    return "\n".join(lines)
+
+
+def summary(found: list[SpeedUp]) -> str:
+    """The geometric mean of the ratios, and the median width as the factor from the ratio to the interval's end."""
+    ratio = statistics.geometric_mean(each.ratio for each in found)
+    width = statistics.median(each.high / each.ratio for each in found if each.high is not None)
+    return f"{ratio:.3f} | times or by {width:.3f} in the median"
+
+
+def loads(trials: list[dict[str, Any]]) -> str:
+    values = [trial["load"] for trial in trials]
+    return f"{min(values):.1f} to {max(values):.1f}"
+
+
+def limit_sentence(num_false: int, num_trials: int) -> str:
+    too_many = limit(num_trials)
+    outcome = "too many: these intervals are none" if num_false >= too_many else "as many as 95% intervals may give"
+    return (
+        f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}); from {too_many} on it would be "
+        f"too many for 95% intervals (binomial, one-sided, {BOUND:.0%}); {outcome}."
+    )
+
+
+def limit(num_trials: int) -> int:
+    """The least number of false alarms that 95% intervals give with a probability of at most BOUND."""
+    from scipy.stats import binom
+
+    return int(binom.isf(BOUND, num_trials, 0.05)) + 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The manifest: what a run leaves for being compared and made again; the tree it ran from; the conditions."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import copy_of, git, recorded_runs, stage
+
+from stages import files
+from stages.machine import conditions
+from stages.records import manifest, provenance
+
+RUN = Path("results/runs/tiny/cpu/0")
+
+
+def read(project: Path) -> dict[str, Any]:
+    return manifest.read(project / RUN / manifest.NAME)
+
+
+def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
+    found, folder = read(trained), trained / RUN
+    assert found["digests"]["weights"]["last"] == files.sha256_file(folder / "last.safetensors")
+    assert found["digests"]["predictions"] == files.sha256_file(folder / "predictions.csv")
+    assert found["digests"]["data"]["table"] == files.sha256_file(trained / "data/raw/tiny/table.csv")
+    plan = json.loads((trained / "data/packed/tiny/cpu/plan.json").read_text())
+    assert found["digests"]["data"]["packed"] == plan["sha256"]
+    code = json.loads((trained / "results/code/tiny/train.json").read_text())
+    assert found["digests"]["code"] == code
+    history = files.read_numbers(folder / "history.csv")
+    assert [{name: epoch[name] for name in row} for epoch, row in zip(found["epochs"], history, strict=True)] == history
+    assert found["timing"]["epoch_seconds"] == json.loads((folder / "timings.json").read_text())["epoch_seconds"]
+    assert found["result"]["metrics"] == json.loads((folder / "metrics.json").read_text())
+    assert (found["workload"], found["requested"], found["device"], found["seed"]) == ("tiny", "cpu", "cpu", 0)
+    assert found["realized"]["threads"] == 1 and found["realized"]["precision"] == "fp32"
+    assert {"steal_share", "others_share"} <= found["conditions"]["between"].keys()
+    digests = [epoch[name] for epoch in found["epochs"] for name in ("weights_sha256", "order_sha256", "draws_sha256")]
+    assert len({*digests, found["digests"]["weights"]["initial"]}) == 3 * len(history) + 1, "all of them move"
+
+
+def test_mlflow_has_it_as_an_artifact_of_the_run(trained: Path) -> None:
+    (run,) = recorded_runs(trained, "tiny")
+    artifact = trained / f"mlruns/artifacts/tiny/{run['id']}/artifacts/{manifest.NAME}"
+    assert artifact.read_bytes() == (trained / RUN / manifest.NAME).read_bytes()
+
+
+def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(trained: Path, tmp_path: Path) -> None:
+    project, again = copy_of(trained, tmp_path / "project"), tmp_path / "again"
+    (project / "params.yaml").write_text((project / "params.yaml").read_text().replace("epochs: 3", "epochs: 2"))
+    (project / "stages/mine.py").write_text("VALUE = 'ä'\n")
+    (project / "stages/files.py").write_bytes((project / "stages/files.py").read_bytes() + b"# \xff\r\n")
+    (project / "notes.txt").write_text("no code, not tracked")
+    index = (project / ".git/index").read_bytes()
+    tree = provenance.tree(project)
+    assert (project / ".git/index").read_bytes() == index, "git's own index stays as it is"
+    git(project, "worktree", "add", "-q", "--detach", str(again), tree["commit"])
+    subprocess.run(["git", "apply", "--binary"], cwd=again, input=provenance.patch_bytes(tree), check=True)
+    for name in ("params.yaml", "stages/mine.py", "stages/files.py"):
+        assert (again / name).read_bytes() == (project / name).read_bytes()
+    assert not (again / "notes.txt").exists()
+    stage(project, "train", "tiny", "cpu", "0")
+    kept = json.loads((project / RUN / manifest.OF_TRAINING).read_text())
+    assert kept["tree"] == tree and kept["block"]["train"]["epochs"] == 2
+    assert provenance.git_tags(tree)["git.dirty"] == "true"
+
+
+def test_what_dvc_writes_and_raw_data_are_no_edit(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project")
+    (project / "data/raw/other").mkdir()
+    (project / "data/raw/other/table.csv").write_text("a,b\n")
+    assert (project / "dvc.lock").exists() and provenance.tree(project)["patch"] == ""
+    assert read(trained)["tree"]["patch"] == ""
+
+
+def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path) -> None:
+    assert provenance.tree(tmp_path)["missing_reason"] == "not a git repository, or no commit yet"
+    git(tmp_path, "init", "-q")
+    (tmp_path / "table.bin").write_bytes(b"")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "start")
+    assert provenance.tree(tmp_path)["patch"] == ""
+    (tmp_path / "table.bin").write_bytes(os.urandom(8 * 2**20))
+    tree = provenance.tree(tmp_path)
+    assert tree["patch"] is None and "more than 4; commit or ignore what is so large" in tree["missing_reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            '{"schema": 0}',
+            "schema 0, made by an older Tandem; this one reads 1; use the version of Tandem that made it",
+        ),
+        ('{"schema": 2}', "schema 2, made by a newer Tandem; this one reads 1; update Tandem"),
+        ("{}", "is no manifest of a Tandem run"),
+        ("[1]", "is no manifest of a Tandem run"),
+        ("not JSON", "is no manifest of a Tandem run"),
+    ],
+)
+def test_another_schema_is_refused_by_name(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        manifest.parse(text, "the artifact")
+
+
+def test_conditions_tell_own_work_from_that_of_others() -> None:
+    """On any machine: this process and another one compute, and both must show."""
+    before = conditions.read()
+    other = subprocess.Popen(["python3", "-c", "while True: pass"])
+    try:
+        end = time.process_time() + 1.0
+        while time.process_time() < end:
+            pass
+        after = conditions.read()
+    finally:
+        other.kill()
+        other.wait()
+    shares = conditions.between(before, after)
+    all_seconds = after["cpu_seconds"]["all"] - before["cpu_seconds"]["all"]
+    assert 0 < shares["others_share"] <= 1 and 0 <= shares["steal_share"] <= 1
+    assert shares["others_share"] * all_seconds <= all_seconds - 0.9, "what this process used is not the others'"
