@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.comparing.comparability import dotted, parameters_of, patch_of, short, short_hardware, value_of
+from stages.comparing.comparability import flat, short, short_hardware, value_of
 from stages.comparing.verdict import Judgement, Run, judge
 from stages.files import write_json
 from stages.records import recorded
@@ -171,7 +171,7 @@ FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "memory ran out": lambda own: "; ".join(value_of(own, "realized.out_of_memory") or []) or "no",
     "seed": lambda own: own["seed"],
     "commit": lambda own: value_of(own, "tree.commit"),
-    "edited": patch_of,
+    "edited": lambda own: value_of(own, "tree.patch_sha256") or ("no" if value_of(own, "tree.patch") == "" else None),
     "code": lambda own: digest_of(value_of(own, "digests.code")),
     "raw table": lambda own: value_of(own, "digests.data.table"),
     "packed data": lambda own: digest_of(value_of(own, "digests.data.packed")),
@@ -218,22 +218,13 @@ def measured(side: Side, path: str, unit: str) -> str:
 
 
 def differing_parameters(sides: tuple[Side, ...]) -> Iterator[Row]:
-    blocks = [{**parameters_of(side.runs[0].manifest), **others_of(side.runs[0].manifest)} for side in sides]
+    blocks = [dict(flat(side.runs[0].manifest["block"])) for side in sides]
     names = dict.fromkeys(name for block in blocks for name in block)
     rows = [Row(name, tuple(short(block.get(name, "absent")) for block in blocks)) for name in names]
     rows = [row for row in rows if row.differs]
     yield from rows[:MAX_PARAMETERS]
     if len(rows) > MAX_PARAMETERS:
         yield Row(f"{len(rows) - MAX_PARAMETERS} more parameters", tuple(f"set {n + 1}" for n in range(len(sides))))
-
-
-def others_of(manifest: dict[str, Any]) -> dict[str, Any]:
-    block = manifest["block"]
-    return {
-        name: value
-        for part in ("preprocess", "preload", "evaluate")
-        for name, value in dotted(block[part], f"{part}.").items()
-    }
 
 
 # What people and programs get.
@@ -246,7 +237,7 @@ def markdown(found: Comparison) -> str:
     widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
     lines = [f"| {' | '.join(cell.ljust(n) for cell, n in zip(row, widths, strict=True))} |" for row in table]
     lines.insert(1, f"|{'|'.join('-' * (width + 2) for width in widths)}|")
-    sentences = [sentence for _, judgement in found.verdicts for sentence in judgement.sentences]
+    sentences = dict.fromkeys(sentence for _, judgement in found.verdicts for sentence in judgement.sentences)
     return "\n".join([*lines, "", *(f"- {sentence}" for sentence in sentences)])
 
 

@@ -174,6 +174,44 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(prepared
     assert len(steps) == len(set(steps)), "an epoch was sent twice"
 
 
+# Writes the journal of a training with one checkpoint, after its second epoch. Arguments: the seconds of an epoch,
+# the number of epochs, `killed` or the status at the end. One that goes on restates what its checkpoint holds.
+HOLDING = """
+import os, signal, sys
+from stages.records import journal
+seconds, num_epochs, end = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+written = journal.start()
+written.run("one training", "tiny", "held", {"a": 1}, {}, {})
+written.write("hold")
+for epoch in range(1, num_epochs + 1):
+    seen_before = epoch <= 2
+    written.metrics({"train/loss": 1 / epoch, "time/epoch_seconds": 1.0 if seen_before else seconds}, step=epoch)
+    if epoch == 2:
+        written.write("saved")
+if end == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+written.end(end)
+"""
+
+
+def test_epochs_that_no_checkpoint_holds_wait_and_are_not_sent_when_they_are_trained_again(ready: Path):
+    client = client_of(ready)
+    points = lambda: [  # noqa: E731
+        (point.step, point.value)
+        for entry in runs_of(client)
+        for point in client.get_metric_history(entry.info.run_id, "time/epoch_seconds")
+    ]
+    run(ready, sys.executable, "-c", HOLDING, "7.0", "5", "killed", check=False)
+    settle(ready)
+    assert points() == [(1, 1.0), (2, 1.0)] and statuses(ready) == {"held": "KILLED"}
+    run(ready, sys.executable, "-c", HOLDING, "8.0", "4", "FAILED")
+    settle(ready)
+    assert points() == [(1, 1.0), (2, 1.0)] and statuses(ready) == {"held": "FAILED"}
+    run(ready, sys.executable, "-c", HOLDING, "9.0", "5", "FINISHED")
+    settle(ready)
+    assert points() == [(1, 1.0), (2, 1.0), (3, 9.0), (4, 9.0), (5, 9.0)] and statuses(ready) == {"held": "FINISHED"}
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,7 +1,7 @@
 """Whether the times of two recorded runs may be compared: two manifests in, what differs between them out.
 
-A manifest is the record of one training, a plain dict as JSON gives it (stages/records/manifest.py, schema 1). What it
-does not hold is "not recorded", which is no value that agrees with another.
+A manifest is the record of one training, a plain dict as JSON gives it (stages/records/manifest.py has its keys). What
+it does not hold is "not recorded", which is no value that agrees with another.
 
 - `refusals`: the work differs, so a ratio of times says nothing about the devices. Data, split, parameters, realized
   precision and accumulation, the training's code, torch, the manifest's schema; and memory that ran out, because what
@@ -34,6 +34,7 @@ CHOICES = ("threads", "precision", "step", "accumulation", "probe", "on_out_of_m
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
 # A machine of which others take this share of the cores, or whose figures move by this much, is said to.
 BUSY_SHARE, CHANGED_SHARE = 0.25, 0.10
+TAKEN_SHARE = 0.10  # of all cores' time while it trained
 
 
 @dataclass(frozen=True)
@@ -111,34 +112,26 @@ def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "commit", "tree.commit")
-    patches = [patch_of(manifest) for manifest in (first, second)]
-    if patches[0] != patches[1]:
-        yield Mismatch("patch of an edited tree", *patches)
+    yield from differing(first, second, "patch of an edited tree", "tree.patch_sha256", absent="none")
     yield from differing(first, second, "locked packages", "environment.requirements_sha256")
-    versions = {**(value_of(first, "environment.versions") or {}), **(value_of(second, "environment.versions") or {})}
+    versions = {name for manifest in (first, second) for name in value_of(manifest, "environment.versions") or {}}
     # A CPU has no driver and no cuDNN: only what both recorded can differ. torch stands among the refusals.
-    for name in sorted(versions.keys() - {"torch"}):
+    for name in sorted(versions - {"torch"}):
         pair = [value_of(manifest, f"environment.versions.{name}") for manifest in (first, second)]
         if None not in pair and pair[0] != pair[1]:
             yield Mismatch({"cudnn": "cuDNN", "python": "Python"}.get(name, name), *map(short, pair))
 
 
-def patch_of(manifest: Manifest) -> str:
-    patch = value_of(manifest, "tree.patch")
-    return "none" if patch == "" else NOT_RECORDED if patch is None else short(value_of(manifest, "tree.patch_sha256"))
-
-
 def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     """The first cause of other data alone: another table, another division, or the same ones prepared otherwise."""
-    # A simulation has no table, and what has no ids has no division: only the packed splits must be recorded.
+    # A simulation has no table and may have no division: only the packed splits must be recorded.
     if found := list(differing(first, second, "data: raw table", "digests.data.table")):
         yield from found
         return
-    prepared = [value_of(manifest, "digests.data.prepared") or {} for manifest in (first, second)]
-    for file in sorted({name for own in prepared for name in own if name.endswith("/ids.npy")}):
-        if prepared[0].get(file) != prepared[1].get(file):
-            yield Mismatch("data: division into splits", *(short(own.get(file)) for own in prepared))
-            return
+    divisions = [division(manifest) for manifest in (first, second)]
+    if divisions[0] != divisions[1]:
+        yield Mismatch("data: division into splits", *map(short, divisions))
+        return
     packed = [value_of(manifest, "digests.data.packed") or {} for manifest in (first, second)]
     if not all(packed):
         yield Mismatch("data", *("recorded" if own else NOT_RECORDED for own in packed))
@@ -149,30 +142,38 @@ def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
             yield Mismatch(f"data: packed {split} split", *map(short, pair))
 
 
+def division(manifest: Manifest) -> list[str] | None:
+    """The digests of which sequences are in which split; None where they are not recorded."""
+    prepared = value_of(manifest, "digests.data.prepared") or {}
+    found = [prepared[name] for name in sorted(prepared) if name.endswith("/ids.npy")]
+    return [digest[:DIGEST_LETTERS] for digest in found] or None
+
+
+def parameters_of(manifest: Manifest) -> dict[str, Any]:
+    """Those of the training, by dotted name."""
+    return dict(flat(value_of(manifest, "block.train") or {}))
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
 def of_parameters(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    both = [parameters_of(manifest) for manifest in (first, second)]
+    both = [parameters_of(first), parameters_of(second)]
     if not all(both):
         yield Mismatch("parameters", *("recorded" if own else NOT_RECORDED for own in both))
         return
     names = sorted(both[0].keys() | both[1].keys())
-    names = [name for name in names if name.removeprefix("train.") not in CHOICES]
+    names = [name for name in names if name not in CHOICES]
     found = [Mismatch(name, *(short(own.get(name, "absent")) for own in both)) for name in names]
     found = [each for name, each in zip(names, found, strict=True) if both[0].get(name) != both[1].get(name)]
     yield from found[:MAX_LISTED]
     if len(found) > MAX_LISTED:
         yield Mismatch(f"{len(found) - MAX_LISTED} more parameters", "one value", "another")
-
-
-def parameters_of(manifest: Manifest) -> dict[str, Any]:
-    """The training's, by dotted name: {"train.model.name": "gru"}. Those of the data are in the data's digests."""
-    return dotted(value_of(manifest, "block.train") or {}, "train.")
-
-
-def dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def of_code(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
@@ -201,8 +202,11 @@ def torch_release(manifest: Manifest) -> str:
     return str(version).partition("+")[0]
 
 
-# The machine's state, as `conditions` has it (stages/machine/conditions.py): readings before and after, and shares of
-# the machine's time between them.
+# The machine's state, as `conditions` has it (stages/machine/conditions.py): before, after, between.
+
+
+def readings(manifest: Manifest, when: str) -> dict[str, Any]:
+    return dict(flat(value_of(manifest, f"conditions.{when}") or {}))
 
 
 def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
@@ -210,7 +214,7 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
     first, second = sides.values()
     if value_of(first, "hardware.name") != value_of(second, "hardware.name"):
         return
-    before = [dotted(value_of(manifest, "conditions.before") or {}) for manifest in (first, second)]
+    before = [readings(manifest, "before") for manifest in (first, second)]
     for name in sorted(before[0].keys() & before[1].keys()):
         if is_setting(name) and has_changed(before[0][name], before[1][name]):
             values = (f"{short(own[name])} for {side}" for side, own in zip(sides, before, strict=True))
@@ -219,20 +223,20 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
 
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     """What was amiss with one side's machine; the names of its readings are met by the word they hold."""
-    before, after = (dotted(value_of(manifest, f"conditions.{when}") or {}) for when in ("before", "after"))
-    between = value_of(manifest, "conditions.between") or {}
-    for name, who in (("others_share", "other processes"), ("steal_share", "the virtual machine's host")):
-        if (share := number(between.get(name))) is not None and share > BUSY_SHARE:
-            yield f"{label}: {who} took {share:.0%} of the cores' time while it trained"
+    before, after = (readings(manifest, when) for when in ("before", "after"))
+    shares = readings(manifest, "between")
+    for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
+        if (share := number(shares.get(name))) is not None and share > TAKEN_SHARE:
+            yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
     if not before and not after:
         yield f"the state of {label}'s machine is {NOT_RECORDED}"
     for name in sorted(before.keys() | after.keys()):
         start, end = before.get(name), after.get(name)
-        if "load" in name and not between:  # of the end, the training itself is a part
+        if "load" in name:  # of the end, the training itself is a part
             load, cores = number(start), value_of(manifest, "hardware.cpu.cores")
-            if load is not None and cores and load > BUSY_SHARE * cores:
+            if load is not None and cores and load > BUSY_SHARE * cores and not shares:
                 yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
-        elif "other_processes" in name:
+        elif "process" in name:
             if start or end:
                 counts = f"{short(start or 'none')} before, {short(end or 'none')} after"
                 yield f"{label}: other processes on the GPU ({counts})"
@@ -333,4 +337,4 @@ def short(value: Any) -> str:
 
 
 def words(name: str) -> str:
-    return name.replace("_", " ").replace(".", " ")
+    return name.rpartition(".")[2].replace("_", " ")

@@ -91,7 +91,7 @@ def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str,
     scored, compared = score_sentence(first, second)
     # In turns the CPU has the number of threads with which it is fastest, whatever the trainings had.
     threads = [] if speed else [best_threads(side.manifest) for side in described]
-    notes = tuple(f"{workload}: {each}." for each in dict.fromkeys((*filter(None, threads), *found.notes)))
+    notes = tuple(f"{workload}: {each}." for each in (*filter(None, threads), *found.notes))
     return Judgement(workload, f"{speed_sentence(first, second, found, speed)}.", f"{scored}.", notes, found, compared)
 
 
@@ -116,9 +116,9 @@ class Side:
     @cached_property
     def scores(self) -> str:
         """`accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`, from the manifests."""
-        known = [value_of(run.manifest, f"result.metrics.{self.score_name}") for run in self.runs]
-        known = [float(score) for score in known if score is not None]
-        return f"{self.score_name} {mean_and_range(known) if known else 'not recorded'} on {self.name}"
+        known = [(value_of(run.manifest, "result.metrics") or {}).get(self.score_name) for run in self.runs]
+        scores = [float(score) for score in known if score is not None]
+        return f"{self.score_name} {mean_and_range(scores) if scores else 'not recorded'} on {self.name}"
 
     def predictions(self) -> dict[int, Rows]:
         """By seed. Raises ValueError where some are missing, or a seed is there twice."""

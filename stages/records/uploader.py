@@ -6,6 +6,11 @@
 
 `follow` outlives a killed trainer, and then sets the run's status to KILLED. Sending is idempotent: what a run
 already has is not sent twice, so a journal can always be sent again.
+
+MLflow can neither replace nor remove a metric's point. So the metrics of an epoch are sent once a checkpoint holds that
+epoch: one that is trained again after a kill has another time, and it is that time which timings.csv has. A journal
+says `hold` where its writer makes checkpoints, `saved` after each of them; what was held when the writer was killed
+belongs to no result, and is not sent.
 """
 
 import json
@@ -54,6 +59,8 @@ class Uploader:
         self.run_id = self.experiment_id = self.parent_id = ""
         self.sent_steps = -1  # the last epoch that MLflow has already where the run is not new
         self.sent_once: dict[str, float] = {}
+        self.holds = False  # whether the metrics of epochs wait for a checkpoint
+        self.held: list[Any] = []
         self.position = 0
         self.ended = False
         self.is_training = False
@@ -71,7 +78,7 @@ class Uploader:
         for line in complete:
             entry = json.loads(line)
             if entry["kind"] == "metrics":
-                metrics += self.to_metrics(entry)
+                (self.held if self.holds and entry["step"] is not None else metrics).extend(self.to_metrics(entry))
             else:
                 self.flush(metrics)
                 getattr(self, f"send_{entry['kind']}")(entry)
@@ -89,6 +96,12 @@ class Uploader:
             for name, value in entry["metrics"].items()
             if step is not None or self.sent_once.get(name) != value
         ]
+
+    def send_hold(self, entry: dict[str, Any]) -> None:
+        self.holds = True
+
+    def send_saved(self, entry: dict[str, Any]) -> None:
+        self.flush(self.held)
 
     def flush(self, metrics: list[Any]) -> None:
         for first in range(0, len(metrics), 1000):  # the most that one call takes
@@ -164,6 +177,8 @@ class Uploader:
         self.client.log_batch(self.run_id, tags=[RunTag(name, value) for name, value in entry["tags"].items()])
 
     def send_end(self, entry: dict[str, Any]) -> None:
+        if entry["status"] == "FINISHED":  # the last epochs need no checkpoint: the results hold them
+            self.flush(self.held)
         artifacts = self.folder / "artifacts"
         if self.run_id and artifacts.exists():
             self.client.log_artifacts(self.run_id, str(artifacts))
