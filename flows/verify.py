@@ -330,9 +330,9 @@ class Copy:
         own = self.project / ".dvc" / "config.local"
         if (kept := ROOT / ".dvc" / "config.local").exists():
             shutil.copy(kept, own)
-        listed = self.call("dvc", "config", "cache.dir", cwd=ROOT)
-        cache = ROOT / ".dvc" / (listed.stdout.decode().strip() if not listed.returncode else "cache")
-        self.call("dvc", "config", "--local", "cache.dir", str(cache))
+        named = self.call("dvc", "config", "cache.dir", cwd=ROOT).stdout.decode().strip()
+        for key, value in (("cache.dir", ROOT / ".dvc" / (named or "cache")), ("core.no_scm", "true")):
+            self.call("dvc", "config", "--local", key, str(value))
         wanted = f"{known[0].relative_to(self.project)}.dvc"
         for verb in ("checkout", "pull"):  # the second one needs a remote
             if not self.call("dvc", verb, wanted).returncode:

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import TINY, copy_of, dvc, environment, git, held, run, stage, wait_for
+from conftest import TINY, commit, copy_of, dvc, environment, git, held, run, stage, wait_for
 
 from stages.comparing import retraced
 from stages.files import sha256_file
 
 RUN = "results/runs/tiny/cpu/0"
+TABLE = "data/raw/tiny/table.csv"
 RETRACE = "stages.tools.retrace"
 TRANSFORMER = TINY.replace(
     "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
@@ -98,11 +99,11 @@ def test_what_differs_in_the_training_is_named(project: Path, tmp_path: Path, li
 
 @pytest.fixture(scope="module")
 def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained from an edited tree, with an untracked module and a table outside git; the edits are undone."""
+    """Trained from an edited tree, with an untracked module and a table that DVC tracks; then the edits are undone."""
     folder = copy_of(prepared, tmp_path_factory.mktemp("edited") / "project")
-    (folder / ".gitignore").write_text((folder / ".gitignore").read_text() + "/data/raw/tiny/table.csv\n")
-    git(folder, "rm", "-q", "--cached", "data/raw/tiny/table.csv")
-    git(folder, "commit", "-qam", "the table lies elsewhere")
+    git(folder, "rm", "-q", "--cached", TABLE)
+    dvc(folder, "add", TABLE)
+    commit(folder)
     schedule, own, params = (
         folder / name for name in ("stages/training/schedule.py", "stages/training/own.py", "params.yaml")
     )
@@ -126,10 +127,16 @@ def test_a_run_from_an_edited_tree_is_made_again_after_the_edits_are_gone(edited
     assert "with its patch" in output and "table.csv as it lies here" in output
 
 
-def test_one_changed_cell_of_the_table_is_the_cause(edited: Path, tmp_path: Path) -> None:
+def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edited: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
-    shutil.copytree(edited, folder)
-    table = folder / "data/raw/tiny/table.csv"
+    shutil.copytree(edited, folder, symlinks=True)
+    table = folder / TABLE
+    content = table.read_bytes()
+    table.unlink()
+    status, output = verify(folder, RUN, "--quick")
+    assert f"{RUN}: bit-equal\n" in output and "table.csv by DVC" in output and status == 0
+    table.write_bytes(content)
+    shutil.rmtree(folder / ".dvc" / "cache")
     cells = pd.read_csv(table)
     cells.loc[5, "x"] += 1e-6
     cells.to_csv(table, index=False)
