@@ -439,7 +439,7 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
     states = project.task_states(project.latest("pipeline"))
     assert states == {"hardware": "Completed", "train@sign-auto-0": "Skipped", "compare": "Skipped"}
 
-    (project.root / "results" / "runs" / "sign" / "auto" / "tracking.json").unlink()
+    (project.root / "results" / "runs" / "sign" / "auto" / "0" / "tracking.json").unlink()
     lock = project.root / "dvc.lock"
     lock.write_text(lock.read_text().partition("  train@sign-auto-0:")[0])  # DVC's run-cache still knows it
     assert project.run("-m", "flows.pipeline").returncode == 0

@@ -78,9 +78,9 @@ def patch_of(root: Path) -> bytes | None:
         for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
             if git(root, "add", *arguments, **aside) is None:
                 return None
-        return git(
-            root, "diff", "--cached", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".", *NO_CODE, **aside
-        )
+        # As `git apply` takes it, whatever the user's settings are.
+        plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+        return git(root, "diff", "--cached", "--binary", *plain, "HEAD", "--", ".", *NO_CODE, **aside)
 
 
 def git_tags(tree: dict[str, Any]) -> dict[str, str]:
@@ -99,6 +99,13 @@ def environment() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {"requirements_sha256": sha256_file(LOCK) if LOCK.exists() else None, "versions": versions}
+
+
+def gpu_versions(driver: str | None) -> dict[str, str]:
+    """The versions that a GPU adds to those of `environment`. Of a process that has torch."""
+    import torch
+
+    return {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version()), "driver": str(driver)}
 
 
 def caller_tags() -> dict[str, str]:
