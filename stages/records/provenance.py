@@ -22,9 +22,12 @@ PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
 
 
 def git(root: Path, *arguments: str, **environment: str) -> bytes | None:
-    """What git prints; None where it fails."""
-    command = ["git", *arguments]
-    done = subprocess.run(command, cwd=root, capture_output=True, check=False, env={**os.environ, **environment})
+    """What git prints; None where it fails, or is not installed."""
+    command, own = ["git", *arguments], {**os.environ, **environment}
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, check=False, env=own)
+    except OSError:
+        return None
     return done.stdout if done.returncode == 0 else None
 
 
