@@ -30,7 +30,6 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         "learning rate 5e-3": {"train.learning_rate": 5e-3},
         "learning rate 2e-3": {"train.learning_rate": 2e-3},
         "hidden size 48, 16 epochs": {"train.model.hidden_size": 48, "train.epochs": 16},
-        "3 layers, 9 epochs": {"train.model.num_layers": 3, "train.epochs": 9},
     },
     "sign": {
         "as it is": {},
