@@ -40,6 +40,7 @@ from stages.speed import Length, Side, measure_pairs
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
 
+ENOUGH = 40  # trials of the same against the same
 BOUND = 0.05  # the probability that a count too large is only chance
 
 
@@ -89,6 +90,7 @@ def main() -> None:
         end = time.monotonic() + 60 * options.minutes
         while (cell := next_cell(done, options)) and time.monotonic() < end:
             trial = run(*cell, options)
+            options.file.parent.mkdir(parents=True, exist_ok=True)
             with options.file.open("a") as file:
                 file.write(json.dumps(trial) + "\n")
             done.append(trial)
@@ -100,7 +102,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=["sign", "price"], metavar="NAME")
     parser.add_argument("--kinds", nargs="+", choices=tuple(ADAPTATIONS), default=tuple(ADAPTATIONS), metavar="KIND")
-    parser.add_argument("--trials", type=int, default=40, help="same; half as many of each planted difference (40)")
+    parser.add_argument("--trials", type=int, default=ENOUGH, help="same; half as many of each planted difference (40)")
     parser.add_argument("--pairs", type=int, default=5, help="of a trial (5)")
     parser.add_argument("--threads", default="auto", help="of the CPU: a number, or auto, as params.yaml has it (auto)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
@@ -199,7 +201,9 @@ def loads(trials: list[dict[str, Any]]) -> str:
 
 def limit_sentence(num_false: int, num_trials: int) -> str:
     too_many = limit(num_trials)
-    outcome = "too many: these intervals are none" if num_false >= too_many else "as many as 95% intervals may give"
+    outcome = "too many: these intervals are none" if num_false >= too_many else "not too many"
+    if num_trials < ENOUGH:
+        outcome += f", but {num_trials} trials tell little; {ENOUGH} are wanted"
     return (
         f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}); from {too_many} on it would be "
         f"too many for 95% intervals (binomial, one-sided, {BOUND:.0%}); {outcome}."

@@ -1,12 +1,16 @@
-"""Test score over five seeds, in one precision or several, beside MiniRocket with its ridge classifier, same splits.
+"""Test score over five seeds, in one precision or several, beside a nearest neighbour and MiniRocket, same splits.
 
-    python -m benchmarks.accuracy [--workloads sign pen rally price] [--precisions fp32 bf16]
+    python -m benchmarks.accuracy [--workloads sign pen rally price] [--precisions fp32 bf16] [--first-seed 100]
                                   [--aeon-python .venv-aeon/bin/python]
 
-Recipe and data are those of params.yaml; the seed changes the split, the weights and the batch order (of `price`, which
-is split by time, the last two alone; it needs `dvc repro` first). The score is the task's: accuracy, event F1, skill.
-MiniRocket (Dempster et al. 2021, arXiv:2012.08791) comes from aeon, in an environment of its own
-(benchmarks/README.md); it trains on train and val together and sees positions only, no velocity.
+Recipe and data are those of params.yaml. The seed changes the weights, the order and the draws, and the split (or the
+simulation) where it is drawn: the column "seed varies" says which. `price` is split by time and needs `dvc repro`
+first. The score is the task's: accuracy, event F1, skill. A recipe that was chosen while looking at some seeds' test
+splits is reported on others, with `--first-seed`.
+
+The baselines are for classify, train on train and val together and see positions only, no velocity. Nearest neighbour:
+Euclidean distance of all positions, in the table's units. MiniRocket (Dempster et al. 2021, arXiv:2012.08791) with its
+ridge classifier comes from aeon, in an environment of its own (benchmarks/README.md).
 """
 
 import argparse
@@ -14,8 +18,10 @@ import json
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,56 +39,81 @@ from stages.training.batches import Split, sequential_indices
 from stages.training.device import open_device
 from stages.training.workload import make_trainer
 
+SPLITS = ("train", "val", "test")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=["sign", "pen", "rally"])
     parser.add_argument("--precisions", nargs="+", choices=("fp32", "bf16"), default=["fp32"])
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--aeon-python", help="a Python with aeon installed; without it MiniRocket is left out")
     options = parser.parse_args()
-    print("| workload | model | mean | lowest | highest | seconds per training |\n|---|---|---|---|---|---|")
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    print("| workload | model | seeds | seed varies | mean | lowest | highest | seconds per training |")
+    print("|---|---|---|---|---|---|---|---|")
     for workload in options.workloads:
+        params = load_workload(workload)
         with tempfile.TemporaryDirectory() as folder:
             for precision in options.precisions:
-                results = [tandem(workload, seed, Path(folder) / str(seed), precision) for seed in range(options.seeds)]
-                name = f"{load_workload(workload).train.model.name}, {precision}"
-                print(row(workload, name, *zip(*results, strict=True)), flush=True)
-            if options.aeon_python and load_workload(workload).task == "classify":
+                results = [tandem(workload, params, seed, Path(folder) / str(seed), precision) for seed in seeds]
+                scores, seconds, drawn = zip(*results, strict=True)
+                name, varies = f"{params.train.model.name}, {precision}", f"{drawn[0]}weights, order"
+                print(row(workload, name, seeds, varies, scores, seconds), flush=True)
+            if params.task == "classify":
+                folders, alone = [Path(folder) / str(seed) for seed in seeds], drawn[0].rstrip(", ")
+                found = zip(*(nearest_neighbour(each) for each in folders), strict=True)
+                print(row(workload, "1 nearest neighbour", seeds, alone or "nothing", *found), flush=True)
+            if options.aeon_python and params.task == "classify":
                 script = Path(__file__).with_name("minirocket.py")
-                folders = [f"{folder}/{seed}" for seed in range(options.seeds)]
                 done = subprocess.run(
                     [options.aeon_python, script, *folders], check=True, stdout=subprocess.PIPE, text=True
                 )
-                print(row(workload, "MiniRocket + ridge", *json.loads(done.stdout)), flush=True)
+                varies = f"{drawn[0]}kernels"
+                print(row(workload, "MiniRocket + ridge", seeds, varies, *json.loads(done.stdout)), flush=True)
 
 
-def row(workload: str, name: str, accuracies: list[float], seconds: list[float]) -> str:
-    spread = f"{np.mean(accuracies):.4f} | {min(accuracies):.4f} | {max(accuracies):.4f}"
-    return f"| {workload} | {name} | {spread} | {np.median(seconds):.1f} |"
+def row(workload: str, name: str, seeds: range, varies: str, scores: Any, seconds: Any) -> str:
+    spread = f"{np.mean(scores):.4f} | {min(scores):.4f} | {max(scores):.4f}"
+    return f"| {workload} | {name} | {seeds[0]} to {seeds[-1]} | {varies} | {spread} | {np.median(seconds):.1f} |"
 
 
-def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[float, float]:
-    """Test score and training seconds of one seed. Leaves the split in `folder`, without velocity."""
-    params = load_workload(workload)
-    settings = replace(params.train, seed=seed, precision=precision, threads=1)
+def tandem(workload: str, params: Workload, seed: int, folder: Path, precision: str) -> tuple[float, float, str]:
+    """Test score and training seconds of one seed, and what of the data the seed draws ("split, ", or nothing).
+
+    Leaves the split of a table in `folder`, in the table's units and without velocity.
+    """
     if isinstance(params.preprocess, Series):
-        summary = read_json(prepared_dir(workload) / "summary.json")
-        arrays = {name: read_arrays(prepared_dir(workload), name, summary) for name in ("train", "val", "test")}
+        drawn, summary = "", read_json(prepared_dir(workload) / "summary.json")
+        arrays = {name: read_arrays(prepared_dir(workload), name, summary) for name in SPLITS}
     else:
-        prepared = prepare_seed(workload, params, seed, folder)
-        summary, sequences = prepared.summary, prepared.sequences
-        arrays = {
-            name: as_tensors(sequences.values[rows], sequences.lengths[rows], sequences.labels[rows])
-            for name, rows in prepared.parts.items()
-        }
-    task = open_task(params.task, summary)
+        prepared = prepare_seed(workload, params, seed)
+        drawn = "split, " if prepared.table else "simulation, "
+        if isinstance(params.preprocess, SequenceTable):
+            if prepared.sequences.splits is not None:
+                drawn = ""  # the table says which sequence is in which split
+            positions = replace(params, preprocess=replace(params.preprocess, velocity=False))
+            write_in_units(folder, prepare_seed(workload, positions, seed))
+        summary, arrays = prepared.summary, {name: tensors(prepared, rows) for name, rows in prepared.parts.items()}
+    return *trained(params, seed, precision, summary, arrays), drawn
+
+
+def trained(
+    params: Workload, seed: int, precision: str, summary: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> tuple[float, float]:
+    """Score on `arrays["test"]` and training seconds of the workload's recipe, on the CPU with one thread.
+
+    arrays: split -> name -> array, as stages/data/packed.py reads them.
+    """
+    settings = replace(params.train, precision=precision, threads=1)
+    task = open_task(params.task, dict(summary))
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
     splits = {
-        name: Split({key: torch.from_numpy(array) for key, array in tensors.items()}, device)
-        for name, tensors in arrays.items()
+        name: Split({key: torch.from_numpy(array) for key, array in part.items()}, device)
+        for name, part in arrays.items()
     }
-    trainer = make_trainer(splits["train"], splits["val"], settings, Shape.of(summary, task), task)
+    trainer = make_trainer(splits["train"], splits["val"], settings, Shape.of(dict(summary), task), task, seed)
     start = time.perf_counter()
     while trainer.epochs_done < settings.epochs:
         trainer.epoch()
@@ -95,15 +126,40 @@ def tandem(workload: str, seed: int, folder: Path, precision: str) -> tuple[floa
     return task.score(task.predict(outputs, mask), targets, mask), seconds
 
 
-def prepare_seed(workload: str, params: Workload, seed: int, folder: Path) -> PreparedSequences:
-    """The workload's data split (or simulated) anew with `seed`; a table's arrays without velocity go to `folder`."""
+def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:
+    """The workload's data split (or simulated) anew with `seed`, where the table does not say the split."""
     assert not isinstance(params.preprocess, Series), "the one split by time of a series has no seed"
     source, seeded = open_source(params.preprocess.source), replace(params.preprocess, seed=seed)
-    if isinstance(seeded, SequenceTable):
-        without_velocity = replace(seeded, velocity=False)
-        write_arrays(folder, source.prepare(without_velocity, raw_dir(workload), params.task == "detect"))
     prepared: PreparedSequences = source.prepare(seeded, raw_dir(workload), params.task == "detect")
     return prepared
+
+
+def tensors(prepared: PreparedSequences, rows: np.ndarray) -> dict[str, np.ndarray]:
+    sequences = prepared.sequences
+    return as_tensors(sequences.values[rows], sequences.lengths[rows], sequences.labels[rows])
+
+
+def write_in_units(folder: Path, prepared: PreparedSequences) -> None:
+    """The arrays of every split as the stage preprocess writes them, but in the table's units."""
+    sequences = prepared.sequences
+    values = sequences.values * prepared.std + prepared.mean
+    values[sequences.padding_mask] = 0.0
+    write_arrays(folder, replace(prepared, sequences=replace(sequences, values=values.astype(np.float32))))
+
+
+def nearest_neighbour(folder: Path) -> tuple[float, float]:
+    """Test accuracy and seconds of one nearest neighbour on the positions in `folder`."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    values = {name: np.load(folder / name / "values.npy") for name in SPLITS}
+    labels = {name: np.load(folder / name / "targets.npy") for name in SPLITS}
+    known = np.concatenate([values["train"], values["val"]])
+    start = time.perf_counter()
+    model = KNeighborsClassifier(1, n_jobs=1).fit(
+        known.reshape(len(known), -1), np.concatenate([labels["train"], labels["val"]])
+    )
+    accuracy = model.score(values["test"].reshape(len(values["test"]), -1), labels["test"])
+    return float(accuracy), time.perf_counter() - start
 
 
 if __name__ == "__main__":

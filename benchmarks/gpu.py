@@ -126,8 +126,9 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         *(Piece(f"{name}-{device}", f"{name} trained and evaluated on the {device.replace('cuda', 'gpu').upper()}",
                 on(device, name), 400, needs_gpu=device == "cuda")
           for name in workloads for device in ("cuda", "cpu")),
-        Piece("compare", "what may be said of GPU and CPU", (("-m", "flows.stage", "compare"),), 60,
-              needs_gpu=False, packages=("jinja2",)),
+        Piece("compare", "what may be said of GPU and CPU: in turns, then side by side",
+              (*(("-m", "flows.stage", "speed", name) for name in workloads), ("-m", "flows.stage", "compare")),
+              300, needs_gpu=False, packages=("jinja2",)),
         Piece("advice", "what the probe promises, beside what comes of it",
               (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
         Piece("sampling", "what measuring an epoch costs",

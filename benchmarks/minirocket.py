@@ -1,6 +1,6 @@
-"""MiniRocket and a ridge classifier on prepared splits (folders as stages/preprocess.py writes them).
+"""MiniRocket and a ridge classifier on prepared splits (folders as stages/preprocess.py writes them, named by seed).
 
-Prints accuracies and seconds as JSON.
+Prints accuracies and seconds as JSON. The folder's name seeds the draw of the kernels' biases.
 Run by benchmarks/accuracy.py in an environment that has aeon.
 """
 
@@ -15,14 +15,14 @@ from aeon.classification.convolution_based import MiniRocketClassifier
 
 def main(folders: list[str]) -> None:
     accuracies, seconds = [], []
-    for seed, folder in enumerate(map(Path, folders)):
+    for folder in map(Path, folders):
         data = {split: np.load(folder / split / "values.npy").transpose(0, 2, 1) for split in ("train", "val", "test")}
         labels = {split: np.load(folder / split / "targets.npy") for split in data}
         values = np.concatenate([data["train"], data["val"]])
         if values.shape[2] < 9:  # MiniRocket's kernels are 9 long: shorter series are stretched by linear interpolation
             values, data["test"] = stretch(values, 16), stretch(data["test"], 16)
         start = time.perf_counter()
-        model = MiniRocketClassifier(random_state=seed, n_jobs=1)
+        model = MiniRocketClassifier(random_state=int(folder.name), n_jobs=1)
         model.fit(values, np.concatenate([labels["train"], labels["val"]]))
         seconds.append(time.perf_counter() - start)
         accuracies.append(float((model.predict(data["test"]) == labels["test"]).mean()))

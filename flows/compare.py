@@ -158,18 +158,18 @@ def over_seeds(show: Callable[[dict[str, Any]], Any], side: Side) -> str:
 
 
 FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "device": lambda own: own["device"],
+    "device": lambda own: value_of(own, "device"),
     "hardware": lambda own: short_hardware(value_of(own, "hardware.name") or ""),
-    "machine": lambda own: own["machine"],
+    "machine": lambda own: value_of(own, "machine"),
     "driver": lambda own: value_of(own, "environment.versions.driver") or "-",
-    "kernels": lambda own: own["kernels"],
+    "kernels": lambda own: value_of(own, "kernels"),
     "threads": lambda own: value_of(own, "realized.threads"),
     "precision": lambda own: value_of(own, "realized.precision"),
     "accumulation": lambda own: value_of(own, "realized.accumulation"),
     "way of stepping": lambda own: value_of(own, "realized.step"),
     "place of the data": lambda own: value_of(own, "realized.residency"),
     "memory ran out": lambda own: "; ".join(value_of(own, "realized.out_of_memory") or []) or "no",
-    "seed": lambda own: own["seed"],
+    "seed": lambda own: value_of(own, "seed"),
     "commit": lambda own: value_of(own, "tree.commit"),
     "edited": lambda own: value_of(own, "tree.patch_sha256") or ("no" if value_of(own, "tree.patch") == "" else None),
     "code": lambda own: digest_of(value_of(own, "digests.code")),
@@ -177,10 +177,10 @@ FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "packed data": lambda own: digest_of(value_of(own, "digests.data.packed")),
     "initial weights": lambda own: value_of(own, "digests.weights.initial"),
     "predictions": lambda own: value_of(own, "digests.predictions"),
-    "preset": lambda own: own["preset"],
+    "preset": lambda own: value_of(own, "preset"),
     "torch": lambda own: value_of(own, "environment.versions.torch"),
     "Python": lambda own: value_of(own, "environment.versions.python"),
-    "made": lambda own: own["measured_at"],
+    "made": lambda own: value_of(own, "measured_at"),
     "others' share of the cores": lambda own: as_share(value_of(own, "conditions.between.others_share")),
 }
 # What is a number: its name, where it stands, its unit.
@@ -218,7 +218,7 @@ def measured(side: Side, path: str, unit: str) -> str:
 
 
 def differing_parameters(sides: tuple[Side, ...]) -> Iterator[Row]:
-    blocks = [dict(flat(side.runs[0].manifest["block"])) for side in sides]
+    blocks = [dict(flat(value_of(side.runs[0].manifest, "block") or {})) for side in sides]
     names = dict.fromkeys(name for block in blocks for name in block)
     rows = [Row(name, tuple(short(block.get(name, "absent")) for block in blocks)) for name in names]
     rows = [row for row in rows if row.differs]

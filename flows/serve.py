@@ -1,6 +1,12 @@
-"""`python -m flows.serve`: the pipeline's deployments on the Prefect API in use, until stopped. `make ui` starts it.
+"""`python -m flows.serve`: the deployments on the Prefect API in use, until stopped. `make ui` starts it.
 
-`on-demand` runs when somebody starts it, `nightly` at 02:00 local time. One run at a time: the others wait their turn.
+    pipeline/on-demand    the pipeline, started by hand, with overrides
+    pipeline/nightly      what has changed since the last run, at 02:00 local time
+    compare/on-demand     recorded runs side by side, with the verdict
+    verify/on-demand      a recorded run made again: is it the same?
+    verify/nightly        the latest run of each workload, at 04:00 local time
+
+One run at a time: the others wait their turn.
 """
 
 import os
@@ -12,17 +18,31 @@ from prefect.deployments.runner import EntrypointType
 from prefect.schedules import Cron
 from prefect.settings import temporary_settings
 
+from flows.deployed import compare, verify
 from flows.pipeline import PATIENT_ENOUGH, pipeline
 
-NIGHTLY = "0 2 * * *"
+NIGHTLY, VERIFY_NIGHTLY = "0 2 * * *", "0 4 * * *"
 
 
 def main() -> None:
-    importable, schedule = EntrypointType.MODULE_PATH, Cron(NIGHTLY, timezone=local_timezone())
-    every_night = "Every night: whatever has changed since the last run."
+    zone = local_timezone()
+    schedules = {pipeline: Cron(NIGHTLY, timezone=zone), verify: Cron(VERIFY_NIGHTLY, timezone=zone)}
+    about: tuple[tuple[Any, str, str], ...] = (
+        (compare, "on-demand", "Two or more recorded runs, also of several machines: a table and the verdict."),
+        (verify, "on-demand", "Make a recorded run again: is it the same?"),
+        (verify, "nightly", "Every night: is the latest run of each workload still what was recorded?"),
+        # The pipeline's last: when they are there, all are, and `make ui` is ready.
+        (pipeline, "on-demand", "Start by hand, with overrides."),
+        (pipeline, "nightly", "Every night: whatever has changed since the last run."),
+    )
     deployments: list[Any] = [
-        pipeline.to_deployment("on-demand", description="Start by hand, with overrides.", entrypoint_type=importable),
-        pipeline.to_deployment("nightly", description=every_night, schedule=schedule, entrypoint_type=importable),
+        flow.to_deployment(
+            name,
+            description=description,
+            schedule=schedules[flow] if name == "nightly" else None,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
+        for flow, name, description in about
     ]
     with temporary_settings(PATIENT_ENOUGH):
         # serve() pauses its schedules when it stops, unless told otherwise; two seconds between two looks for work

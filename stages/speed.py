@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -98,17 +99,23 @@ def job_of(workload: str, side: Side, seed: int) -> Job:
 
 def compare(workload: str, sides: Sequence[Side], seeds: Sequence[int], length: Length | None = None) -> dict[str, Any]:
     """The file's content: a pair for every seed, and what follows from all of them. Prints a line for each."""
-    pairs = []
-    for pair in measure_pairs(workload, sides, seeds, length or Length()):
-        pairs.append(pair)
-        seconds = ", ".join(f"{name} {value:.4g} s" for name, value in pair.epoch_seconds.items())
-        print(f"{workload}, pair {len(pairs)} of {len(seeds)}: an epoch's steps take {seconds}", flush=True)
-    base, other = (side.name for side in sides)
+    pairs, names = [], [side.name for side in sides]
+    try:
+        for pair in measure_pairs(workload, sides, seeds, length or Length()):
+            pairs.append(pair)
+            seconds = ", ".join(f"{name} {value:.4g} s" for name, value in pair.epoch_seconds.items())
+            print(f"{workload}, pair {len(pairs)} of {len(seeds)}: an epoch's steps take {seconds}", flush=True)
+    except MemoryError as error:  # a training that has come so far has gone on on the CPU
+        return {
+            "workload": workload,
+            "sides": names,
+            "sentence": f"{workload}: no speed-up is stated, because {error}.",
+        }
     found = paired_speed_up([pair.ratio for pair in pairs])
-    out_of_memory = {name: actions for name in (base, other) if (actions := pairs[-1].about[name]["out_of_memory"])}
+    out_of_memory = {name: actions for name in names if (actions := pairs[-1].about[name]["out_of_memory"])}
     return {
         "workload": workload,
-        "sides": [base, other],
+        "sides": names,
         "about": pairs[0].about,
         "pairs": [asdict(pair) for pair in pairs],
         "speed_up": asdict(found),  # of the second side against the first
@@ -144,14 +151,15 @@ def describe(about: Mapping[str, Any]) -> str:
 
 def measure_pairs(workload: str, sides: Sequence[Side], seeds: Sequence[int], length: Length) -> Iterator[Pair]:
     """One pair after the other. The sides change places from pair to pair: neither is always the first."""
-    chosen: dict[str, dict[str, Any]] = {}  # device -> what `auto` took there, in the first process on it
+    chosen: dict[str, dict[str, Any]] = {}  # device -> what `auto` took there, in the first process that asked
     for number, seed in enumerate(seeds):
         order = list(sides) if number % 2 == 0 else list(sides)[::-1]
         workers = [Worker(workload, side, seed, length) for side in order]
         try:
             for worker in workers:
-                opened = worker.ask("open", chosen.get(worker.side.device))
-                chosen.setdefault(worker.side.device, {name: opened[name] for name in ("threads", "precision")})
+                taken = chosen.setdefault(worker.side.device, {})
+                opened = worker.ask("open", taken)
+                taken |= {name: opened[name] for name, asked in opened["asked"].items() if asked == "auto"}
             found = in_turns(
                 {worker.side.name: partial(worker.ask, "turn") for worker in workers},
                 length.num_turns,
@@ -182,13 +190,18 @@ class Worker:
         other.close()
 
     def ask(self, *request: Any) -> Any:
-        """What the process answers. Raises ValueError with its reason where it failed or died."""
-        try:
+        """What the process answers. Raises ValueError with its reason where it failed or died, MemoryError where its
+        memory ran out for good.
+        """
+        with suppress(OSError):  # where it failed before it was asked, its reason waits to be read
             self.pipe.send(request)
+        try:
             answer = self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
             answer = Failed(f"its process {how_it_ended(self.process.exitcode)}")
+        if isinstance(answer, Failed) and answer.is_out_of_memory:
+            raise MemoryError(f"memory ran out on {self.side.name}: {answer.reason}")
         if isinstance(answer, Failed):
             raise ValueError(f"the speed of {self.workload} on {self.side.name} was not measured: {answer.reason}")
         return answer
@@ -213,6 +226,7 @@ def how_it_ended(exitcode: int | None) -> str:
 @dataclass(frozen=True)
 class Failed:
     reason: str
+    is_out_of_memory: bool = False
 
 
 def serve(pipe: Connection, workload: str, side: Side, seed: int, length: Length) -> None:
@@ -227,7 +241,7 @@ def serve(pipe: Connection, workload: str, side: Side, seed: int, length: Length
     except EOFError:
         return
     except (ValueError, OSError) as error:
-        pipe.send(Failed(str(error)))
+        pipe.send(Failed(str(error), isinstance(error, MemoryError)))  # memory.OutOfMemory is both
     except Exception as error:  # a mistake in the code, whose traceback is needed
         traceback.print_exc()
         pipe.send(Failed(f"{type(error).__name__}: {' '.join(str(error).split())}"))
@@ -248,16 +262,19 @@ class Training:
         # Imports torch, while the other side's process does.
         self.job, self.side, self.length = job_of(workload, side, seed), side, length
 
-    def open(self, chosen: Mapping[str, Any] | None) -> dict[str, Any]:
+    def open(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """As train does, and warmed up. `chosen`: what another process took for `auto` on the same device."""
         from stages.training import auto
+        from stages.training.memory import translate_oom
         from stages.training.workload import open_trainer
 
         settings = self.job.params.train
-        known = {name: value for name, value in (chosen or {}).items() if getattr(settings, name) == "auto"}
+        self.asked = {name: getattr(settings, name) for name in ("threads", "precision")}
+        known = {name: value for name, value in chosen.items() if self.asked[name] == "auto"}
         self.job = replace(self.job, params=replace(self.job.params, train=replace(settings, **known)))
         self.trainer = open_trainer(self.job, {"kind": self.job.kind, "trainer": None})
-        auto.realize(self.trainer, self.job.identity)
+        with translate_oom(self.trainer.oom):
+            auto.realize(self.trainer, self.job.identity)
         if self.side.adapt is not None:
             self.side.adapt(self.trainer)
         self.steps: Iterator[int] = iter(())
@@ -272,13 +289,19 @@ class Training:
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
+            "asked": self.asked,
             "out_of_memory": trainer.oom.actions,
             "steps_per_turn": self.num_steps,
         }
 
     def warm_up(self) -> int:
         """Train for the warm-up's epochs, or as long as that may take; then the number of steps in a turn."""
-        start, left = time.perf_counter(), self.trainer.params.warmup_epochs * self.trainer.steps_per_epoch
+        from stages.training.graphs import NUM_WARMUPS
+
+        trainer, start = self.trainer, time.perf_counter()
+        # The ragged batch is captured too, once it has come as often.
+        num_epochs = max(trainer.params.warmup_epochs, NUM_WARMUPS + 1 if trainer.step.graphs else 0)
+        left = num_epochs * trainer.steps_per_epoch
         while left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
             self.take(1)
             left -= 1
@@ -289,7 +312,8 @@ class Training:
 
     def turn(self) -> float:
         """Seconds an epoch."""
-        self.take(1)  # back into the caches, and out of a GPU's sleep
+        if self.num_steps > 1:
+            self.take(1)  # back into the caches, and out of a GPU's sleep
         count, seconds = self.take(self.num_steps)
         return seconds / count * len(self.trainer.train_split)
 

@@ -347,8 +347,7 @@ def describe_run(
     before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
     found = provenance.environment()
     if trainer.device.type == "cuda":
-        found["versions"] |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
-        found["versions"]["driver"] = str(job.identity["driver"])
+        found["versions"] |= provenance.gpu_versions(job.identity["driver"])
     losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{job.task.score_name}")
     return {
         "schema": manifest.SCHEMA,

@@ -299,9 +299,8 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
     train(pinned, tmp_path / "user", fastest=1)
     for name in ("last.safetensors", "history.csv"):
         assert of(whole, name) == of(stopped, name) == of(pinned, name)
-    code = (
-        "import torch; from flows.stage import main; main(['evaluate', 'tiny', 'cpu']); print(torch.get_num_threads())"
-    )
+    code = "import torch; from flows.stage import main; main(['evaluate', 'tiny', 'cpu', '0']); "
+    code += "print(torch.get_num_threads())"
     assert run(whole, sys.executable, "-c", code).stdout.splitlines()[-1] == "2"
 
 

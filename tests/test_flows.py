@@ -439,7 +439,7 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
     states = project.task_states(project.latest("pipeline"))
     assert states == {"hardware": "Completed", "train@sign-auto-0": "Skipped", "compare": "Skipped"}
 
-    (project.root / "results" / "runs" / "sign" / "auto" / "tracking.json").unlink()
+    (project.root / "results" / "runs" / "sign" / "auto" / "0" / "tracking.json").unlink()
     lock = project.root / "dvc.lock"
     lock.write_text(lock.read_text().partition("  train@sign-auto-0:")[0])  # DVC's run-cache still knows it
     assert project.run("-m", "flows.pipeline").returncode == 0
@@ -605,12 +605,74 @@ def test_a_server_lost_midway_costs_seconds_and_no_result(project: Project, door
     assert "Completed: sign 0.8750 on cpu; 3 ran" in output
 
 
+# What flows/verify.py tells its caller, without the training.
+VERIFY = """
+import json, sys
+from pathlib import Path
+behave = json.loads(Path("behave.json").read_text())["verify"]
+print("making", *sys.argv[1:], "again")
+print(behave["line"])
+print("  took 1 s")
+sys.exit(behave["status"])
+"""
+
+
+def record_by_hand(folder: Path, **changes: Any) -> None:
+    folder.mkdir(parents=True)
+    manifest = {
+        "schema": 1, "workload": "sign", "device": "cpu", "machine": folder.name, "requested": "auto", "seed": 0,
+        "hardware": {"name": "Some CPU"}, "timing": {"epoch_seconds": 0.5}, "realized": {"precision": "fp32"},
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+
+
+def test_compare_and_verify_leave_their_verdict_as_an_artifact(project: Project) -> None:
+    """As the UI starts them; both run the commands that people call."""
+    for name, changes in (("laptop", {}), ("server", {"workload": "sign"}), ("older", {"schema": 0})):
+        record_by_hand(project.root / "results/recorded" / name, **changes)
+    (project.root / "flows/verify.py").write_text(VERIFY)
+
+    def ended(deployment: str, parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """The run's state, and its artifacts by key."""
+        id = project.api("GET", f"/deployments/name/{deployment}")["id"]
+        run = project.api("POST", f"/deployments/{id}/create_flow_run", {"parameters": parameters})
+        read = lambda: project.api("GET", f"/flow_runs/{run['id']}")["state"]  # noqa: E731
+        state = wait_for(lambda: (found := read())["type"] in ("COMPLETED", "FAILED", "CRASHED") and found, 600)
+        found = project.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
+        return state, {each["key"]: each["data"] for each in found}
+
+    paths = [f"results/recorded/{name}" for name in ("laptop", "server")]
+    state, artifacts = ended("compare/on-demand", {"runs": paths})
+    assert state["type"] == "COMPLETED", state
+    assert state["message"].startswith("sign: no speed-up is stated. What stands against it: ")
+    assert "| cpu of laptop" in artifacts["compare"] and "| machine" in artifacts["compare"]
+    assert state["message"].partition("...")[0] in artifacts["compare"]
+    state, artifacts = ended("compare/on-demand", {"runs": [paths[0], "results/recorded/older"]})
+    assert state["type"] == "FAILED" and "schema 0, made by an older Tandem" in state["message"] and not artifacts
+
+    for status, kind, name in (
+        (0, "COMPLETED", "Completed"),
+        (1, "FAILED", "Failed"),
+        (3, "COMPLETED", "Inconclusive"),
+    ):
+        line = f"sign@auto-0: as status {status} says"
+        project.behave(verify={"status": status, "line": line})
+        state, artifacts = ended("verify/on-demand", {"run": "sign@auto", "quick": True} if status else {})
+        assert (state["type"], state["name"], state["message"]) == (kind, name, line)
+        quick = " --quick" if status else ""  # nothing given: each of params.yaml
+        assert f"making sign@auto{quick} again\n{line}\n  took 1 s" in artifacts["verify-sign-auto"]
+
+
 def test_the_schedule_makes_runs(project: Project) -> None:
     """SQLAlchemy 2.1 breaks Prefect 3.8's scheduler without a word to the user."""
     body = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}}
     planned = wait_for(lambda: project.api("POST", "/flow_runs/filter", body), what="a scheduled run")
-    nightly = project.api("GET", "/deployments/name/pipeline/nightly")
-    assert {run["deployment_id"] for run in planned} == {nightly["id"]} and not nightly["paused"]
+    nightly = [project.api("GET", f"/deployments/name/{flow}/nightly") for flow in ("pipeline", "verify")]
+    assert {run["deployment_id"] for run in planned} <= {each["id"] for each in nightly}
+    assert not any(each["paused"] for each in nightly)
+    for each in nightly:
+        own = {"deployments": {"id": {"any_": [each["id"]]}}, **body}
+        wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:

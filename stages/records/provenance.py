@@ -22,9 +22,12 @@ PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
 
 
 def git(root: Path, *arguments: str, **environment: str) -> bytes | None:
-    """What git prints; None where it fails."""
-    command = ["git", *arguments]
-    done = subprocess.run(command, cwd=root, capture_output=True, check=False, env={**os.environ, **environment})
+    """What git prints; None where it fails, or is not installed."""
+    command, own = ["git", *arguments], {**os.environ, **environment}
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, check=False, env=own)
+    except OSError:
+        return None
     return done.stdout if done.returncode == 0 else None
 
 
@@ -78,9 +81,9 @@ def patch_of(root: Path) -> bytes | None:
         for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
             if git(root, "add", *arguments, **aside) is None:
                 return None
-        return git(
-            root, "diff", "--cached", "--binary", "--no-ext-diff", "--no-textconv", "HEAD", "--", ".", *NO_CODE, **aside
-        )
+        # As `git apply` takes it, whatever the user's settings are.
+        plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+        return git(root, "diff", "--cached", "--binary", *plain, "HEAD", "--", ".", *NO_CODE, **aside)
 
 
 def git_tags(tree: dict[str, Any]) -> dict[str, str]:
@@ -99,6 +102,13 @@ def environment() -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return {"requirements_sha256": sha256_file(LOCK) if LOCK.exists() else None, "versions": versions}
+
+
+def gpu_versions(driver: str | None) -> dict[str, str]:
+    """The versions that a GPU adds to those of `environment`. Of a process that has torch."""
+    import torch
+
+    return {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version()), "driver": str(driver)}
 
 
 def caller_tags() -> dict[str, str]:

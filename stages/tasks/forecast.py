@@ -1,9 +1,10 @@
-"""Forecast: the next H steps of a series, beside two forecasts that cost nothing.
+"""Forecast: the next H steps of a series, beside two forecasts that cost nothing, and two directions.
 
 Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the target, transformed and standardized); levels
 (N, H) in the target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the
-same windows. Skill is 1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is perfect
-(Murphy 1988).
+same windows. Always up and always down say a direction and no level: a series that falls more often than it rises gives
+its direction away. Skill is 1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is
+perfect (Murphy 1988).
 """
 
 from typing import Any
@@ -55,6 +56,8 @@ class Task:
             metrics |= {f"{prefix}{key}": value for key, value in errors(levels, actual).items()}
             if name != "persistence":  # which has no direction
                 metrics[f"{prefix}directional_accuracy"] = same_direction(levels, actual, anchors)
+        for name, level in (("always_up", np.inf), ("always_down", -np.inf)):
+            metrics[f"{name}_directional_accuracy"] = same_direction(np.full_like(actual, level), actual, anchors)
         for name in ("", "linear_"):
             metrics[f"{name}skill"] = 1 - metrics[f"{name}mae"] / metrics["persistence_mae"]
             metrics[f"{name}skill_rmse"] = 1 - metrics[f"{name}rmse"] / metrics["persistence_rmse"]
@@ -102,9 +105,15 @@ def errors(levels: np.ndarray, actual: np.ndarray) -> dict[str, float]:
     return {"mae": float(np.abs(off).mean()), "rmse": float(np.sqrt(np.square(off).mean()))}
 
 
+def signs(actual: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+    """(N, H) 1, 0 or -1: the way that the target went. What only rounding moved did not move."""
+    change = actual - anchors[:, None]
+    return np.where(np.abs(change) > ROUNDING * np.abs(change).max(), np.sign(change), 0.0)
+
+
 def same_direction(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> float:
     """Share of the forecasts that go the way that the target went, of those where it moved at all."""
-    went = np.sign(actual - anchors[:, None])
+    went = signs(actual, anchors)
     return float((np.sign(levels - anchors[:, None]) == went)[went != 0].mean()) if went.any() else 0.0
 
 
@@ -137,12 +146,14 @@ def verdict(metrics: dict[str, float], target: str) -> str:
             message = "beats persistence"
         elif metrics["skill_high"] < 0:
             message = "does not beat persistence: it is worse than saying that nothing changes"
+    up, down = (metrics[f"always_{way}_directional_accuracy"] for way in ("up", "down"))
     return (
         f"The network {message} (MAE of {target} {metrics['mae']:.4g} against {metrics['persistence_mae']:.4g}, "
         f"skill {metrics['skill']:+.4f}, {interval}); a linear autoregression on the same windows has "
         f"MAE {metrics['linear_mae']:.4g}, skill {metrics['linear_skill']:+.4f}; "
         f"the direction is right in {metrics['directional_accuracy']:.1%} "
-        f"(linear {metrics['linear_directional_accuracy']:.1%})"
+        f"({'always up' if up > down else 'always down'} {max(up, down):.1%}, "
+        f"linear {metrics['linear_directional_accuracy']:.1%})"
     )
 
 
@@ -177,7 +188,8 @@ def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[s
 def directions(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> list[tuple[str, str]]:
     """(actual, predicted) direction over the whole horizon, a pair per window."""
     words = np.array(["down", "unchanged", "up"])
-    went, message = (words[np.sign(part[:, -1] - anchors).astype(int) + 1] for part in (actual, levels))
+    ways = signs(actual, anchors)[:, -1], np.sign(levels[:, -1] - anchors)
+    went, message = (words[way.astype(int) + 1] for way in ways)
     return list(zip(went.tolist(), message.tolist(), strict=True))
 
 

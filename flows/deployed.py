@@ -1,0 +1,111 @@
+"""`flows.compare` and `flows.verify` as Prefect flows, for flows/serve.py: each leaves its verdict as an artifact.
+
+The work is done by the commands that people call, in processes of their own, so that both say the same and a cancelled
+flow run ends what it has started. By hand the commands need no Prefect.
+"""
+
+import os
+import re
+import subprocess
+
+from prefect import flow
+from prefect.artifacts import create_markdown_artifact
+from prefect.states import Cancelled, Completed, Failed, State
+
+from flows import dvc
+from flows.pipeline import one_at_a_time
+from stages.params.loading import load_params
+
+VERIFIED = {0: "verified", 1: "different", 2: "not verifiable", 3: "inconclusive"}  # by exit status of flows.verify
+NOT_SAID = 200  # letters of a state's message; the artifact has everything
+
+
+@flow(name="compare", log_prints=True, persist_result=False)
+def compare(runs: list[str]) -> State:
+    """Compare recorded runs, whichever machines made them.
+
+    Args:
+        runs: two or more: names such as sign@cpu and sign@cuda (the latest of workload@device, with all seeds), MLflow
+            run ids, or paths of a manifest.json. Of one workload, the first is what the others are compared with.
+    """
+    try:
+        status, lines = call("flows.compare", *runs)
+    except KeyboardInterrupt:
+        return Cancelled(message="stopped by Ctrl+C")
+    if status != 0:
+        return Failed(message=headline(lines) or f"flows.compare {dvc.ending(status)}")
+    create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(runs)}")
+    sentences = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    return Completed(message=shortened(sentences[0]))
+
+
+@flow(name="verify", log_prints=True, persist_result=False)
+def verify(run: str | None = None, quick: bool = False) -> State:
+    """Make recorded runs again, and say whether they are the same.
+
+    Args:
+        run: a name such as sign@cpu (the latest of workload@device), an MLflow run id, or the path of a manifest.json.
+            Where nothing is given: the latest run of each workload and device of params.yaml.
+        quick: only the first epochs of each.
+    """
+    try:
+        runs = [run] if run else latest_runs()
+        with one_at_a_time():  # it trains
+            found = [verify_one(each, quick) for each in runs]
+    except KeyboardInterrupt:
+        return Cancelled(message="stopped by Ctrl+C")
+    except (ValueError, OSError) as error:
+        return Failed(message=str(error))
+    message = shortened("; ".join(sentence for _, sentence in found))
+    statuses = {status for status, _ in found}
+    if statuses - {0, 3}:
+        return Failed(message=message)
+    # It is neither confirmed nor refuted: nobody has to be woken.
+    return Completed(name="Inconclusive", message=message) if 3 in statuses else Completed(message=message)
+
+
+def verify_one(run: str, quick: bool) -> tuple[int, str]:
+    """(exit status, the verdict in one sentence); the whole of it becomes an artifact."""
+    status, lines = call("flows.verify", run, *(["--quick"] if quick else []))
+    sentence = headline(lines) or f"{run}: flows.verify {dvc.ending(status)}"
+    verdict = VERIFIED.get(status, "not verifiable")
+    text = "\n".join([f"**{verdict}**: {sentence}", "", "```", *lines, "```"])
+    create_markdown_artifact(text, key=f"verify-{slug(run)}", description=f"Is {run} still what was recorded?")
+    return status, sentence
+
+
+def latest_runs() -> list[str]:
+    params = load_params()
+    return [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
+
+
+def call(module: str, *arguments: str) -> tuple[int, list[str]]:
+    """Run `python -m <module>`, and print its lines as they come: its exit status, and all of them."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
+    process = dvc.start([module, *arguments], environment | {"PYTHONUNBUFFERED": "1"}, subprocess.PIPE)
+    assert process.stdout
+    found: list[str] = []
+    try:
+        with process.stdout as output:
+            for line in dvc.lines(process, output.fileno()):
+                found.append(line)
+                if line:
+                    print(line)
+        return process.wait(), "\n".join(found).strip().splitlines()
+    except BaseException:  # Prefect's TerminationSignal, with which a cancel arrives, is no Exception
+        dvc.stop(process)
+        raise
+
+
+def headline(lines: list[str]) -> str:
+    """The verdict or the error: the last line that is not indented below another."""
+    return next((line.removeprefix("error: ") for line in reversed(lines) if line[:1].strip()), "")
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= NOT_SAID else text[: NOT_SAID - 3] + "..."
+
+
+def slug(run: str) -> str:
+    """`run` as a key of Prefect's artifacts may be."""
+    return re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")

@@ -1,0 +1,84 @@
+"""Whether one's own results are the published ones: `python -m flows.verify published`.
+
+In: docs/published.json, and the manifests in results/ that `dvc repro` left. Out: a verdict for each workload
+(stages/comparing/published.py), in seconds: nothing is trained. `--write` publishes the results in results/ instead; it
+trains each workload a few times more, to measure what rounding does to it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows import verify
+from stages import files
+from stages.comparing import published, retraced
+from stages.comparing.retraced import Verdict
+from stages.params.loading import load_params
+from stages.records import manifest
+
+FILE = files.ROOT / "docs" / "published.json"
+SCHEMA = 1
+
+
+def check() -> int:
+    """Print the verdicts; the exit status is that of the worst: different, not verifiable, inconclusive, 0."""
+    verdicts = {workload: verdict_of(workload, entries) for workload, entries in read().items()}
+    width = max(map(len, verdicts))
+    for workload, verdict in verdicts.items():
+        print(f"  {workload:<{width}}  {verdict}{f' ({verdict.sentence})' if verdict.sentence else ''}")
+    statuses = {verdict.status for verdict in verdicts.values()}
+    return next(status for status in (1, 2, 3, 0) if status in statuses)
+
+
+def read() -> dict[str, list[dict[str, Any]]]:
+    """Workload -> what is published of it, for each kind of hardware. Raises ValueError for another version's file."""
+    content = files.read_json(FILE)
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
+    return dict(content["workloads"])
+
+
+def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
+    own = [each for each in own_manifests(workload) if each["seed"] == entries[0]["seed"]]
+    if not own:
+        return Verdict("not verifiable", "not trained here", f"`dvc repro` trains it with seed {entries[0]['seed']}")
+    return published.judge(published.best_match(entries, own[0]), own[0])
+
+
+def own_manifests(workload: str) -> list[dict[str, Any]]:
+    """Those of the workspace, by params.yaml's devices and seeds."""
+    params = load_params()
+    folders = [
+        files.run_dir(workload, device, seed) for device in params.devices for seed in dict.fromkeys((0, *params.seeds))
+    ]
+    return [manifest.read(path) for folder in folders if (path := folder / manifest.NAME).exists()]
+
+
+def write(say: Any = print) -> int:
+    """Publish what lies in results/ on this kind of hardware, beside what is published of others."""
+    known = read() if FILE.exists() else {}
+    for workload in load_params().workloads:
+        manifests = own_manifests(workload)
+        if not manifests:
+            raise ValueError(f"results/ has no evaluated run of {workload}; run `dvc repro` first")
+        entry = published.entry(manifests, nudged(manifests[0], say))
+        others = [each for each in known.get(workload, []) if not same_hardware(each, entry)]
+        known[workload] = [*others, entry]
+    files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: known[name] for name in sorted(known)}})
+    print(f"written: {files.relative(FILE)}")
+    return 0
+
+
+def same_hardware(first: dict[str, Any], second: dict[str, Any]) -> bool:
+    return not retraced.facts_of(first, second).hardware
+
+
+def nudged(run: dict[str, Any], say: Any) -> list[dict[str, Any]]:
+    """The run again, each time with its initial weights moved by one unit in the last place."""
+    with verify.checkout(run["tree"], say) as (project, folder):
+        copy = verify.Copy(project, Path(folder), run, sys.executable, None, say)
+        copy.place_table()
+        copy.prepare()
+        return copy.retrace([run["seed"]], None, nudges=range(1, retraced.NUM_NUDGES + 1))

@@ -1,0 +1,463 @@
+"""Make a recorded run again and say whether it is the same: `python -m flows.verify RUN [--quick] [--threads N]`.
+
+In: a run as stages/records/recorded.py finds it, of which the manifest is enough; the commit it names, in this
+repository; its raw table, from git, from data/raw or by DVC. Out: a verdict (stages/comparing/retraced.py), printed
+with what led to it, and as the tag `verified` of the run in MLflow.
+
+It trains in a temporary git worktree of the manifest's commit with its patch, through the code that is there, with the
+settings that were realized. The project's results, dvc.lock, checkpoints and MLflow store stay as they are. Times are
+not verified: they are measured again and shown beside the recorded ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from flows.dvc import BOUND, lines, stop
+from stages.comparing import retraced
+from stages.comparing.retraced import Verdict
+from stages.files import ROOT, read_json, sha256_file, write_json
+from stages.records import provenance, recorded
+
+QUICK_EPOCHS = 3
+RETRACE = "stages.tools.retrace"
+# What the caller's variables say of the project, and must not be said of the copy.
+FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+NUM_LAST_LINES = 20  # of a step that failed without saying why in a sentence
+HELP = """RUN is one of
+  sign@cpu, sign@cpu-0    the latest run of a workload on a device as params.yaml asks for it, with a seed
+  3f1c...                 an MLflow run id
+  results/runs/sign/cpu/0 a folder with a manifest.json, or that file: also one from another machine
+  published               the results in results/ against those published with the project; trains nothing
+
+verdict                    exit  what it means
+  bit-equal                   0  every loss, weight, draw and prediction is the recorded one, to the bit
+  within rounding             0  on other hardware, environment or threads: no further off than rounding leads
+  statistically compatible    0  rounding leads further, and the test's scores differ by less than seeds do
+  different: <first cause>    1  data, environment, initial weights, draws, epoch N, tensor or predictions
+  not verifiable: <why>       2  the code, the environment or the data of the run is not to be had
+  inconclusive                3  the test split is too small to tell
+
+examples
+  python -m flows.verify sign@cpu                 train it again as it was
+  python -m flows.verify sign@cpu --quick         the first epochs alone
+  python -m flows.verify pen@cpu-0 --threads 2    does it hold with another number of threads?
+"""
+
+
+class NotVerifiable(Exception):
+    """The run cannot be made again here. `why` in a few words, and the sentence with the next step."""
+
+    def __init__(self, why: str, sentence: str) -> None:
+        self.why, self.sentence = why, sentence
+        super().__init__(f"{why}: {sentence}")
+
+
+@dataclass
+class Report:
+    """What `verify` found. `lines` is the summary that `main` prints."""
+
+    name: str
+    verdict: Verdict
+    seconds: float
+    notes: list[str] = field(default_factory=list)  # what was compared, where the data came from, times
+
+    @property
+    def lines(self) -> list[str]:
+        said = [f"  {self.verdict.sentence}"] if self.verdict.sentence else []
+        took = f"  took {self.seconds:.0f} s"
+        return [f"{self.name}: {self.verdict}", *said, *(f"  {note}" for note in self.notes), took]
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that the worktree is removed
+        signal.signal(number, interrupted)
+    try:
+        if options.run == "published":
+            from flows import published
+
+            return published.write() if options.write else published.check()
+        report = verify(options.run, options.quick, options.threads, options.python)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return retraced.STATUS["not verifiable"]
+    except KeyboardInterrupt:
+        print("interrupted; the temporary worktree is removed", file=sys.stderr)
+        return 130
+    print("\n".join(report.lines))
+    return report.verdict.status
+
+
+def interrupted(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def parse(arguments: list[str]) -> Namespace:
+    parser = ArgumentParser(
+        "python -m flows.verify",
+        description="Make a recorded run again, in a temporary copy of its code, and say whether it is the same.",
+        epilog=HELP,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
+    parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
+    parser.add_argument(
+        "--python", default=None, metavar="FILE", help="the Python of the run's environment, where that is another one"
+    )
+    parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
+    return parser.parse_args(arguments)
+
+
+def verify(
+    run: str,
+    quick: bool = False,
+    threads: int | None = None,
+    python: str | None = None,
+    say: Callable[[str], None] = print,
+) -> Report:
+    """Raises ValueError where `run` names no recorded run. `say` gets a line for each step.
+
+    The verdict becomes the tag `verified` of the run in MLflow, where it is known from there.
+    """
+    found, start = recorded.find(run), time.monotonic()
+    notes: list[str] = []
+    try:
+        verdict = judge(found, quick, threads, python, say, notes)
+    except NotVerifiable as error:
+        verdict = Verdict("not verifiable", error.why, error.sentence)
+    except OtherTable as error:
+        verdict = Verdict("different", "data", str(error))
+    if found.run_id is not None:
+        recorded.tag(found, {"verified": str(verdict), "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
+    return Report(found.name, verdict, time.monotonic() - start, notes)
+
+
+def judge(
+    found: recorded.Recorded,
+    quick: bool,
+    threads: int | None,
+    python: str | None,
+    say: Callable[[str], None],
+    notes: list[str],
+) -> Verdict:
+    manifest = found.manifest
+    if manifest["realized"]["finished_on"] != manifest["device"]:
+        raise NotVerifiable("memory ran out", "the run began on a GPU and was finished on the CPU")
+    if python is None:
+        refuse_other_environment(manifest)
+    with checkout(manifest["tree"], say) as (project, folder):
+        copy = Copy(project, folder, manifest, python or sys.executable, threads, say)
+        where = copy.place_table()
+        notes.append(f"data: {where}")
+        copy.prepare()
+        if data := copy.other_data():
+            return Verdict("different", "data", "; ".join(data))
+        num_epochs = min(QUICK_EPOCHS, len(manifest["epochs"])) if quick else None
+        (again,) = copy.retrace([manifest["seed"]], num_epochs, evaluate=not quick)
+        notes += [compared(manifest, again), times(manifest, again)]
+        facts = retraced.facts_of(manifest, again)
+        verdict = retraced.at_once(manifest, again, facts)
+        return verdict or by_rounding(found, copy, again, facts, num_epochs)
+
+
+def by_rounding(
+    found: recorded.Recorded,
+    copy: Copy,
+    again: dict[str, Any],
+    facts: retraced.Facts,
+    num_epochs: int | None,
+) -> Verdict:
+    """The verdict where bits differ and may: from trainings of moved weights, then of other seeds' scores."""
+    manifest, seed = found.manifest, found.manifest["seed"]
+    is_whole, horizon = num_epochs is None, 0
+    num_seeds = retraced.NUM_SEEDS_OF_MARGIN if is_whole else retraced.NUM_SEEDS
+    seeds = [(seed + number) % 2**63 for number in range(1, num_seeds + 1)]
+    others: list[dict[str, Any]] = []
+    if retraced.may_round(manifest, again):
+        nudged = copy.retrace([seed], num_epochs, nudges=range(1, retraced.NUM_NUDGES + 1))
+        others = copy.retrace(seeds[: retraced.NUM_SEEDS], num_epochs, evaluate=is_whole)
+        envelope = retraced.measure_envelope(again, nudged, others)
+        if verdict := retraced.within(manifest, again, facts, envelope):
+            return verdict
+        horizon = envelope.horizon
+    if is_whole:
+        others += copy.retrace(seeds[len(others) :], num_epochs, evaluate=True)
+    predictions = recorded_predictions(found) if is_whole else None
+    return retraced.by_endpoints(manifest, predictions, again, others, facts, horizon)
+
+
+def recorded_predictions(found: recorded.Recorded) -> str | None:
+    """predictions.csv, where it is the one that the manifest has the digest of."""
+    try:
+        content = found.read("evaluation/predictions.csv")
+    except ValueError:
+        return None
+    sha256 = hashlib.sha256(content).hexdigest()
+    return content.decode() if sha256 == found.manifest["digests"].get("predictions") else None
+
+
+def refuse_other_environment(manifest: dict[str, Any]) -> None:
+    wanted, here = manifest["environment"]["requirements_sha256"], provenance.environment()["requirements_sha256"]
+    if wanted == here:
+        return
+    commit, version = manifest["tree"]["commit"], manifest["environment"]["versions"]["python"]
+    raise NotVerifiable(
+        "another environment",
+        f"requirements.txt has sha256 {str(here)[:12]} here, and the run was made with {str(wanted)[:12]}; make that "
+        f"environment with `git show {commit}:requirements.txt > /tmp/requirements.txt`, `uv venv --python {version} "
+        "/tmp/venv` and `uv pip install --python /tmp/venv -r /tmp/requirements.txt`, and add `--python "
+        "/tmp/venv/bin/python`",
+    )
+
+
+# The code.
+
+
+def git(*arguments: str, cwd: Path = ROOT, content: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    # Without the user's hooks: DVC's own checks data out after each checkout.
+    command = ["git", "-c", f"core.hooksPath={os.devnull}", *arguments]
+    return subprocess.run(command, cwd=cwd, env=own_environment(), input=content, capture_output=True, check=False)
+
+
+def own_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+
+
+@contextmanager
+def checkout(tree: dict[str, Any], say: Callable[[str], None]) -> Iterator[tuple[Path, Path]]:
+    """(the project as the run's code was, the temporary folder that it lies in). Both are removed at the end.
+
+    Raises NotVerifiable where the commit or the patch is not to be had.
+    """
+    commit, patch = tree["commit"], tree["patch"]
+    if commit is None:
+        raise NotVerifiable("no commit was recorded", tree["missing_reason"])
+    if patch is None:
+        raise NotVerifiable("edited tree without its patch", tree["missing_reason"])
+    content = provenance.patch_bytes(tree)
+    if patch and hashlib.sha256(content).hexdigest() != tree["patch_sha256"]:
+        raise NotVerifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
+    if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:
+        why = f"commit {commit[:12]} is not in this repository"
+        raise NotVerifiable(why, "`git fetch` from where the run was made brings it, if it was pushed there")
+    folder = Path(tempfile.mkdtemp(prefix="tandem-verify-"))
+    copy = folder / "project"
+    try:
+        say(f"commit {commit[:12]}{' with its patch' if patch else ''}, in a temporary worktree")
+        added = git("worktree", "add", "--detach", str(copy), commit)
+        if added.returncode:
+            raise NotVerifiable("git makes no worktree", one_line(added.stderr))
+        if patch:
+            applied = git("apply", "--binary", "--index", "--whitespace=nowarn", cwd=copy, content=content)
+            if applied.returncode:
+                raise NotVerifiable("the patch does not apply", one_line(applied.stderr))
+        prefix = git("rev-parse", "--show-prefix").stdout.decode().strip()  # of a project inside a repository
+        yield copy / prefix, folder
+    finally:
+        git("worktree", "remove", "--force", str(copy))
+        shutil.rmtree(folder, ignore_errors=True)
+        git("worktree", "prune")
+
+
+def one_line(output: bytes) -> str:
+    return " ".join(output.decode(errors="replace").split())
+
+
+@dataclass(frozen=True)
+class Copy:
+    """The project in a worktree, where one run is made again."""
+
+    project: Path
+    folder: Path  # temporary; what is retraced is written here
+    manifest: dict[str, Any]
+    python: str
+    threads: int | None  # instead of the recorded number
+    say: Callable[[str], None]
+
+    @cached_property
+    def item(self) -> tuple[str, str]:
+        return self.manifest["workload"], self.manifest["requested"]
+
+    def place_table(self) -> str:
+        """Put the raw table where it belongs; returns where it came from.
+
+        Raises OtherTable where the one that lies here has another digest, and NotVerifiable where there is none.
+        """
+        sha256 = self.manifest["digests"]["data"]["table"]
+        if sha256 is None:
+            return "simulated"
+        relative = Path("data/raw") / self.manifest["workload"] / self.manifest["block"]["preprocess"]["table"]
+        target, present = self.project / relative, ROOT / relative
+        if target.is_file() and sha256_file(target) == sha256:
+            return f"{relative} of the commit"
+        if present.is_file() and sha256_file(present) == sha256:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(present, target)
+            return f"{relative} as it lies here, which the commit does not hold"
+        if self.pull(target) and sha256_file(target) == sha256:
+            return f"{relative} by DVC"
+        if present.is_file():
+            raise OtherTable(f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded")
+        raise NotVerifiable(
+            "its data is gone",
+            f"no {relative} with sha256 {sha256[:12]} is in the commit, here or with DVC; put the table of that time "
+            "there",
+        )
+
+    def pull(self, target: Path) -> bool:
+        """Have DVC bring the table, from the project's cache or a remote; whether it is there then."""
+        known = [path for path in (target, target.parent) if path.with_name(f"{path.name}.dvc").exists()]
+        if not known or not (ROOT / ".dvc").is_dir():
+            return False
+        own = self.project / ".dvc" / "config.local"
+        if (kept := ROOT / ".dvc" / "config.local").exists():
+            shutil.copy(kept, own)
+        named = self.call("dvc", "config", "cache.dir", cwd=ROOT).stdout.decode().strip()
+        for key, value in (("cache.dir", ROOT / ".dvc" / (named or "cache")), ("core.no_scm", "true")):
+            self.call("dvc", "config", "--local", key, str(value))
+        wanted = f"{known[0].relative_to(self.project)}.dvc"
+        for verb in ("checkout", "pull"):  # the second one needs a remote
+            if not self.call("dvc", verb, wanted).returncode:
+                break
+        return target.is_file()
+
+    def call(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(command, cwd=cwd or self.project, env=own_environment(), capture_output=True, check=False)
+
+    def prepare(self) -> None:
+        """Write params.yaml as the run saw it, with what was realized, and run the stages before `train`."""
+        if not (self.project / f"{RETRACE.replace('.', '/')}.py").exists():
+            raise NotVerifiable(
+                "its code cannot be retraced",
+                f"commit {self.manifest['tree']['commit'][:12]} has no {RETRACE}, which later ones do",
+            )
+        block, realized = json.loads(json.dumps(self.manifest["block"])), self.manifest["realized"]
+        block["train"] |= {name: realized[name] for name in ("threads", "precision", "step")}
+        workload, device = self.item
+        params = {"workloads": [workload], "devices": [device], "seeds": [self.manifest["seed"]]}
+        write_json(self.project / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
+        for stage in (["hardware"], ["preprocess", workload], ["preload", workload, device]):
+            self.say(" ".join(stage))
+            self.run("flows.stage", *stage)
+        code = read_json(self.project / f"results/code/{workload}/train.json")
+        if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
+            raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
+
+    def other_data(self) -> list[str]:
+        """What preprocess and preload made that is not what the run was trained on."""
+        workload, device = self.item
+        data = self.manifest["digests"]["data"]
+        places = {
+            "prepared": self.project / "data/prepared" / workload / "summary.json",
+            "packed": self.project / "data/packed" / workload / device / "plan.json",
+        }
+        found = []
+        for name, path in places.items():
+            here = read_json(path)["sha256"]
+            if others := [part for part in sorted({*data[name], *here}) if data[name].get(part) != here.get(part)]:
+                found.append(f"{', '.join(others)} as {name} here are other bytes, made of the same table")
+        return found
+
+    def retrace(
+        self, seeds: Sequence[int], num_epochs: int | None, nudges: Sequence[int] = (), evaluate: bool = False
+    ) -> list[dict[str, Any]]:
+        """What RETRACE writes of these trainings."""
+        if not seeds:
+            return []
+        out = self.folder / "retraced.json"
+        epochs = f"{num_epochs or self.manifest['block']['train']['epochs']} epochs"
+        what = f"with its weights moved by one unit in the last place, {len(nudges)} times" if nudges else ""
+        self.say(f"training: seed {', '.join(map(str, seeds))}, {epochs} {what}".rstrip())
+        self.run(
+            RETRACE,
+            *self.item,
+            *map(str, seeds),
+            f"--out={out}",
+            *([f"--epochs={num_epochs}"] if num_epochs else []),
+            *([f"--threads={self.threads}"] if self.threads else []),
+            *(["--nudge", *map(str, nudges)] if nudges else []),
+            *(["--evaluate"] if evaluate else []),
+        )
+        found: list[dict[str, Any]] = read_json(out)
+        return found
+
+    def run(self, *words: str) -> None:
+        """Run `python -m <words>` in the worktree, and wait. It ends when this process ends.
+
+        Raises NotVerifiable where it fails. On a terminal the epochs go by in one line.
+        """
+        process = subprocess.Popen(
+            [self.python, "-c", BOUND, str(os.getpid()), *words],
+            cwd=self.project,
+            env=own_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert process.stdout
+        last: list[str] = []
+        try:
+            with process.stdout as output:
+                for line in lines(process, output.fileno()):
+                    last = [*last, line][-NUM_LAST_LINES:] if line else last
+                    show(line)
+            status = process.wait()
+        except BaseException:
+            stop(process)
+            raise
+        show("")
+        if status:
+            reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))
+            raise NotVerifiable(f"{words[0].rpartition('.')[2]} fails", reason.removeprefix("error: "))
+
+
+class OtherTable(Exception):
+    """The raw table is there, and it is another one."""
+
+
+def show(line: str) -> None:
+    """An epoch's line, on a terminal, in place of the one before; an empty one wipes it."""
+    if sys.stdout.isatty() and (not line or line.startswith("epoch ")):
+        print(f"\r\x1b[K{line[:100]}", end="", flush=True)
+
+
+def compared(manifest: dict[str, Any], again: dict[str, Any]) -> str:
+    num, of = len(again["epochs"]), len(manifest["epochs"])
+    what = "losses, weights, order and draws of " + (
+        f"{num} epochs" if num == of else f"the first {num} of {of} epochs"
+    )
+    return f"compared: {what}" + (", predictions" if again["predictions"] else ", no predictions")
+
+
+def times(manifest: dict[str, Any], again: dict[str, Any]) -> str:
+    """The time of an epoch then and now, after the warm-up."""
+    seconds = again["epoch_seconds"][manifest["block"]["train"]["warmup_epochs"] :]
+    now = f"{statistics.median(seconds):.3g} s" if seconds else "not measured after warm-up"
+    before = manifest["timing"]["epoch_seconds"]
+    then = "not measured" if before is None else f"{before:.3g} s"
+    where = f"on {manifest['machine']}, {manifest['measured_at'][:16].replace('T', ' ')}"
+    return f"an epoch (not verified): {now} here now, {then} recorded {where}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,303 @@
+"""Whether a recorded run and the same training made again are the same: its manifest and what
+stages/tools/retrace.py wrote in, a verdict out.
+
+    bit-equal                  all digests are equal; required on the same hardware, environment and settings
+    within rounding            elsewhere: data, initial weights and draws are equal, the losses inside the envelope
+    statistically compatible   beyond the envelope's horizon: the test's scores differ by less than the margin
+    inconclusive               their interval is wider than the margin, or there is none
+    different                  with the first cause, of data, environment, initial weights, draws, epoch, tensor,
+                               predictions
+    not verifiable             the run cannot be made again here, and why
+
+No tolerance is a constant of ours. What rounding does to this training is measured: it is trained again with every
+initial weight moved by one unit in the last place, a few times (the nudges). What another training would be is
+measured too: with other seeds. The envelope holds while the first is small beside the second.
+
+Whoever calls goes from `at_once` to `within` to `by_endpoints`; each returns None where the next one must decide.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stages.comparing.differences import difference, margin_of_seeds, measured_scores
+
+Manifest = Mapping[str, Any]
+Retraced = Mapping[str, Any]  # one training of stages/tools/retrace.py's list
+
+STATUS = {
+    "bit-equal": 0,
+    "within rounding": 0,
+    "statistically compatible": 0,
+    "different": 1,
+    "not verifiable": 2,
+    "inconclusive": 3,
+}
+LOSSES = ("train_loss", "val_loss")
+# Nudges that the envelope is measured with: of three to five the middle.
+NUM_NUDGES = 4
+# Other seeds for the spread that ends the horizon: with the run itself three trainings, the fewest whose range is not a
+# single difference.
+NUM_SEEDS = 2
+# And for a margin (differences.MIN_SEEDS_OF_MARGIN, the run's own among them).
+NUM_SEEDS_OF_MARGIN = 4
+# How many times the largest of four deviations is allowed. A fifth nudge, a normal draw like the four, is more than 3
+# times as large in 1.1% of all epochs, more than 5 times in 0.2%, more than 10 times in 0.01% (simulated); and another
+# machine rounds otherwise in every step, where a nudge moves the weights once.
+MULTIPLE = 10.0
+# The horizon ends where the envelope is wider than this share of the seeds' spread: inside it, a training with another
+# seed would still be seen.
+SHARE_OF_SPREAD = 0.5
+FP32_BITS = 23  # of a mantissa: losses and rates are fp32 numbers
+# Of the hardware's identity, what decides bits: neither memory nor the number of cores does, where the threads are set.
+HARDWARE = ("kind", "name", "capability", "driver", "torch", "torch_cuda")
+SETTINGS = ("threads", "precision", "accumulation", "step")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    name: str  # of STATUS
+    cause: str = ""  # the first one, of `different`; why, of `not verifiable`
+    sentence: str = ""  # what was seen
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return STATUS[self.name]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.cause}" if self.cause else self.name
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What differs around the training: phrases such as `threads 2 here, 1 recorded`; none where nothing does."""
+
+    data: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+
+    @property
+    def must_be_equal(self) -> bool:
+        return not (self.environment or self.hardware or self.settings)
+
+    @property
+    def phrases(self) -> list[str]:
+        return [*self.environment, *self.hardware, *self.settings]
+
+
+def facts_of(manifest: Manifest, found: Retraced, data: Sequence[str] = ()) -> Facts:
+    hardware, here = manifest["hardware"], found["hardware"]
+    processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
+    realized, again = manifest["realized"], found["realized"]
+    # Where memory ran out, steps were taken in other ways from somewhere in the middle on.
+    ran_out = [{"memory": "ran out" if of.get("out_of_memory") else "sufficed"} for of in (realized, again)]
+    is_uncertain = ran_out[0] != ran_out[1] or ran_out[0]["memory"] == "ran out"
+    return Facts(
+        tuple(data),
+        tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
+        (*differing(hardware, here, HARDWARE), *differing(processors[0], processors[1])),
+        (
+            *differing(realized, again, SETTINGS),
+            *((f"memory {ran_out[1]['memory']} here, {ran_out[0]['memory']} recorded",) if is_uncertain else ()),
+        ),
+    )
+
+
+def differing(recorded: Mapping[str, Any], here: Mapping[str, Any], names: Sequence[str] = ()) -> Iterator[str]:
+    for name in names or sorted({*recorded, *here}):
+        if recorded.get(name) != here.get(name):
+            yield f"{name} {here.get(name, 'none')} here, {recorded.get(name, 'none')} recorded"
+
+
+def different(cause: str, sentence: str, facts: Facts) -> Verdict:
+    """With the environment as the cause where it is another one: it comes first in the order."""
+    if facts.environment and cause != "data":
+        return Verdict("different", "environment", f"{'; '.join(facts.environment)}; seen first in {cause}: {sentence}")
+    return Verdict("different", cause, sentence)
+
+
+# Bit for bit.
+
+
+def at_once(manifest: Manifest, found: Retraced, facts: Facts) -> Verdict | None:
+    """The verdict where all is equal, or must be, or the inputs differ; None where rounding must be looked at."""
+    if facts.data:
+        return Verdict("different", "data", "; ".join(facts.data))
+    if inputs := different_inputs(manifest, found):
+        return different(*inputs, facts)
+    if seen := different_bits(manifest, found):
+        return different(*seen, facts) if facts.must_be_equal else None
+    num, whole = len(found["epochs"]), len(manifest["epochs"])
+    what = "losses, weights and draws of "
+    what += f"all {num} epochs" if num == whole else f"the first {num} of {whole} epochs"
+    has_predictions = bool(found["predictions"]) and "predictions" in manifest["digests"]
+    return Verdict("bit-equal", sentence=what + (", and the predictions" if has_predictions else ""))
+
+
+def different_inputs(manifest: Manifest, found: Retraced) -> tuple[str, str] | None:
+    """(cause, sentence) where the initial weights, or what is drawn, are others: no rounding changes these."""
+    initial = manifest["digests"]["weights"]["initial"], found["weights"]["initial"]
+    if initial[0] != initial[1]:
+        return "initial weights", f"sha256 {initial[1][:12]} here, {initial[0][:12]} recorded"
+    for recorded, here in pairs(manifest, found):
+        for name, what in (("order_sha256", "the order of the sequences"), ("draws_sha256", "the random changes")):
+            if recorded[name] != here[name]:
+                return "draws", f"{what} in epoch {recorded['epoch']}"
+        rates = recorded["learning_rate"], here["learning_rate"]
+        if abs(rates[0] - rates[1]) > unit(rates[0]):
+            return (
+                f"epoch {recorded['epoch']}",
+                f"the learning rate ends at {rates[1]:.6g} here, {rates[0]:.6g} recorded",
+            )
+    return None
+
+
+def different_bits(manifest: Manifest, found: Retraced) -> tuple[str, str] | None:
+    """(cause, sentence) of the first digest or loss that is another one."""
+    for recorded, here in pairs(manifest, found):
+        if recorded == here:
+            continue
+        names = [name for name in recorded if recorded[name] != here.get(name)]
+        losses = ", ".join(
+            f"{name} {here[name]!r} here, {recorded[name]!r} recorded" for name in names if name in LOSSES
+        )
+        return f"epoch {recorded['epoch']}", losses or f"{', '.join(names)} differ, and the losses are equal"
+    recorded_weights, weights = manifest["digests"]["weights"], found["weights"]
+    for name in ("best", "last"):
+        if name in weights and weights[name] != recorded_weights[name]:
+            return "tensor", f"{name}.safetensors is another file, though each epoch's weights are equal"
+    if found["predictions"] and found["predictions"]["sha256"] != manifest["digests"].get("predictions", ""):
+        if "predictions" in manifest["digests"]:
+            return "predictions", "predictions.csv is another file, though the weights are equal"
+    return None
+
+
+def pairs(manifest: Manifest, found: Retraced) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """The epochs that both have."""
+    return zip(manifest["epochs"], found["epochs"], strict=False)
+
+
+def unit(value: float) -> float:
+    """One unit in the last place of `value` as an fp32 number."""
+    return math.ldexp(1.0, math.frexp(value)[1] - 1 - FP32_BITS)
+
+
+# What rounding does.
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """By how much each epoch's losses may be off by rounding alone: {loss: value} for each epoch."""
+
+    allowed: list[dict[str, float]]
+    horizon: int  # the number of first epochs for which that says something
+    num_nudged: int
+
+
+def measure_envelope(found: Retraced, nudged: Sequence[Retraced], others: Sequence[Retraced]) -> Envelope:
+    """`found` is the training made again, `nudged` the same from moved weights, `others` with other seeds.
+
+    A deviation grows on the whole, and a few nudges may meet by chance in one epoch, so that an epoch takes the largest
+    so far. The seeds' range in an epoch is the median over that epoch and two on each side, for the same reason.
+    """
+    num = len(found["epochs"])
+    ranges = {loss: [spread_of([found, *others], epoch, loss) for epoch in range(num)] for loss in LOSSES}
+    largest, allowed, horizon = dict.fromkeys(LOSSES, 0.0), [], 0
+    for epoch, row in enumerate(found["epochs"]):
+        for loss in LOSSES:
+            deviations = [abs(each["epochs"][epoch][loss] - row[loss]) for each in nudged]
+            largest[loss] = max(largest[loss], unit(row[loss]), *deviations)
+        allowed.append({loss: MULTIPLE * largest[loss] for loss in LOSSES})
+        spread = {loss: statistics.median(ranges[loss][max(0, epoch - 2) : epoch + 3]) for loss in LOSSES}
+        if horizon == epoch and all(allowed[epoch][loss] <= SHARE_OF_SPREAD * spread[loss] for loss in LOSSES):
+            horizon += 1
+    return Envelope(allowed, horizon, len(nudged))
+
+
+def spread_of(runs: Sequence[Retraced], epoch: int, loss: str) -> float:
+    values = [run["epochs"][epoch][loss] for run in runs]
+    return float(max(values) - min(values))
+
+
+def may_round(manifest: Manifest, found: Retraced) -> bool:
+    """Whether rounding alone can explain a difference: dropout draws from a generator of the device's own."""
+    return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"]["dropout"]
+
+
+def within(manifest: Manifest, found: Retraced, facts: Facts, envelope: Envelope) -> Verdict | None:
+    """None where the envelope ends before the training does, and holds until there."""
+    compared = list(pairs(manifest, found))
+    for (recorded, here), allowed in zip(compared[: envelope.horizon], envelope.allowed, strict=False):
+        for loss in LOSSES:
+            off = abs(recorded[loss] - here[loss])
+            if off > allowed[loss]:
+                seen = f"{loss} {here[loss]:.6g} here, {recorded[loss]:.6g} recorded"
+                why = f"off by {off:.2g}, and rounding moves it by {allowed[loss]:.2g} at most"
+                return different(f"epoch {recorded['epoch']}", f"{seen}, {why}", facts)
+    if envelope.horizon < len(compared):
+        return None
+    share = max(
+        abs(recorded[loss] - here[loss]) / allowed[loss]
+        for (recorded, here), allowed in zip(compared, envelope.allowed, strict=True)
+        for loss in LOSSES
+    )
+    of = (
+        "all" if len(compared) == len(manifest["epochs"]) else f"the first {len(compared)} of {len(manifest['epochs'])}"
+    )
+    return Verdict(
+        "within rounding",
+        sentence=(
+            f"the losses of {of} epochs are inside the envelope of {envelope.num_nudged} nudged trainings, at most "
+            f"{share:.0%} of the way to its edge; what else differs: {'; '.join(facts.phrases)}"
+        ),
+    )
+
+
+# Beyond the horizon.
+
+
+def by_endpoints(
+    manifest: Manifest,
+    recorded_csv: str | None,
+    found: Retraced,
+    others: Sequence[Retraced],
+    facts: Facts,
+    horizon: int,
+) -> Verdict:
+    """By the test's scores. `recorded_csv`: the recorded predictions; None where they are not to be had.
+
+    The margin is twice the seeds' standard deviation (differences.margin_of_seeds). Different is what lies outside it
+    with its whole interval: two networks that rounding has led apart differ as those of two seeds do, and no test of
+    "any difference at all" tells them from that.
+    """
+    beyond = (
+        f"rounding reaches the spread over seeds after epoch {horizon} of {len(found['epochs'])}, so the scores decide"
+        if horizon
+        else "rounding says nothing here, so the scores decide"
+    )
+    if recorded_csv is None or not found["predictions"]:
+        missing = "the recorded predictions are not to be had" if recorded_csv is None else "nothing was predicted"
+        return Verdict("inconclusive", sentence=f"{beyond}, and {missing}")
+    score = manifest["result"]["score_name"]
+    sides = {run["seed"]: rows_of(run["predictions"]["csv"]) for run in (found, *others)}
+    margin = margin_of_seeds(list(measured_scores(score, sides).values()))
+    seed = found["seed"]
+    seen = difference(score, {seed: rows_of(recorded_csv)}, {seed: sides[seed]}, margin)
+    sentence = f"{beyond}: {seen.sentence('the record', 'this machine')}"
+    if seen.verdict in ("equal", "equivalent"):
+        return Verdict("statistically compatible", sentence=sentence)
+    if margin and (seen.low > margin.value or seen.high < -margin.value):
+        return different("predictions", sentence, facts)
+    return Verdict("inconclusive", sentence=sentence)
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))

@@ -1,0 +1,175 @@
+"""Train again what a manifest records, and write down what came out: `python -m stages.tools.retrace WORKLOAD DEVICE
+SEED... --out FILE [--epochs K] [--threads N] [--nudge I...] [--evaluate]`.
+
+In: params.yaml, and what hardware, preprocess and preload wrote, as for `train`. Out: FILE alone, a JSON list with a
+dictionary for each training, in the manifest's words where it has one (stages/records/manifest.py):
+
+    workload, requested, device, seed, hardware, environment
+    nudge            None, or the number of the generator that moved the initial weights
+    realized         threads, precision, accumulation, step, residency, out_of_memory
+    weights          initial (before the nudge); where it ran to the end best and last, the digests of their files
+    epochs           per epoch: the exact losses and score, weights_sha256, order_sha256, draws_sha256
+    epoch_seconds    of each epoch: they are measured, not compared
+    predictions      with --evaluate: predictions.csv as text, its sha256; metrics
+
+No checkpoint, no MLflow, no result: flows/verify.py runs it in a copy of the project and compares. A nudge moves every
+weight by one unit in the last place before the first epoch, up or down by a coin from generator I: how far such
+trainings drift apart is what rounding alone does to this one.
+"""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from stages import files, models
+from stages.records import provenance
+from stages.records.history import history_row
+from stages.records.terminal import Progress
+from stages.training import auto, loop
+from stages.training.batches import sequential_indices
+from stages.training.memory import OutOfMemory, translate_oom
+from stages.training.trainer import Trainer, snapshot
+from stages.training.workload import Job, open_trainer
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    try:
+        found = [retrace(job, nudge, options) for job, nudge in trainings(options)]
+        files.write_json(options.out, found, is_durable=False)
+    except (ValueError, OSError, OutOfMemory) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse(arguments: list[str]) -> Namespace:
+    parser = ArgumentParser(
+        "python -m stages.tools.retrace", description="Train again what a manifest records; flows/verify.py compares."
+    )
+    parser.add_argument("workload")
+    parser.add_argument("device", choices=("auto", "cpu", "cuda"), help="as params.yaml asks for it")
+    parser.add_argument("seeds", type=int, nargs="+", metavar="SEED", help="a training with each")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the JSON goes")
+    parser.add_argument("--epochs", type=int, metavar="K", help="the first K alone; the schedule stays the whole one's")
+    parser.add_argument("--threads", type=int, metavar="N", help="instead of params.yaml's")
+    parser.add_argument(
+        "--nudge", type=int, nargs="+", default=[None], metavar="I",
+        help="move the initial weights by one unit in the last place, by coins from generator I; a training with each",
+    )  # fmt: skip
+    parser.add_argument("--evaluate", action="store_true", help="predict the test split too")
+    return parser.parse_args(arguments)
+
+
+def trainings(options: Namespace) -> Iterator[tuple[Job, int | None]]:
+    for seed in options.seeds:
+        job = Job.of(options.workload, options.device, seed)
+        if options.threads:
+            train = replace(job.params.train, threads=options.threads)
+            job = replace(job, params=replace(job.params, train=train))
+        for nudge in options.nudge:
+            yield job, nudge
+
+
+def retrace(job: Job, nudge: int | None, options: Namespace) -> dict[str, Any]:
+    """One training, as `train` opens it and goes through it."""
+    trainer = open_trainer(job, {"kind": job.kind, "trainer": None})
+    with translate_oom(trainer.oom):
+        auto.realize(trainer, job.identity)
+        weights = {"initial": trainer.weights_sha256()}
+        if nudge is not None:
+            move_weights(trainer.model, nudge)
+        title = f"{job.workload}, seed {job.seed}" + ("" if nudge is None else f", nudge {nudge}")
+        epochs, seconds = run_epochs(job, trainer, options.epochs or job.settings.epochs, title)
+        is_whole = trainer.epochs_done == job.settings.epochs
+        if is_whole:
+            weights |= weight_digests(trainer)
+        predictions = predict(job, trainer) if options.evaluate and is_whole else {}
+    return {
+        "workload": job.workload,
+        "requested": job.device,
+        "device": job.kind,
+        "seed": job.seed,
+        "nudge": nudge,
+        "hardware": job.identity,
+        "environment": environment(job, trainer),
+        "realized": {
+            "threads": trainer.params.num_threads,
+            "precision": trainer.step.precision,
+            "accumulation": trainer.step.accumulation,
+            "step": trainer.step.execution_mode,
+            "residency": trainer.oom.residency,
+            "out_of_memory": trainer.oom.actions,
+        },
+        "weights": weights,
+        "epochs": epochs,
+        "epoch_seconds": seconds,
+        "predictions": predictions,
+    }
+
+
+def run_epochs(job: Job, trainer: Trainer, num_epochs: int, title: str) -> tuple[list[dict[str, Any]], list[float]]:
+    """The manifest's rows of the first `num_epochs`, and their seconds."""
+    rows, seconds = [], []
+    num_epochs = min(num_epochs, job.settings.epochs)
+    progress = Progress(title, num_epochs, 0)
+    while trainer.epochs_done < num_epochs:
+        epoch = trainer.epoch()
+        rows.append({**history_row(epoch, job.task.score_name), **epoch.digests})
+        seconds.append(epoch.training.seconds)
+        progress.show(epoch, job.task.score_name, len(trainer.train_split))
+    progress.close()
+    return rows, seconds
+
+
+@torch.no_grad()
+def move_weights(model: nn.Module, number: int) -> None:
+    """Move every weight to the next number that fp32 has, up or down by a coin."""
+    coins = torch.Generator().manual_seed(number)
+    for weight in model.parameters():
+        towards = torch.where(torch.rand(weight.shape, generator=coins) < 0.5, torch.inf, -torch.inf)
+        weight.copy_(torch.nextafter(weight.cpu(), towards))
+
+
+def weight_digests(trainer: Trainer) -> dict[str, str]:
+    """Those of the files that `train` would write."""
+    found = {}
+    with TemporaryDirectory() as folder:
+        for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
+            path = Path(folder) / f"{name}.safetensors"
+            save_file(weights, path)
+            found[name] = files.sha256_file(path)
+    return found
+
+
+def predict(job: Job, trainer: Trainer) -> dict[str, Any]:
+    """The test split's predictions and metrics, as `evaluate` finds them, without a simulation's score by noise."""
+    device = job.open_device(trainer.params.num_threads)  # evaluated in fp32, whatever it is trained in
+    split = job.open_split("test", device)
+    model = models.build(job.params.train.model, job.shape)
+    model.load_state_dict(trainer.best_weights if job.params.evaluate.weights == "best" else snapshot(trainer.model))
+    batches = split.batches(sequential_indices(split), loop.PREDICTION_BATCH)
+    result = job.task.evaluate(loop.predict_outputs(model.to(device), batches).cpu(), job.read)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "predictions.csv"
+        files.write_table(path, result.predictions)
+        return {"csv": path.read_text(encoding="utf-8"), "sha256": files.sha256_file(path), "metrics": result.metrics}
+
+
+def environment(job: Job, trainer: Trainer) -> dict[str, Any]:
+    found = provenance.environment()
+    if trainer.device.type == "cuda":
+        found["versions"] |= provenance.gpu_versions(job.identity["driver"])
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

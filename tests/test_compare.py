@@ -1,0 +1,182 @@
+"""Runs of several machines side by side: clones of one project that share a real MLflow server, and no folder."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TINY, copy_of, environment, run, settle, stage, wait_for
+
+mlflow = pytest.importorskip("mlflow")
+
+RUN = "results/runs/tiny/cpu"
+PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}  # a server on a busy machine
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Two clones, what they recorded on the server at `uri`, and a third one that trained on another table."""
+
+    uri: str
+    one: Path
+    other: Path
+    edited: Path
+
+    def run_id(self, clone: Path, seed: int = 0) -> str:
+        return str(json.loads((clone / RUN / str(seed) / "tracking.json").read_text())["run_id"])
+
+    def compare(self, clone: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, "-m", "flows.compare", *words)
+        return run(clone, *command, check=check, **{"MLFLOW_TRACKING_URI": self.uri} | PATIENT | extra)
+
+
+@pytest.fixture(scope="module")
+def machines(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    folder = tmp_path_factory.mktemp("machines")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    server = folder / "server"
+    server.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", "server", "--port", uri.rpartition(":")[2], "--workers", "1",
+         "--backend-store-uri", f"sqlite:///{server}/mlflow.db",
+         "--serve-artifacts", "--artifacts-destination", f"{server}/artifacts"],
+        cwd=server, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: answers(uri), 600, "the answer of MLflow's server")
+        one = copy_of(prepared, folder / "one")
+        edited = copy_of(prepared, folder / "edited")
+        other = copy_of(prepared, folder / "other", TINY.replace("seeds: [0]", "seeds: [0, 1]"))
+        table = edited / "data/raw/tiny/table.csv"
+        first, row, *rows = table.read_text().splitlines()
+        cells = row.split(",")
+        cells[2] = "0.25"
+        table.write_text("\n".join([first, ",".join(cells), *rows]) + "\n")
+        for words in (("preprocess", "tiny"), ("preload", "tiny", "cpu")):
+            stage(edited, *words)
+        for clone, seed, stages in (
+            (one, "0", ("train", "evaluate")),
+            (edited, "0", ("train",)),
+            (other, "0", ("train", "evaluate")),
+            (other, "1", ("train", "evaluate")),
+        ):
+            for name in stages:
+                stage(clone, name, "tiny", "cpu", seed, MLFLOW_TRACKING_URI=uri, **PATIENT)
+            settle(clone)
+        yield Machines(uri, one, other, edited)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def answers(uri: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{uri}/health", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The table's rows by name: the mark, and a cell for each side."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return {what: [mark, *own] for mark, what, *own in cells[2:]}
+
+
+def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines, tmp_path: Path):
+    ids = [machines.run_id(machines.one), machines.run_id(machines.other, 1)]
+    assert not (machines.one / "mlruns/artifacts").exists() and not (machines.other / "mlruns/artifacts").exists()
+    done = machines.compare(machines.one, *ids, "--json", str(tmp_path / "found.json"))
+    table = rows(done.stdout)
+    assert table["seed"] == ["*", "0", "1"] and table["device"] == ["", "cpu", "cpu"]
+    assert "raw table" not in table and "code" not in table, "they agree, so there is nothing to read"
+    for clone, seed, cell in ((machines.one, 0, 1), (machines.other, 1, 2)):
+        seconds = json.loads((clone / RUN / str(seed) / "timings.json").read_text())["epoch_seconds"]
+        assert table["epoch seconds"][cell] == f"{seconds:,.4g} s"
+    assert "1 process a side that took no turns, so the drift of the machines is in it" in done.stdout
+    [found] = json.loads((tmp_path / "found.json").read_text())["comparisons"]
+    [verdict] = found["verdicts"]
+    assert [side["runs"][0]["run_id"] for side in found["sides"]] == ids and verdict["refusals"] == []
+    assert "accuracy" in verdict["scores"] and "not compared" not in verdict["scores"]
+    client = mlflow.MlflowClient(machines.uri)
+    for own, against in (ids, ids[::-1]):
+        tag = client.get_run(own).data.tags["compared"]
+        assert verdict["speed"].startswith(tag.partition("...")[0].partition(" (against")[0]) and against in tag
+
+
+def test_a_name_means_the_latest_run_with_the_seeds_beside_it_and_a_path_the_files_there(machines: Machines):
+    found = machines.compare(machines.other, str(machines.one / RUN / "0"), "tiny@cpu")
+    assert rows(found.stdout)["seed"] == ["*", "0", "0, 1"]
+    assert "2 seeds)" in rows(found.stdout)["epoch seconds"][2]
+    one_seed = machines.compare(machines.other, str(machines.one / RUN / "0/manifest.json"), "tiny@cpu-1")
+    assert rows(one_seed.stdout)["seed"] == ["*", "0", "1"]
+    parent = mlflow.MlflowClient(machines.uri).get_run(machines.run_id(machines.other)).data.tags["mlflow.parentRunId"]
+    of_parent = machines.compare(machines.one, machines.run_id(machines.one), parent)
+    assert rows(of_parent.stdout)["seed"] == ["*", "0", "0, 1"]
+    same = machines.compare(machines.one, machines.run_id(machines.other, 1), "tiny@cpu-1", check=False)
+    assert same.returncode == 1 and "are the same run" in same.stdout
+
+
+def test_a_run_on_another_table_gets_no_speed_up_and_the_reason(machines: Machines):
+    done = machines.compare(machines.one, machines.run_id(machines.one), machines.run_id(machines.edited))
+    digests = [manifest(clone)["digests"]["data"]["table"][:8] for clone in (machines.one, machines.edited)]
+    assert digests[0] != digests[1]
+    reason = f"no speed-up is stated. What stands against it: data: raw table ({digests[0]} against {digests[1]})"
+    assert reason in done.stdout and rows(done.stdout)["raw table"] == ["*", *digests]
+    assert rows(done.stdout)["score"][2] == "-", "it was not evaluated"
+
+
+def manifest(clone: Path) -> dict[str, Any]:
+    folder = clone / RUN / "0"
+    name = "manifest.json" if (folder / "manifest.json").exists() else "training.json"
+    return dict(json.loads((folder / name).read_text()))
+
+
+def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tmp_path: Path):
+    own = machines.run_id(machines.one)
+
+    def refused(*words: str, **extra: str) -> str:
+        done = machines.compare(machines.one, *words, check=False, **extra)
+        assert done.returncode == 1 and done.stdout.count("\n") == 1, done.stdout
+        return done.stdout
+
+    older, altered = tmp_path / "older", tmp_path / "altered"
+    for folder in (older, altered):
+        shutil.copytree(machines.other / RUN / "0", folder)
+    (older / "manifest.json").write_text(json.dumps({**manifest(machines.other), "schema": 0}))
+    assert "has manifest schema 0, made by an older Tandem; this one reads 1" in refused(own, str(older))
+    predictions = (altered / "predictions.csv").read_text().splitlines()
+    (altered / "predictions.csv").write_text("\n".join(predictions[:-1]) + "\n")
+    assert "the predictions of" in (said := refused(own, str(altered))) and "are altered" in said
+    assert "no finished run 'tiny@cuda'; the latest are tiny@cpu-1, tiny@cpu-0" in refused(own, "tiny@cuda")
+    assert "has no run 'ffff" in refused(own, "f" * 32)
+    assert "accepted: an MLflow run id, a name such as sign@cpu" in refused(own, "sing")
+    assert "two runs can be compared" in refused(own)
+
+    client = mlflow.MlflowClient(machines.uri)
+    experiment = client.get_experiment_by_name("tiny").experiment_id
+    bare = client.create_run(experiment, tags={"workload": "tiny", "requested_device": "cuda"}).info.run_id
+    client.log_text(bare, "as older ones are", "history.csv")
+    assert "it is RUNNING" in refused(own, bare)
+    client.set_terminated(bare)
+    assert "has no manifest.json: it was made by an older Tandem" in refused(own, "tiny@cuda")
+    client.delete_run(bare)
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = f"http://user:secret@127.0.0.1:{closed.getsockname()[1]}"
+        said = refused(own, "tiny@cpu", MLFLOW_TRACKING_URI=nobody)
+    assert "could not be reached" in said and "secret" not in said

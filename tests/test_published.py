@@ -1,0 +1,75 @@
+"""The published results: what `dvc repro` leaves against what is committed with the project."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import TINY, copy_of, dvc, run, stage
+
+from stages.comparing import published
+
+
+def verify(project: Path, *words: str, status: int = 0) -> str:
+    done = run(project, sys.executable, "-m", "flows.verify", "published", *words, check=False)
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its own results are published."""
+    folder = copy_of(trained, tmp_path_factory.mktemp("published") / "project")
+    (folder / "docs").mkdir()
+    verify(folder, "--write")
+    return folder
+
+
+def test_the_same_machine_gets_what_it_published(project: Path) -> None:
+    assert "tiny  bit-equal (losses, weights and draws of all 3 epochs, and the predictions)" in verify(project)
+
+
+def test_what_was_not_trained_or_is_asked_for_otherwise_says_so(project: Path, tmp_path: Path) -> None:
+    other = copy_of(project, tmp_path / "other", TINY.replace("epochs: 3", "epochs: 2"))
+    (other / "docs").mkdir(exist_ok=True)
+    dvc(other, "repro", "evaluate@tiny-cpu-0")
+    output = verify(other, status=2)
+    assert "not verifiable: other parameters (train.epochs of params.yaml are not as published)" in output
+    (other / "results/runs/tiny/cpu/0/manifest.json").unlink()
+    assert "not verifiable: not trained here (`dvc repro` trains it with seed 0)" in verify(other, status=2)
+
+
+def test_one_cell_of_the_table_is_other_data(project: Path, tmp_path: Path) -> None:
+    other = copy_of(project, tmp_path / "other")
+    table = other / "data/raw/tiny/table.csv"
+    lines = table.read_text().splitlines()
+    cells = lines[5].split(",")
+    cells[2] = "0.125"
+    table.write_text("\n".join([*lines[:5], ",".join(cells), *lines[6:]]) + "\n")
+    dvc(other, "repro", "evaluate@tiny-cpu-0")
+    assert "different: data (the raw table is not the published one)" in verify(other, status=1)
+
+
+def test_other_threads_are_judged_by_the_published_envelope(project: Path, tmp_path: Path) -> None:
+    """A GRU stays bit-equal with two threads on the machines seen; what must hold everywhere is that it passes."""
+    other = copy_of(project, tmp_path / "other", TINY.replace("threads: 1", "threads: 2"))
+    content = json.loads((other / "docs/published.json").read_text())
+    (entry,) = content["workloads"]["tiny"]
+    entry["block"]["train"]["threads"] = 2  # asked for alike, so that what was realized is what differs
+    (other / "docs/published.json").write_text(json.dumps(content))
+    stage(other, "train", "tiny", "cpu", "0")
+    stage(other, "evaluate", "tiny", "cpu", "0")
+    done = run(other, sys.executable, "-m", "flows.verify", "published", check=False)
+    assert done.returncode in (0, 3) and any(
+        verdict in done.stdout for verdict in ("bit-equal", "within rounding", "inconclusive")
+    ), done.stdout
+
+
+def test_the_nearest_published_run_is_the_one_that_counts(trained: Path) -> None:
+    manifest = json.loads((trained / "results/runs/tiny/cpu/0/manifest.json").read_text())
+    own = published.entry([manifest], [])
+    elsewhere = json.loads(json.dumps(own))
+    elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
+    gpu = {**elsewhere, "device": "cuda"}
+    assert published.best_match([gpu, elsewhere, own], manifest) is own
+    assert published.best_match([gpu, elsewhere], manifest) is elsewhere

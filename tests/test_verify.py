@@ -1,0 +1,287 @@
+"""Recorded runs made again. What differs is planted in the training, never in the record."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import TINY, commit, copy_of, dvc, environment, git, held, run, stage, wait_for
+
+from stages.comparing import retraced
+from stages.files import sha256_file
+
+RUN = "results/runs/tiny/cpu/0"
+TABLE = "data/raw/tiny/table.csv"
+RETRACE = "stages.tools.retrace"
+TRANSFORMER = TINY.replace(
+    "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+    "{name: transformer, hidden_size: 32, num_layers: 2, num_heads: 4, feedforward_size: 64, dropout: 0.1,"
+    " checkpoint_activations: false}",
+)
+
+
+def verify(project: Path, *words: str, **extra: str) -> tuple[int, str]:
+    """Exit status and output; the verdict is in the line that begins with the run's name."""
+    done = run(project, sys.executable, "-m", "flows.verify", *words, check=False, **extra)
+    return done.returncode, done.stdout
+
+
+def planted(folder: Path, lines: str) -> dict[str, str]:
+    """Environment of a verification whose trainings run `lines` at the end of Trainer.__init__."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"""
+import os, sys
+
+if {RETRACE!r} in sys.orig_argv:
+    sys.path.insert(0, os.getcwd())
+    import torch
+    from stages.training.trainer import Trainer
+
+    def init(self, *arguments, init=Trainer.__init__):
+        init(self, *arguments)
+        {lines}
+
+    Trainer.__init__ = init
+""")
+    return {"PYTHONPATH": str(folder)}
+
+
+def contents(project: Path) -> dict[str, str]:
+    """Everything but MLflow's store, git's own files and compiled code."""
+    left_out = {"mlruns", ".git", "__pycache__"}
+    paths = [path for path in project.rglob("*") if path.is_file() and not left_out & set(path.parts)]
+    return {str(path.relative_to(project)): sha256_file(path) for path in paths}
+
+
+def worktrees(project: Path) -> int:
+    command = ["git", "worktree", "list", "--porcelain"]
+    listed = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True).stdout
+    return listed.count("worktree ")
+
+
+@pytest.fixture(scope="module")
+def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project after `dvc repro`, whose runs are only made again."""
+    return copy_of(trained, tmp_path_factory.mktemp("verify") / "project")
+
+
+def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(project: Path, tmp_path: Path) -> None:
+    before = contents(project)
+    status, output = verify(project, "tiny@cpu-0", TMPDIR=str(tmp_path))
+    assert "tiny@cpu-0: bit-equal\n" in output and status == 0
+    assert "all 3 epochs, and the predictions" in output
+    assert contents(project) == before
+    assert worktrees(project) == 1 and not list(tmp_path.glob("tandem-verify-*"))
+    with closing(sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True)) as database:
+        tags = dict(database.execute("select key, value from tags where key like 'verified%'").fetchall())
+    assert tags["verified"] == "bit-equal" and "verified.at" in tags
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ("self.generator = torch.Generator().manual_seed(1)", "draws"),
+        ("self.rates[2 * self.steps_per_epoch:] *= 0.5", "epoch 3"),
+    ],
+)
+def test_what_differs_in_the_training_is_named(project: Path, tmp_path: Path, lines: str, cause: str) -> None:
+    status, output = verify(project, RUN, "--quick", **planted(tmp_path / "planted", lines))
+    assert f"{RUN}: different: {cause}\n" in output and status == 1
+
+
+@pytest.fixture(scope="module")
+def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained from an edited tree, with an untracked module and a table that DVC tracks; then the edits are undone."""
+    folder = copy_of(prepared, tmp_path_factory.mktemp("edited") / "project")
+    git(folder, "rm", "-q", "--cached", TABLE)
+    dvc(folder, "add", TABLE)
+    commit(folder)
+    schedule, own, params = (
+        folder / name for name in ("stages/training/schedule.py", "stages/training/own.py", "params.yaml")
+    )
+    code = schedule.read_text()
+    changed = code.replace("    largest = params.learning_rate\n", "    largest = FACTOR * params.learning_rate\n")
+    changed = changed.replace("import torch\n", "import torch\nfrom stages.training.own import FACTOR\n", 1)
+    assert changed.count("FACTOR") == 2
+    schedule.write_text(changed)
+    own.write_text("FACTOR = 0.5\n")
+    params.write_text(TINY.replace("weight_decay: 0.01", "weight_decay: 0.02"))
+    dvc(folder, "repro", "evaluate@tiny-cpu-0")
+    schedule.write_text(code)
+    params.write_text(TINY)
+    own.unlink()
+    return folder
+
+
+def test_a_run_from_an_edited_tree_is_made_again_after_the_edits_are_gone(edited: Path) -> None:
+    status, output = verify(edited, RUN)
+    assert f"{RUN}: bit-equal\n" in output and status == 0
+    assert "with its patch" in output and "table.csv as it lies here" in output
+
+
+def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edited: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    shutil.copytree(edited, folder, symlinks=True)
+    table = folder / TABLE
+    content = table.read_bytes()
+    table.unlink()
+    status, output = verify(folder, RUN, "--quick")
+    assert f"{RUN}: bit-equal\n" in output and "table.csv by DVC" in output and status == 0
+    table.write_bytes(content)
+    shutil.rmtree(folder / ".dvc" / "cache")
+    cells = pd.read_csv(table)
+    cells.loc[5, "x"] += 1e-6
+    cells.to_csv(table, index=False)
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: different: data\n" in output and status == 1
+    table.unlink()
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: not verifiable: its data is gone\n" in output and status == 2
+
+
+def test_another_repository_says_that_the_commit_is_missing(edited: Path, project: Path) -> None:
+    status, output = verify(project, str(edited / RUN))
+    assert "not verifiable: commit" in output and "`git fetch`" in output and status == 2
+
+
+def test_an_edited_tree_without_its_patch_is_not_verifiable(prepared: Path, tmp_path: Path) -> None:
+    folder = copy_of(prepared, tmp_path / "project")
+    (folder / "stages" / "large.bin").write_bytes(os.urandom(5 * 2**20))  # more than a manifest keeps
+    stage(folder, "train", "tiny", "cpu", "0")
+    status, output = verify(folder, RUN)
+    assert f"{RUN}: not verifiable: edited tree without its patch\n" in output and status == 2
+    assert worktrees(folder) == 1
+
+
+def test_a_manifest_of_another_schema_is_refused(project: Path, tmp_path: Path) -> None:
+    old = json.loads((project / RUN / "manifest.json").read_text()) | {"schema": 0}
+    (tmp_path / "manifest.json").write_text(json.dumps(old))
+    status, output = verify(project, str(tmp_path / "manifest.json"))
+    assert "schema 0" in output and "older" in output and status == 2
+
+
+@pytest.fixture(scope="module")
+def of_transformer(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = copy_of(prepared, tmp_path_factory.mktemp("transformer") / "project", TRANSFORMER)
+    dvc(folder, "repro", "evaluate@tiny-cpu-0")
+    return folder
+
+
+def test_another_number_of_threads_stays_within_rounding(of_transformer: Path) -> None:
+    status, output = verify(of_transformer, RUN, "--threads", "2")
+    # Products this small may be the same to the bit on two threads, which another machine may show.
+    assert f"{RUN}: within rounding\n" in output or f"{RUN}: bit-equal\n" in output, output
+    assert status == 0
+    if "within rounding" in output:
+        assert "threads 2 here, 1 recorded" in output
+
+
+def test_what_rounding_cannot_do_is_outside_its_envelope(of_transformer: Path, tmp_path: Path) -> None:
+    """Other dropout draws, on another number of threads, where bits need not be equal."""
+    other_coins = planted(tmp_path / "planted", "torch.manual_seed(1)")
+    status, output = verify(of_transformer, RUN, "--quick", "--threads", "2", **other_coins)
+    assert f"{RUN}: different: epoch 1\n" in output and status == 1
+    assert "rounding moves it by" in output
+
+
+def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    extra = held(tmp_path / "held", epoch=1, word=RETRACE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.verify", RUN],
+        cwd=project, env=environment(TMPDIR=str(temporary), **extra), start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout
+        shown = ""
+        while "training: seed 0" not in shown:
+            shown += (line := process.stdout.readline())
+            assert line, shown
+        wait_for(lambda: retracing(temporary), what="the training")
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=120)[0]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130 and "interrupted" in rest
+    assert worktrees(project) == 1 and not list(temporary.glob("tandem-verify-*"))
+    wait_for(lambda: not retracing(temporary), seconds=60, what="the end of the training")
+
+
+def retracing(temporary: Path) -> list[str]:
+    """The processes that train below `temporary`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if RETRACE in line and str(temporary) in line:
+            found.append(line)
+    return found
+
+
+# The verdict's arithmetic, on numbers that say by themselves what is right.
+
+
+def trained_again(losses: list[float], seed: int = 0, predicted: str = "") -> dict:
+    rows = [f"{number},{number % 2},{guess},0.9" for number, guess in enumerate(predicted)]
+    csv = "\n".join(["sequence,actual,predicted,confidence", *rows, ""])
+    epochs = [{"epoch": number, **dict.fromkeys(retraced.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
+    return {"seed": seed, "epochs": epochs, "predictions": {"csv": csv} if predicted else {}}
+
+
+def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
+    number = 8
+    chaotic = [1 + 1e-7 * 10**epoch for epoch in range(number)]  # in epoch 6 a hundredth
+    others = [trained_again([1.2] * number, seed=1), trained_again([0.9] * number, seed=2)]
+    exact, nudged = trained_again([1.0] * number), [trained_again(chaotic)]
+    envelope = retraced.measure_envelope(exact, nudged, others)
+    widths = [row["train_loss"] for row in envelope.allowed]
+    assert widths == sorted(widths), "rounding forgets nothing"
+    spread = 1.2 - 0.9
+    assert widths[envelope.horizon - 1] <= retraced.SHARE_OF_SPREAD * spread < widths[envelope.horizon]
+    assert retraced.measure_envelope(exact, [exact], others).horizon == number
+    assert retraced.measure_envelope(exact, nudged, [exact, exact]).horizon == 0, (
+        "seeds that do not differ tell nothing"
+    )
+
+
+ACTUAL = "01" * 200
+
+
+def wrong_in(count: int, start: int = 0) -> str:
+    """Predictions of which `count` from `start` on are wrong."""
+    guesses = [str(1 - int(label)) if start <= number < start + count else label for number, label in enumerate(ACTUAL)]
+    return "".join(guesses)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "verdict"),
+    [
+        (wrong_in(10), "statistically compatible"),
+        (wrong_in(12), "statistically compatible"),
+        (wrong_in(200), "different: predictions"),
+        (wrong_in(22, start=100), "inconclusive"),
+        (None, "inconclusive"),
+    ],
+)
+def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded: str | None, verdict: str) -> None:
+    exact = trained_again([1.0], predicted=wrong_in(10))
+    others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
+    text = recorded and trained_again([1.0], predicted=recorded)["predictions"]["csv"]
+    manifest = {"result": {"score_name": "accuracy"}}
+    found = retraced.by_endpoints(manifest, text, exact, others, retraced.Facts(), horizon=0)
+    assert str(found) == verdict, found.sentence
+    other = retraced.Facts(environment=("torch 3 here, 2 recorded",))
+    if found.name == "different":
+        assert retraced.by_endpoints(manifest, text, exact, others, other, horizon=0).cause == "environment"
