@@ -265,6 +265,20 @@ def test_epochs_that_no_checkpoint_holds_wait_and_are_not_sent_when_they_are_tra
     assert points() == [(1, 1.0), (2, 1.0), (3, 9.0), (4, 9.0), (5, 9.0)] and statuses(ready) == {"held": "FINISHED"}
 
 
+def test_a_killed_trainings_journal_that_arrives_after_its_end_changes_nothing(ready: Path, closed_port: int):
+    nobody = f"http://127.0.0.1:{closed_port}"
+    run(ready, sys.executable, "-c", HOLDING, "7.0", "5", "killed", check=False, MLFLOW_TRACKING_URI=nobody)
+    journals = ready / ".tandem/journals"
+    wait_for(lambda: list(journals.glob("*.json")), what="the uploader's answer")  # that nobody is there
+    run(ready, sys.executable, "-c", HOLDING, "9.0", "5", "FINISHED")  # its uploader sends the other after it
+    settle(ready)
+    client = client_of(ready)
+    [entry] = runs_of(client)
+    seconds = client.get_metric_history(entry.info.run_id, "time/epoch_seconds")
+    assert [(point.step, point.value) for point in seconds] == [(1, 1.0), (2, 1.0), (3, 9.0), (4, 9.0), (5, 9.0)]
+    assert entry.info.status == "FINISHED"
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -64,6 +64,7 @@ class Uploader:
         self.position = 0
         self.ended = False
         self.is_training = False
+        self.is_late = False  # the run has finished since, so it is this journal's no longer
 
     def ids(self) -> dict[str, str]:
         return {"run_id": self.run_id, "experiment_id": self.experiment_id} if self.run_id else {}
@@ -119,7 +120,8 @@ class Uploader:
             epochs = self.client.get_metric_history(self.run_id, "train/loss")
             self.sent_steps = max((metric.step for metric in epochs), default=-1)
             self.sent_once = dict(found[0].data.metrics)
-            if self.is_training:  # the training itself goes on; an evaluation only adds
+            self.is_late = self.is_training and found[0].info.status == "FINISHED"
+            if self.is_training and not self.is_late:  # the training itself goes on; an evaluation only adds
                 self.client.update_run(self.run_id, status="RUNNING")
         else:
             run = self.client.create_run(
@@ -184,7 +186,7 @@ class Uploader:
             self.client.log_artifacts(self.run_id, str(artifacts))
             if (artifacts / "model" / "MLmodel").exists():
                 self.register_model(artifacts / "model")
-        if self.run_id and entry["status"]:
+        if self.run_id and entry["status"] and not self.is_late:
             self.client.set_terminated(self.run_id, entry["status"], entry["ms"])
         if self.run_id and self.parent_id:
             self.sum_up(entry["ms"])
@@ -345,7 +347,8 @@ def follow(folder: Path, writer: int | None, client: Any = None) -> str:
                 uploader.send_new()
                 if uploader.ended or not alive:
                     uploader.send_new()  # what was written between our reading and its death
-                    if uploader.is_training and not uploader.ended:  # killed: MLflow would show it RUNNING for ever
+                    # Killed: MLflow would show it RUNNING for ever.
+                    if uploader.is_training and not uploader.ended and not uploader.is_late:
                         uploader.client.set_terminated(uploader.run_id, "KILLED")
                     break
             except Exception as error:  # whatever the store's trouble is, the journal stays and the training goes on
