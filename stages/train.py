@@ -103,13 +103,14 @@ def train(
             find_bound(trainer, record)
             record.summary_lines |= realized
         open_run(job, trainer, record, checkpoint.belongs_to, journal)
-        saver, first_epoch = Saver(job, trainer, record, checkpoint), trainer.epochs_done + 1
+        saver, first_epoch = Saver(job, trainer, record, checkpoint, journal), trainer.epochs_done + 1
+        restate(job, record, journal)
         with sampled(trainer.device) as readings:
             for epoch in epochs(job, trainer, journal):
                 check_finite(epoch, checkpoint)
                 keep(job, trainer, record, epoch)
                 record.sampled[first_epoch] = readings.totals()
-                journal.metrics(epoch_metrics(epoch, len(trainer.train_split), job.task.score_name), step=epoch.number)
+                send_metrics(job, record, journal, epoch.number)
                 saver.save_if_due(interruption)
         record.sampled[first_epoch] = readings.totals()  # with the last reading
         refuse_changed_inputs(job, saver)
@@ -184,11 +185,30 @@ def keep(job: Job, trainer: Trainer, record: Record, epoch: Epoch) -> None:
         record.missing_reasons = trainer.missing_reasons
 
 
+def send_metrics(job: Job, record: Record, journal: tracking.Journal, epoch: int) -> None:
+    rows = record.history[epoch - 1], record.timings[epoch - 1]
+    journal.metrics(epoch_metrics(*rows, job.task.score_name), step=epoch)
+
+
+def restate(job: Job, record: Record, journal: tracking.Journal) -> None:
+    """Tell MLflow what the checkpoint holds: a kill between saving and telling, or a server that was away, left it out.
+
+    What MLflow has of it is not sent again.
+    """
+    journal.hold()
+    for row in record.history:
+        send_metrics(job, record, journal, row["epoch"])
+    journal.saved()
+
+
 class Saver:
     """Saves a training at the ends of epochs; where the CPU may take over, at each, because it starts from there."""
 
-    def __init__(self, job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint):
+    def __init__(
+        self, job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint, journal: tracking.Journal
+    ) -> None:
         self.job, self.trainer, self.record, self.checkpoint = job, trainer, record, checkpoint
+        self.journal = journal
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
 
     def save_if_due(self, interruption: Interruption) -> None:
@@ -209,6 +229,7 @@ class Saver:
         trainer = self.trainer
         state = {"kind": self.job.kind, "trainer": trainer.state(), "oom": trainer.oom.state()}
         self.checkpoint.save({**state, "threads": trainer.params.num_threads, "record": vars(self.record)})
+        self.journal.saved()
         self.saved_at = time.monotonic()
         self.save_seconds = self.saved_at - start
 

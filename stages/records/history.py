@@ -88,17 +88,17 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_on_fallbac
     }
 
 
-def epoch_metrics(epoch: Epoch, num_samples: int, score: str) -> dict[str, float | None]:
-    measured = epoch.training
+def epoch_metrics(history: dict[str, Any], timing: dict[str, Any], score: str) -> dict[str, float | None]:
+    """MLflow's metrics of an epoch, from its rows in history.csv and timings.csv."""
     return {
-        "train/loss": epoch.train_loss,
-        "train/learning_rate": epoch.learning_rate,
-        "val/loss": epoch.val_loss,
-        f"val/{score}": epoch.val_score,
-        "time/epoch_seconds": measured.seconds,
-        "time/validation_seconds": epoch.validation.seconds,
-        "throughput/samples_per_second": num_samples / measured.seconds,
-        **{name: getattr(measured, key) for name, key in EPOCH_METRICS.items()},
+        "train/loss": history["train_loss"],
+        "train/learning_rate": history["learning_rate"],
+        "val/loss": history["val_loss"],
+        f"val/{score}": history[f"val_{score}"],
+        "time/epoch_seconds": timing["epoch_seconds"],
+        "time/validation_seconds": timing["validation_seconds"],
+        "throughput/samples_per_second": timing["samples_per_second"],
+        **{name: timing[key] for name, key in EPOCH_METRICS.items()},
     }
 
 

@@ -6,7 +6,7 @@ never ended from here: where it is slow, it goes on after the training and remov
 arrived.
 
 What lies in `.tandem/journals`:
-    <name>/journal.jsonl    one JSON object a line: run, metrics, tags, end
+    <name>/journal.jsonl    one JSON object a line: run, hold, metrics, saved, tags, end
     <name>/artifacts/       copies of the files to send, in MLflow's folders
     <name>/writer           the process that writes the journal
     <name>/uploader.log     what the uploader and MLflow print
@@ -66,6 +66,14 @@ class Journal:
     def metrics(self, metrics: dict[str, float | None], step: int | None = None) -> None:
         """Absent values (None) are left out: MLflow would store NaN as 0."""
         self.write("metrics", step=step, metrics={name: value for name, value in metrics.items() if value is not None})
+
+    def hold(self) -> None:
+        """From here on the metrics of epochs wait until `saved` is called: a killed training trains them again."""
+        self.write("hold")
+
+    def saved(self) -> None:
+        """A checkpoint holds all epochs so far."""
+        self.write("saved")
 
     def tags(self, tags: dict[str, str]) -> None:
         """Add tags that are known only after `run`."""
