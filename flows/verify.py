@@ -87,8 +87,11 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):  # so that the worktree is removed
+    # So that the worktree is removed; Ctrl+C too where a shell has a background job ignore it.
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        signal.signal(signal.SIGHUP, interrupted)
     try:
         if options.run == "published":
             from flows import published
@@ -126,12 +129,16 @@ def parse(arguments: list[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
+def print_now(line: str) -> None:
+    print(line, flush=True)
+
+
 def verify(
     run: str,
     quick: bool = False,
     threads: int | None = None,
     python: str | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = print_now,
 ) -> Report:
     """Raises ValueError where `run` names no recorded run. `say` gets a line for each step.
 

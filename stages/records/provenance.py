@@ -57,8 +57,8 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
 
 
 def patch_bytes(tree: dict[str, Any]) -> bytes:
-    """The patch as `git apply` takes it."""
-    return str(tree["patch"]).encode(tree["patch_encoding"])
+    """The patch as `git apply` takes it. The first manifests name no encoding: theirs is UTF-8."""
+    return str(tree["patch"]).encode(tree.get("patch_encoding", "utf-8"))
 
 
 def patch_of(root: Path) -> bytes | None:
