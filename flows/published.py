@@ -66,8 +66,8 @@ def write(say: Any = print) -> int:
         entry = published.entry(manifests, nudged(manifests[0], say))
         others = [each for each in known.get(workload, []) if not same_hardware(each, entry)]
         known[workload] = [*others, entry]
-    files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: known[name] for name in sorted(known)}})
-    print(f"written: {files.relative(FILE)}")
+        files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: known[name] for name in sorted(known)}})
+        print(f"{workload}: published in {files.relative(FILE)}", flush=True)
     return 0
 
 

@@ -365,7 +365,7 @@ def rows(seconds: dict[int, float], first_on_cpu: int) -> list[dict[str, Any]]:
     for number, epoch_seconds in seconds.items():
         is_on_cpu = number >= first_on_cpu
         measured = Measurement(seconds=epoch_seconds, cpu_share=1.0, peak_allocated_mib=None if is_on_cpu else 7.0)
-        epoch = Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, Measurement(seconds=0.5), True)
+        epoch = Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, Measurement(seconds=0.5), True, {})
         made.append(timing_row(epoch, 100, 1, is_on_fallback=is_on_cpu))
     return made
 
