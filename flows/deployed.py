@@ -88,7 +88,8 @@ def call(module: str, *arguments: str) -> tuple[int, list[str]]:
     try:
         with process.stdout as output:
             for line in dvc.lines(process, output.fileno()):
-                found.append(line)
+                if line is not None:
+                    found.append(line)
                 if line:
                     print(line)
         return process.wait(), "\n".join(found).strip().splitlines()

@@ -74,8 +74,8 @@ def run(
         raise
 
 
-def lines(process: subprocess.Popen[bytes], descriptor: int) -> Iterator[str]:
-    """The lines of a process as it prints them; an empty one after each second without any."""
+def lines(process: subprocess.Popen[bytes], descriptor: int) -> Iterator[str | None]:
+    """The lines of a process as it prints them; None after each second without any."""
     rest = b""
     while True:
         ready, _, _ = select.select([descriptor], [], [], SECONDS_BETWEEN_TICKS)
@@ -85,7 +85,7 @@ def lines(process: subprocess.Popen[bytes], descriptor: int) -> Iterator[str]:
         if ready and not chunk:
             break
         *whole, rest = (rest + chunk).split(b"\n")
-        yield from map(as_text, whole or [b""])
+        yield from map(as_text, whole) if whole else (None,)
     yield as_text(rest)
 
 

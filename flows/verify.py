@@ -427,7 +427,7 @@ class Copy:
             with process.stdout as output:
                 for line in lines(process, output.fileno()):
                     last = [*last, line][-NUM_LAST_LINES:] if line else last
-                    show(line)
+                    show(line or "")
             status = process.wait()
         except BaseException:
             stop(process)
