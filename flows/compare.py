@@ -21,9 +21,7 @@ Of several runs of a workload the first is the one that the others are compared 
 """
 
 import argparse
-import csv
 import hashlib
-import io
 import itertools
 import json
 import statistics
@@ -33,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.comparing import retraced
 from stages.comparing.comparability import flat, short, short_hardware, value_of
 from stages.comparing.verdict import Judgement, Run, judge
 from stages.files import write_json
@@ -117,7 +116,7 @@ def read_predictions(run: Recorded) -> list[dict[str, str]]:
     if (sha256 := hashlib.sha256(content).hexdigest()) != wanted:
         differ = f"sha256 {short(sha256)}, its manifest has {short(wanted)}"
         raise ValueError(f"the predictions of {run.name} are altered ({differ}); evaluate it again, or compare another")
-    return list(csv.DictReader(io.StringIO(content.decode("utf-8"))))
+    return retraced.rows_of(content.decode("utf-8"))
 
 
 def names_of(found: list[list[Recorded]]) -> list[str]:

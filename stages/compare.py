@@ -6,7 +6,6 @@ file to look at (report.html).
 
 import statistics
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from stages import files
@@ -65,14 +64,13 @@ def judged(workload: str, rows: list[dict[str, Any]]) -> Judgement:
     for row in rows:
         folders = [run_dir(workload, row["requested"], seed) for seed in row["seeds"]]
         is_alone = all(other["device"] == row["device"] for other in rows)  # nothing is tested on its predictions
-        runs = [Run(manifest.read(each / manifest.NAME), () if is_alone else read_rows(each)) for each in folders]
+        runs = [
+            Run(manifest.read(each / manifest.NAME), () if is_alone else files.read_rows(each / "predictions.csv"))
+            for each in folders
+        ]
         sides.setdefault(row["device"], runs)
     taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
     return judge(workload, sides, read_json(taken_in_turns) if taken_in_turns.exists() else None)
-
-
-def read_rows(folder: Path) -> list[dict[str, str]]:
-    return files.read_rows(folder / "predictions.csv")
 
 
 def sentences(judgement: Judgement) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stages.comparing import retraced
+from stages.comparing.comparability import flat
 from stages.comparing.differences import margin_of_seeds
 from stages.comparing.retraced import Envelope, Facts, Manifest, Retraced, Verdict, different
 
@@ -92,15 +93,8 @@ def by_score(published: Mapping[str, Any], own: Manifest, facts: Facts) -> Verdi
 
 def parameters(published: Mapping[str, Any], own: Manifest) -> list[str]:
     """The dotted names of what params.yaml asks for and differs, what machines choose (`auto`) left out."""
-    pair = [flat(manifest["block"]) for manifest in (published, own)]
+    pair = [dict(flat(manifest["block"])) for manifest in (published, own)]
     return [name for name in sorted({*pair[0], *pair[1]}) if pair[0].get(name) != pair[1].get(name)]
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return found
 
 
 def other_data(published: Mapping[str, Any], own: Manifest) -> list[str]:

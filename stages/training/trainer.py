@@ -111,9 +111,9 @@ class Trainer:
         self.epochs_done += 1
         self.verify_device(predictions)
         val_loss = loss.item()
-        is_best = val_loss < self.best_loss
+        is_best, weights = val_loss < self.best_loss, snapshot(self.model)
         if is_best:
-            self.best_loss, self.best_weights = val_loss, snapshot(self.model)
+            self.best_loss, self.best_weights = val_loss, weights
         return Epoch(
             self.epochs_done,
             float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
@@ -123,7 +123,7 @@ class Trainer:
             training,
             validation,
             is_best,
-            {"weights_sha256": self.weights_sha256(), **self.digests},
+            {"weights_sha256": sha256_of(weights.values()), **self.digests},
         )
 
     def weights_sha256(self) -> str:
