@@ -1,6 +1,6 @@
 """Whether the interval of a speed-up is one: trainings compared with themselves, and with ones that are slower.
 
-    python -m benchmarks.aa                     # 40 trials of the same against the same, 40 of planted differences
+    python -m benchmarks.aa                     # 40 trials of the same against the same, 20 of planted differences
     python -m benchmarks.aa --minutes 10        # as many as fit; the same command goes on where it stopped
     python -m benchmarks.aa --table             # what is there so far
 
@@ -102,7 +102,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=["sign", "price"], metavar="NAME")
     parser.add_argument("--kinds", nargs="+", choices=tuple(ADAPTATIONS), default=tuple(ADAPTATIONS), metavar="KIND")
-    parser.add_argument("--trials", type=int, default=ENOUGH, help="same; half as many of each planted difference (40)")
+    parser.add_argument("--trials", type=int, default=ENOUGH, help="same; a quarter as many of each planted difference (40)")
     parser.add_argument("--pairs", type=int, default=5, help="of a trial (5)")
     parser.add_argument("--threads", default="auto", help="of the CPU: a number, or auto, as params.yaml has it (auto)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
@@ -126,7 +126,7 @@ def next_cell(done: list[dict[str, Any]], options: argparse.Namespace) -> tuple[
     shares = {}
     for kind in options.kinds:
         for workload in options.workloads:
-            quota = options.trials / len(options.workloads) / (1 if kind == "same" else 2)
+            quota = options.trials / len(options.workloads) / (1 if kind == "same" else 4)
             num_done = sum(trial["workload"] == workload and trial["kind"] == kind for trial in done)
             shares[workload, kind] = num_done / quota
     cell = min(shares, key=lambda name: shares[name])

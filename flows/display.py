@@ -34,6 +34,7 @@ from stages.urls import without_password
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a run that has started and not ended
 SECONDS_BETWEEN_POLLS = 2.0  # of the child's state, for a cancel in the UI
 SECONDS_TO_FINISH = 15.0  # for what is not sent when DVC has ended
+TRIES = 4  # of a request that a server on SQLite answers with 503, because two of its own transactions crossed
 NOT_RUN: dict[str, dict[str, Any]] = {  # the state of a stage that DVC did not run
     "skipped": {"name": "Skipped", "message": "unchanged since the last run; DVC skipped it"},
     "restored": {"name": "Cached", "message": "restored from DVC's run-cache, timings included, without running"},
@@ -137,7 +138,7 @@ class Display:
         logger = flow_run_logger(self.child) if self.child else get_run_logger()
         logger.log(level, "%s", line)
         if event and event.kind == "running":
-            self.child = self.send(lambda: self.start_child(event.stages[0]))
+            self.child = self.start_child(event.stages[0])
             self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
         elif event and event.kind in NOT_RUN:
             state: State[Any] = Completed(**NOT_RUN[event.kind])
@@ -147,19 +148,24 @@ class Display:
         task, key = Task(do_nothing, name=name.partition("@")[0]), f"{name}-{uuid4().hex}"
         return self.client.create_task_run(task, self.pipeline_run.id, key, name=name, state=state)
 
-    def start_child(self, name: str) -> FlowRun:
+    def start_child(self, name: str) -> FlowRun | None:
         """Create the running flow run of a stage, below a task run of the pipeline that the server gives its state."""
+        task_run = self.send(lambda: self.create_task_run(name))
+        if task_run is None:
+            return None
         stage, _, item = name.partition("@")
         words = STAGES.get(stage, ())
         # a workload's name may hold hyphens, a device's does not
         parameters = dict(zip(words, item.rsplit("-", max(len(words) - 1, 0)), strict=False))
-        return self.client.create_flow_run(
-            Flow(do_nothing, name=stage, validate_parameters=False),
-            name=name,
-            parameters=parameters,
-            tags=["tandem", *parameters.values()],
-            parent_task_run_id=self.create_task_run(name).id,
-            state=Running(),
+        return self.send(
+            lambda: self.client.create_flow_run(
+                Flow(do_nothing, name=stage, validate_parameters=False),
+                name=name,
+                parameters=parameters,
+                tags=["tandem", *parameters.values()],
+                parent_task_run_id=task_run.id,
+                state=Running(),
+            )
         )
 
     def end_child(self, state: State[Any]) -> None:
@@ -198,16 +204,20 @@ class Display:
         self.is_lost = error is not None
 
     def send(self, request: Callable[[], T]) -> T | None:
-        """The answer, or None once the server is lost, which is said once."""
-        if self.is_lost:
-            return None
-        try:
-            return request()
-        except httpx.TransportError as error:
-            self.is_lost = True
-            warn_of_loss(error)
-        except (httpx.HTTPError, PrefectException) as error:
-            print(f"warning: Prefect refused a part of the display: {without_password(str(error))}")
+        """The answer; None where the server refuses, and once it is lost, which is said once."""
+        for attempt in range(1, TRIES + 1):
+            if self.is_lost:
+                return None
+            try:
+                return request()
+            except httpx.TransportError as error:
+                self.is_lost = True
+                warn_of_loss(error)
+            except (httpx.HTTPError, PrefectException) as error:
+                is_busy = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 503
+                if not is_busy or attempt == TRIES:
+                    print(f"warning: Prefect refused a part of the display: {without_password(str(error))}")
+                    return None
         return None
 
 

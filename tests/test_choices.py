@@ -4,6 +4,8 @@ No test reads the wall clock: time is what was planted, as a cost of a step by t
 """
 
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,7 +26,7 @@ from stages.training import auto, choices
 from stages.training.batches import Split
 from stages.training.choices import Choice
 from stages.training.trainer import Trainer
-from tests.conftest import SETTINGS, TINY, copy_of, dvc, finish, git, new_trainer, run
+from tests.conftest import ROOT, SETTINGS, TINY, copy_of, dvc, finish, git, new_trainer, run
 
 AUTO = replace(SETTINGS, threads="auto", augment=Augment(group=1, mix=0.0, shift=0.0, warp=0.0))
 REAL_GET, REAL_SET = torch.get_num_threads, torch.set_num_threads
@@ -315,3 +317,14 @@ def test_a_choice_is_no_dependency(prepared: Path, tmp_path: Path):
     output = dvc(second, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=f"{user} 2").stdout
     assert "Stage 'train@tiny-cpu-0' is cached - skipping run" in output
     assert of(second, "last.safetensors") == weights and not Path(f"{user} 2/tandem").exists()
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
+)
+def test_threads_wait_shortly_unless_the_caller_says_otherwise(own: dict[str, str], expected: str) -> None:
+    """Set before torch is loaded, or its OpenMP does not see it."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    code = "import os, sys, stages; print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
+    found = subprocess.run([sys.executable, "-c", code], env=others | own, cwd=ROOT, capture_output=True, text=True)
+    assert found.stdout.split() == ["False", expected], found.stderr

@@ -435,9 +435,11 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
     assert artifacts["comparison"]["data"] == "the comparison of all runs"
     assert f"{project.mlflow}/#/experiments/1/runs/abc" in artifacts["mlflow-sign-auto"]["data"]
 
-    assert project.run("-m", "flows.pipeline").returncode == 0
+    result = project.run("-m", "flows.pipeline")
+    assert result.returncode == 0, result.stdout + result.stderr
     states = project.task_states(project.latest("pipeline"))
-    assert states == {"hardware": "Completed", "train@sign-auto-0": "Skipped", "compare": "Skipped"}
+    expected = {"hardware": "Completed", "train@sign-auto-0": "Skipped", "compare": "Skipped"}
+    assert states == expected, result.stdout + result.stderr
 
     (project.root / "results" / "runs" / "sign" / "auto" / "0" / "tracking.json").unlink()
     lock = project.root / "dvc.lock"
