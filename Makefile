@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test lint ui doctor gpu lock clean
+.PHONY: help setup repro test faults lint ui doctor gpu lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -25,6 +25,9 @@ repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and what came
 
 test: lint  ## lint, types, arrows and all tests
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+faults: $(BIN)/.installed  ## every fault of docs/reliability.md on the real thing, and its table
+	@python -m pytest -m case --catalogue docs/reliability.md -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(BIN)/.installed  ## ruff, mypy and import-linter
 	@ruff check . && mypy && lint-imports --no-cache --no-logo

@@ -102,7 +102,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", default=["sign", "price"], metavar="NAME")
     parser.add_argument("--kinds", nargs="+", choices=tuple(ADAPTATIONS), default=tuple(ADAPTATIONS), metavar="KIND")
-    parser.add_argument("--trials", type=int, default=ENOUGH, help="same; a quarter as many of each planted difference (40)")
+    parser.add_argument("--trials", type=int, default=ENOUGH, help="same; of each planted one a quarter (40)")
     parser.add_argument("--pairs", type=int, default=5, help="of a trial (5)")
     parser.add_argument("--threads", default="auto", help="of the CPU: a number, or auto, as params.yaml has it (auto)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")

@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 
 from stages.params.schema import GRU, Augment, Train
+from tests import catalogue
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +101,32 @@ SLOWEST = (
 )  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--catalogue", type=Path, metavar="FILE", help="write the table of cases into this document")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--catalogue") and not hasattr(config, "workerinput"):  # xdist's workers report to this one
+        config.pluginmanager.register(catalogue.Catalogue(), "catalogue")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if collected := config.pluginmanager.get_plugin("catalogue"):
+        table = collected.table()
+        catalogue.write(config.getoption("--catalogue"), table)
+        terminalreporter.section("what was survived")
+        terminalreporter.write_line(table)
+
+
+@pytest.fixture
+def saw(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Hands over what the user read, for the table of cases (tests/catalogue.py)."""
+    return lambda text: record_property("saw", text)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        catalogue.describe(item)
     order = {f"test_{name}": rank for rank, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))  # keeps the order within a file
     gpu_tests = [item for item in items if item.get_closest_marker("gpu")]

@@ -123,6 +123,7 @@ def fake_package(folder: Path, name: str, version: str) -> None:
     )
 
 
+@pytest.mark.case(41)
 def test_versions_that_do_not_work_together(project: Path, tmp_path: Path):
     for name, version in {"fastapi": "0.155.0", "sqlalchemy": "2.1.0", "numpy": "1.0.0", "pynvml": "11.0.0"}.items():
         fake_package(tmp_path, name, version)
@@ -139,6 +140,7 @@ def test_versions_that_do_not_work_together(project: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("small_disk", [32], indirect=True)
+@pytest.mark.case(33)
 def test_a_full_disk_and_a_read_only_one(small_disk: Path):
     project = copy_to(small_disk / "project")
     with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
@@ -211,6 +213,7 @@ def test_a_store_with_flipped_bytes_or_another_schema(project: Path):
         (project / "mlruns/0").rmdir()
 
 
+@pytest.mark.case(44)
 def test_who_holds_dvc(project: Path):
     rwlock = project / ".dvc/tmp/rwlock"
     stranger = subprocess.Popen(["sleep", "600"])
@@ -343,6 +346,7 @@ TOO_OLD = "the driver supports CUDA 12.4 and torch is built for CUDA 13.2; updat
         ),
     ],
 )  # fmt: skip
+@pytest.mark.case(15, 16, 17)
 def test_what_the_driver_says(facts: dict[str, Any], environ: dict[str, str], status: str, words: str):
     findings = list(driver_findings({**FACTS, **facts}, environ))
     [found] = [finding for finding in findings if words in finding.what]
@@ -350,6 +354,7 @@ def test_what_the_driver_says(facts: dict[str, Any], environ: dict[str, str], st
     assert status == "ok" or (found.why and found.fix)
 
 
+@pytest.mark.case(16, 19)
 def test_the_visible_devices():
     cards = [CARD, OTHER]
     assert visible(None, cards) == (["GPU-aaaa-1", "GPU-bbbb-2"], "")
@@ -360,6 +365,7 @@ def test_the_visible_devices():
     assert visible("-1", cards) == visible("", cards) == ([], "")
 
 
+@pytest.mark.case(15)
 def test_which_builds_run_on_which_card():
     assert runs_on((9, 0), ["sm_80", "sm_90"])
     assert runs_on((8, 9), ["sm_80"]), "the same major version"
@@ -388,6 +394,7 @@ MEASURED = {
         ({"gru_repeats": False}, "problem", "a GRU run twice differs"),
     ],
 )
+@pytest.mark.case(18)
 def test_the_judgement_of_a_gpu(changed: dict[str, Any], status: str, words: str):
     [found] = [finding for finding in judge("cuda:0", {**MEASURED, **changed}) if words in finding.what]
     assert found.status == status

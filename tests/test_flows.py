@@ -350,6 +350,7 @@ def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
 
 
 @pytest.mark.parametrize("kind", ["refused", "black hole"])
+@pytest.mark.case(38)
 def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -509,6 +510,7 @@ def test_a_killed_stage_is_told_from_its_exit_status_with_and_without_a_shell_be
     assert dvc.killed_by("failed to run: python x, exited with 128") == ""
 
 
+@pytest.mark.case(40)
 def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force") as process:
@@ -533,6 +535,7 @@ def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
     assert not project.left_running()
 
 
+@pytest.mark.case(25)
 def test_killing_dvc_ends_its_stage(project: Project) -> None:
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "dvc", "repro", "--force") as process:
@@ -541,6 +544,7 @@ def test_killing_dvc_ends_its_stage(project: Project) -> None:
         wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of the stage")
 
 
+@pytest.mark.case(27)
 def test_cancel_leaves_nothing_behind(project: Project) -> None:
     """As the UI does it: a run of the deployment, put into state Cancelling."""
     project.behave(train={"sleep": STAGE_SECONDS})
@@ -556,6 +560,7 @@ def test_cancel_leaves_nothing_behind(project: Project) -> None:
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
 
 
+@pytest.mark.case(27)
 def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project) -> None:
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force") as process:
@@ -574,6 +579,7 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project) -
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
 
 
+@pytest.mark.case(45)
 def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force") as first:
@@ -590,6 +596,7 @@ def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:
 
 
 @pytest.mark.parametrize("kind", ["killed", "black hole"])
+@pytest.mark.case(39)
 def test_a_server_lost_midway_costs_seconds_and_no_result(project: Project, door: Door, kind: str) -> None:
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force", PREFECT_API_URL=f"{door.url}/api") as process:

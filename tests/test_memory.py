@@ -151,6 +151,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@pytest.mark.case(21)
 def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_same_bits(packed: str):
     resident = apart(train_on, packed, None, None)
     assert resident["actions"] == []
@@ -214,6 +215,7 @@ def one_step(share: float | None) -> dict[str, Any]:
     return {**found, "weights": weights, "parts": step.accumulation, "actions": ladder(step.oom.actions)}
 
 
+@pytest.mark.case(20)
 def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_sentence():
     plenty, little, nothing = (apart(one_step, share) for share in (None, 0.6, 0.1 / NUM_SEQUENCES))
     assert (plenty["parts"], plenty["actions"]) == (1, [])
@@ -399,6 +401,7 @@ def whole_gpu() -> Iterator[None]:
 
 
 @pytest.mark.gpu
+@pytest.mark.case(20)
 def test_on_a_gpu_too_smaller_parts_give_what_the_whole_batch_gives(whole_gpu: None):
     device = open_device(identity("cuda"), threads=1, deterministic=True)
     found: list[tuple[float, list[float], int]] = []
@@ -422,6 +425,7 @@ def test_on_a_gpu_too_smaller_parts_give_what_the_whole_batch_gives(whole_gpu: N
 
 
 @pytest.mark.gpu
+@pytest.mark.case(21)
 def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(tmp_path: Path, whole_gpu: None):
     device = open_device(identity("cuda"), threads=1, deterministic=True)
     model = GRU("gru", hidden_size=64, num_layers=1, bidirectional=True, dropout=0.3)

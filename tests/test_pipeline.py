@@ -168,6 +168,7 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     raise AssertionError("".join(lines))
 
 
+@pytest.mark.case(24)
 def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_path: Path):
     params = TINY.replace("epochs: 3", "epochs: 8")
     whole, killed = (copy_of(prepared, tmp_path / name, params) for name in ("whole", "killed"))
@@ -190,6 +191,7 @@ def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_pa
     assert first["epochs"] == second["epochs"] and first["digests"] == second["digests"]
 
 
+@pytest.mark.case(12)
 def test_a_change_while_it_trains_is_not_recorded_as_its_result(prepared: Path, tmp_path: Path):
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
     repro = train_with_dvc(project, **held(tmp_path / "held", 3))
@@ -202,6 +204,7 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(prepared: Path, 
     assert "train@tiny-cpu-0" not in (project / "dvc.lock").read_text()
 
 
+@pytest.mark.case(26)
 def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path):
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
     repro = train_with_dvc(project, **held(tmp_path / "held", 3))
@@ -264,6 +267,7 @@ def short(project: Path) -> None:
     table[(table["sequence"] != 0) | (table["step"] == 0)].to_csv(project / "data/raw/tiny/table.csv", index=False)
 
 
+@pytest.mark.case(14)
 def test_cuda_without_a_gpu_is_an_error(project: Path):
     params(project, "devices: [cpu]", "devices: [cpu, cuda]")
     done = stage(project, "hardware", check=False, CUDA_VISIBLE_DEVICES="")
@@ -272,6 +276,7 @@ def test_cuda_without_a_gpu_is_an_error(project: Path):
     assert not (project / "results/hardware/cuda.json").exists()
 
 
+@pytest.mark.case(7)
 def test_an_altered_file_is_found(prepared: Path, tmp_path: Path):
     project = copy_of(prepared, tmp_path / "project")
     path = project / "data/packed/tiny/cpu/train.safetensors"

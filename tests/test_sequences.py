@@ -237,6 +237,7 @@ def test_sizes_are_exact_and_classes_in_proportion(tmp_path: Path, split: Split,
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.case(6)
 def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int):
     copies = {number + 4: number for number in range(0, 32) if number % 8 < 4}  # half of the sequences, in pairs
     found = prepared(tmp_path, repeated(make_table(), copies), replace(PARAMS, seed=seed))
@@ -267,6 +268,7 @@ def test_a_split_column_is_obeyed(tmp_path: Path):
             assert parts[name].tolist() == np.flatnonzero(wanted == name).tolist()
 
 
+@pytest.mark.case(6)
 def test_duplicates_across_the_tables_own_splits_are_counted(tmp_path: Path):
     table = repeated(make_table(), {39: 3})
     table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]
@@ -286,12 +288,14 @@ def test_val_is_taken_from_train_where_the_split_column_has_none(tmp_path: Path)
 # What is refused ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.case(1)
 def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path):
     with pytest.raises(FileNotFoundError, match=r"mine\.csv is not there.*data/raw/README\.md"):
         find_table(tmp_path, "mine.csv")
 
 
 @pytest.mark.parametrize("name", ["../x.csv", "/etc/x.csv", "a/../../x.csv"])
+@pytest.mark.case(13)
 def test_a_table_outside_the_folder_is_refused(tmp_path: Path, name: str):
     (tmp_path / "in").mkdir()
     (tmp_path / "x.csv").write_text("a\n")
@@ -305,6 +309,7 @@ def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path: Path):
         find_table(tmp_path, "x.xlsx")
 
 
+@pytest.mark.case(2)
 def test_empty_tables(tmp_path: Path):
     refused(tmp_path, "", "table.csv is empty", "0 bytes")
     refused(tmp_path, HEADER + "\n", "table.csv has a header but 0 rows")
@@ -318,6 +323,7 @@ def test_a_missing_column_is_named_with_the_nearest_and_all_there_are(tmp_path: 
 @pytest.mark.parametrize(
     ("cell", "found"), [("", ""), ("nan", ""), ("inf", "inf"), ("left", "left"), ("1,5", None), ("12abc", "12abc")]
 )
+@pytest.mark.case(3)
 def test_what_is_no_number_is_named_with_line_and_column(tmp_path: Path, cell: str, found: str | None):
     lines = make_table().to_csv(index=False).splitlines()
     cells = lines[5].split(",")
@@ -347,6 +353,7 @@ def test_a_step_that_is_there_twice(tmp_path: Path):
     refused(tmp_path, "\n".join([HEADER, *rows]), "line 6", "the same sequence and step")
 
 
+@pytest.mark.case(4)
 def test_a_sequence_of_one_step(tmp_path: Path):
     rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q"]
     refused(tmp_path, "\n".join([HEADER, *rows]), "sequence 'b' has 1 step", "at least 2")
@@ -357,6 +364,7 @@ def test_a_label_that_changes_within_a_sequence(tmp_path: Path):
     refused(tmp_path, "\n".join([HEADER, *rows]), "line 3", "column 'label' changes within a sequence")
 
 
+@pytest.mark.case(5)
 def test_a_class_that_is_too_small_to_split(tmp_path: Path):
     table = make_table()
     table.loc[table["sequence"] < 2, "label"] = "rare"
@@ -385,6 +393,7 @@ def test_split_columns_that_cannot_be_obeyed(tmp_path: Path):
     refused(tmp_path, with_split(["test"] * 30 + ["val"] * 10), "no train rows")
 
 
+@pytest.mark.case(8)
 def test_a_label_that_only_test_has(tmp_path: Path):
     table = make_table()
     table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]

@@ -468,6 +468,7 @@ def test_seconds_and_iso_times_do_not_mix(tmp_path: Path):
 
 
 @pytest.mark.parametrize("cell", ["n/a", "1,5", "inf"])
+@pytest.mark.case(3)
 def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str):
     text = table(QUARTERS[:4], [1, 2, f'"{cell}"', 4])
     refused(tmp_path, text, "line 4", f"found {cell}", "'x' must hold finite numbers")
@@ -490,6 +491,7 @@ def test_a_split_in_whole_numbers_is_refused(tmp_path: Path):
     refused(tmp_path, table(QUARTERS, LEVELS), "6, 3, 3", "shares", "0.7, 0.15, 0.15", params=params)
 
 
+@pytest.mark.case(2)
 def test_an_empty_split_is_refused_with_counts(tmp_path: Path):
     params = replace(PARAMS, horizon=4)
     refused(

@@ -191,6 +191,7 @@ assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() 
     run(trained, sys.executable, "-c", code)
 
 
+@pytest.mark.case(24, 35)
 def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(prepared: Path, tmp_path: Path):
     project = copy_of(prepared, tmp_path / "killed", TINY.replace(*LONG))
     waiting = held(tmp_path / "held", 10)
@@ -293,6 +294,7 @@ def closed_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
+@pytest.mark.case(34)
 def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(ready: Path, closed_port: int):
     uri = f"http://user:secret@127.0.0.1:{closed_port}"
     done = stage(ready, "train", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri)
@@ -315,6 +317,7 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(ready
     assert not [path for path in (ready / ".tandem/journals").iterdir() if path.is_dir()]
 
 
+@pytest.mark.case(36)
 def test_a_black_hole_costs_bounded_seconds(ready: Path):
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
@@ -371,6 +374,7 @@ threading.Thread(target=watch, daemon=True).start()
     return folder
 
 
+@pytest.mark.case(43)
 def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path):
     new = project / "mlruns/mlflow.db.new"
     for num_bytes in (1, 200_000, 500_000):
@@ -386,6 +390,7 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
     assert left == {"mlflow.db", "mlflow.db.lock"}
 
 
+@pytest.mark.case(43)
 def test_two_projects_open_one_fresh_store_at_once(tmp_path: Path):
     projects = [make_project(tmp_path / name, TINY) for name in ("one", "other")]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
@@ -439,6 +444,7 @@ def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project
     assert len(list(path.parent.glob("mlflow.db.unfinished-*"))) == 1
 
 
+@pytest.mark.case(37)
 def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path):
     path = project / "mlruns/mlflow.db"
     migrate_part_way(path, 3)
@@ -472,6 +478,7 @@ def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path)
     assert store.inspect(path).kind == "newer"
 
 
+@pytest.mark.case(37)
 def test_a_slow_store_is_not_called_unreachable(project: Path, tmp_path: Path):
     go_on = tmp_path / "go_on"
     (tmp_path / "sitecustomize.py").write_text(f"""
@@ -493,6 +500,7 @@ if "stages.records.uploader" in sys.orig_argv:
     assert statuses(project) == {"slow": "FINISHED"}
 
 
+@pytest.mark.case(37)
 def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path):
     path = project / "mlruns/mlflow.db"
     path.write_text("no database at all " * 99)
@@ -506,6 +514,7 @@ def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path):
     assert statuses(project) == {"kept": "FINISHED"}
 
 
+@pytest.mark.case(53)
 def test_a_server_gets_the_password_and_nobody_sees_it(project: Path):
     port = free_port()
     server = subprocess.Popen(

@@ -232,6 +232,7 @@ def test_residency_is_decided_by_the_bytes():
         choose_residency("device", 3000 * 2**20, 1000 * 2**20, "GPU")
 
 
+@pytest.mark.case(28, 29)
 def test_a_damaged_or_foreign_checkpoint_is_not_loaded(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {"parameters": 1, "data": 1})
     checkpoint.save({"weight": torch.ones(3)})
@@ -245,6 +246,7 @@ def test_a_damaged_or_foreign_checkpoint_is_not_loaded(tmp_path: Path):
     assert state is None and "is damaged" in message
 
 
+@pytest.mark.case(51)
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path):
     import hashlib
 
@@ -262,6 +264,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize("small_disk", [1], indirect=True)
+@pytest.mark.case(31)
 def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path):
     checkpoint = Checkpoint(small_disk / "cpu-1.pt", {})
     checkpoint.save({"weight": torch.ones(1000)})
@@ -272,6 +275,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path):
     assert [path.name for path in small_disk.iterdir()] == ["cpu-1.pt"]
 
 
+@pytest.mark.case(42)
 def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
     again = "from pathlib import Path; from stages.records.checkpoint import Checkpoint\n"

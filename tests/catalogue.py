@@ -1,0 +1,130 @@
+"""What Tandem must survive, and what the tests saw of it: the table of `make faults`.
+
+A test names its cases with `@pytest.mark.case(24)` and hands over what the user read with the fixture `saw`; its
+docstring's first line says what was done. tests/conftest.py calls this from pytest's hooks.
+"""
+
+import platform
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+CASES = {
+    1: "the raw table is missing",
+    2: "the raw table is empty, or nothing of it is left",
+    3: "NaN, or text in a column of numbers",
+    4: "sequences of unequal length, or too short",
+    5: "a class with fewer samples than splits",
+    6: "duplicates on both sides of a split",
+    7: "a prepared file is truncated or altered",
+    8: "a label that only validation or test has",
+    9: "an unknown or misspelt key",
+    10: "a value of the wrong type",
+    11: "two values that cannot go together",
+    12: "params, data, code or results moved under a running stage",
+    13: "a name that leaves the project",
+    14: "cuda asked for, none there",
+    15: "a driver too old for this torch, a torch without CUDA beside a GPU",
+    16: "CUDA_VISIBLE_DEVICES hides or reorders",
+    17: "NVML is missing or does not know",
+    18: "another process computes on the GPU",
+    19: "a GPU in parts (MIG)",
+    20: "the GPU's memory runs out in a step",
+    21: "the data does not fit beside the training",
+    22: "the host's memory runs out",
+    23: "the loss is not a number",
+    24: "kill -9 of the trainer",
+    25: "kill -9 of dvc",
+    26: "Ctrl+C, once and twice",
+    27: "cancel in Prefect",
+    28: "killed while a checkpoint is written",
+    29: "a checkpoint of other params, data, code or device",
+    30: "the machine restarts in the middle of a run",
+    31: "the disk is full at a checkpoint",
+    32: "the disk is full when DVC stores the result",
+    33: "a folder that cannot be written",
+    34: "the tracking server is down at the start",
+    35: "the tracking server is lost in the middle",
+    36: "a tracking server that never answers",
+    37: "a store that is locked, damaged, older or newer",
+    38: "Prefect's API is down at the start",
+    39: "Prefect's API is lost in the middle",
+    40: "a stage below a flow is killed",
+    41: "packages that do not work together",
+    42: "one training started twice",
+    43: "a fresh store opened by many",
+    44: "a lock of DVC whose process lives, or is broken",
+    45: "two schedules at once",
+    46: "a damaged object in DVC's cache",
+    47: "a merge conflict in dvc.lock",
+    48: "DVC's remote is out of reach",
+    49: "a result restored from the run-cache",
+    50: "driver or torch changed between two runs compared",
+    51: "a checkpoint that would run code",
+    52: "a server that others could reach",
+    53: "passwords in addresses",
+}
+WORDS = {"passed": "nothing", "failed": "**failed**"}
+
+
+class Catalogue:
+    """Collects one row for every test of a case."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
+        self.start = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        is_skip, is_error = report.when == "setup" and report.skipped, report.when != "call" and report.failed
+        properties = dict(report.user_properties)
+        if "cases" not in properties or not (report.when == "call" or is_skip or is_error):
+            return
+        if report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            outcome = f"not run: {reason.removeprefix('Skipped: ')}"
+        else:
+            outcome = WORDS["failed" if report.failed else "passed"]
+        seen = " / ".join(value for name, value in report.user_properties if name == "saw")
+        for case in properties["cases"]:
+            self.rows[case].append((properties["did"], seen, outcome))
+
+    def table(self) -> str:
+        ran = {case for case, rows in self.rows.items() if any(not row[2].startswith("not run") for row in rows)}
+        failed = {case for case, rows in self.rows.items() if any(row[2] == WORDS["failed"] for row in rows)}
+        lines = [
+            f"{len(ran)} of {len(CASES)} cases were run, {len(failed)} failed; {time.strftime('%Y-%m-%d')}, "
+            f"{platform.system()}, Python {platform.python_version()}, {time.monotonic() - self.start:.0f} s.",
+            "",
+            "| | case | what was done | what the user read | lost |",
+            "|---|---|---|---|---|",
+        ]
+        for case, title in CASES.items():
+            for did, seen, outcome in self.rows[case] or [("", "", "not run: no test of it was chosen")]:
+                lines.append(f"| {case} | {title} | {cell(did)} | {cell(seen)} | {cell(outcome)} |")
+        return "\n".join(lines)
+
+
+def cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def describe(item: pytest.Item) -> None:
+    """Have a test's report carry its cases, and what it does."""
+    cases = [case for mark in item.iter_markers("case") for case in mark.args]
+    if not cases:
+        return
+    if unknown := set(cases) - set(CASES):
+        raise pytest.UsageError(f"{item.nodeid} names the cases {sorted(unknown)}; tests/catalogue.py has 1 to 53")
+    documentation = getattr(getattr(item, "function", None), "__doc__", None) or item.name.removeprefix("test_")
+    did = documentation.strip().partition("\n\n")[0].replace("_", " ")
+    item.user_properties += [("cases", sorted(set(cases))), ("did", did)]
+
+
+def write(path: Path, table: str) -> None:
+    """Put the table between the two marks of the document `path`; into a new document where there is none."""
+    first, last = "<!-- table -->", "<!-- end of table -->"
+    text = path.read_text(encoding="utf-8") if path.exists() else f"{first}\n{last}\n"
+    head, _, rest = text.partition(first)
+    path.write_text(f"{head}{first}\n\n{table}\n\n{last}{rest.partition(last)[2]}", encoding="utf-8")
