@@ -66,8 +66,8 @@ def summary(answers: list[tuple[float, float]]) -> str:
     less = sum(came - 1 < (promised - 1) / 2 for promised, came in gains)
     return (
         f"A single probe was off by {statistics.median(errors):.1%} in the median, by {max(errors):.0%} at most "
-        f"({len(errors)} answers). Of {len(gains)} gains of {findings.MIN_GAIN} or more that one promised, {less} came to "
-        f"less than half."
+        f"({len(errors)} answers). Of {len(gains)} promised gains of {findings.MIN_GAIN} or more, {less} came to less "
+        "than half."
     )
 
 
