@@ -21,22 +21,19 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.contenders import Case, Contender, plain, tandem
 from benchmarks.folklore import spread
 from benchmarks.throughput import (
     SIZES,
     WORKLOADS,
-    Case,
-    Contender,
     Rounds,
     command,
     describe_machine,
     flop_per_sample,
     measure_rounds,
     measuring,
-    plain,
     save,
-    tandem,
-)
+)  # fmt: skip
 
 VALUES = {
     "sequences": [1_000, 10_000, 100_000],

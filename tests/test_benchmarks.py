@@ -14,26 +14,23 @@ import pytest
 import torch
 
 from benchmarks import gpu, scaling
-from benchmarks.networks import Usual
-from benchmarks.throughput import (
-    SIZES,
+from benchmarks.contenders import (
     TUNED,
     Case,
     Contender,
     Over,
     accelerate,
     floor,
-    flop_per_sample,
     graph_floor,
     lightning,
     loss_of,
-    measure_rounds,
     open_trainer,
     plain,
     plain_tuned,
     tandem,
-    thread_counts,
 )  # fmt: skip
+from benchmarks.networks import Usual
+from benchmarks.throughput import SIZES, flop_per_sample, measure_rounds, thread_counts
 from stages.files import write_json
 from stages.params.loading import load_params
 

@@ -1,0 +1,353 @@
+"""Who takes part in benchmarks/throughput.py: Tandem, its floor, and the loops that people write.
+
+In: a case (a workload's task and settings, and what it trains on). Out: for each contender a process that trains until
+it is told to stop, and says after each turn how many steps it has taken. throughput.py says what each contender is.
+"""
+
+import importlib.util
+import os
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.folklore import Data, random_tensors
+from benchmarks.networks import Usual
+from stages.machine.identity import identify
+from stages.machine.regions import synchronize
+from stages.models import Shape
+from stages.params.schema import Train
+from stages.tasks import open_task
+from stages.training import auto
+from stages.training.batches import TENSORS, shuffled
+from stages.training.device import keep_freed_memory, open_device
+from stages.training.graphs import NUM_WARMUPS
+from stages.training.step import autocast
+from stages.training.trainer import Trainer
+from stages.training.workload import make_trial, read_training
+
+PEERS = ("lightning", "accelerate")
+TUNED = {"tuned": True}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained: a workload's task with these settings, on random `data`, or on the workload's own (None)."""
+
+    workload: str
+    settings: Train
+    data: Data | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload}, batch {self.settings.batch_size}"
+
+    def describe(self) -> str:
+        model = ", ".join(f"{key} {value}" for key, value in asdict(self.settings.model).items() if key != "name")
+        shape = "the workload's own data"
+        if self.data:
+            of = self.data.shape
+            shape = f"random data, {self.data.num_sequences:,} sequences of {of.max_steps} steps x {of.num_features}"
+            shape += f", {of.num_outputs} outputs"
+        return f"{self.settings.model.name} ({model}); {shape}"
+
+
+@dataclass(frozen=True)
+class Contender:
+    loop: Callable[..., None]  # (fit, tick, contender): trains until `tick`, called after every step, raises Over
+    precision: str = "fp32"
+    step: str = "eager"
+    is_tandem: bool = False  # with Tandem's settings and kernels; the others get torch as it comes
+    options: dict[str, Any] = field(default_factory=dict)  # for `loop`
+
+
+def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
+    """Those that apply on this device, and what `precision: auto` is there, in words."""
+    best, message = choose_precision(open_trainer(case, Contender(tandem, is_tandem=True), device), device)
+    installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], device == "cuda"
+    found = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
+    found["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})
+    if is_cuda:
+        found["plain, pageable"] = Contender(plain, options={"pinned": False})
+    else:
+        found["plain, Tandem's network"] = Contender(plain, options={"own_network": True})
+    if "accelerate" in installed:
+        found["accelerate"] = Contender(accelerate)
+    if "lightning" in installed:
+        found |= {"lightning default": Contender(lightning), "lightning tuned": Contender(lightning, options=TUNED)}
+    if best != "fp32":
+        found[f"plain, {best}"] = Contender(plain, best)
+        found[f"plain tuned, {best}"] = Contender(plain_tuned, best)
+        if "lightning" in installed:
+            found[f"lightning tuned, {best}"] = Contender(lightning, best, options=TUNED)
+    for chosen in dict.fromkeys(("fp32", best)):
+        own, suffix = ("tandem", "") if chosen == "fp32" else ("tandem auto", f", {chosen}")
+        found[own] = Contender(tandem, chosen, is_tandem=True)
+        found[f"floor{suffix}"] = Contender(floor, chosen, is_tandem=True)
+        if is_cuda:
+            found[f"{own} graph"] = Contender(tandem, chosen, "graph", is_tandem=True)
+            found[f"graph floor{suffix}"] = Contender(graph_floor, chosen, "graph", is_tandem=True)
+    return found, message
+
+
+def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
+    """What `precision: auto` takes when it has never measured before."""
+    return auto.said(auto.measure_precision(trainer, identify(device)), "chosen by measuring")
+
+
+def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
+    """The training of `case`, without a ragged last batch, which only blurs a rate."""
+    settings = replace(case.settings, precision=contender.precision, step=contender.step)
+    if contender.is_tandem:
+        where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
+    else:
+        where = as_torch_comes(contender, settings.threads, device)
+    tensors, shape, task = random_training(case.data) if case.data else read_training(case.workload)
+    whole = len(tensors["targets"]) // settings.batch_size * settings.batch_size
+    trainer = make_trial({name: tensor[:whole] for name, tensor in tensors.items()}, shape, task, settings, where)
+    if not contender.is_tandem and not contender.options.get("own_network"):
+        trainer.model = Usual(trainer.model)
+    return trainer
+
+
+def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
+    """Nothing of what Tandem sets for itself (stages/training/device.py)."""
+    torch.set_num_threads(threads)
+    if contender.precision == "tf32":
+        torch.set_float32_matmul_precision("high")  # for cuDNN it is torch's default
+    return torch.device("cpu") if device == "cpu" else torch.device("cuda", 0)
+
+
+def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
+    torch.manual_seed(0)
+    names = [str(number) for number in range(data.shape.num_outputs)]
+    summary = {
+        "classes": names, "num_per_class": {"train": dict.fromkeys(names, 1)}, "features": [],
+        "num_outputs": len(names),
+        "mean": [0.0], "std": [1.0], "target": {"name": "random", "transform": "difference"},
+    }  # fmt: skip
+    return random_tensors(data, torch.device("cpu")), data.shape, open_task(data.task, summary)
+
+
+class Over(BaseException):
+    """There are no more rounds. No Exception: a training framework's own handlers must let it through."""
+
+
+class StepTimer:
+    """Called after every step. Between two rounds it waits for the next one; counts the steps and the seconds of
+    each."""
+
+    def __init__(self, pipe: Connection, device: torch.device) -> None:
+        self.pipe, self.device = pipe, device
+        self.count, self.start, self.end = 0, time.perf_counter(), 0.0
+
+    def __call__(self) -> None:
+        self.count += 1
+        if time.perf_counter() < self.end:
+            return
+        synchronize(self.device)
+        try:
+            self.pipe.send((self.count, time.perf_counter() - self.start))
+            seconds, threads = self.pipe.recv()
+        except (EOFError, OSError):
+            raise Over from None
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        self.count, self.start = 0, time.perf_counter()
+        self.end = self.start + seconds
+
+
+def compete(pipe: Connection, case: Case, contender: Contender, device: str, folder: Path) -> None:
+    """What a contender's process does. What it prints goes to a file in `folder`, its own."""
+    folder.mkdir()
+    with (folder / "output.txt").open("w") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    os.chdir(folder)
+    try:
+        trainer = open_trainer(case, contender, device)
+        contender.loop(trainer, StepTimer(pipe, trainer.device), contender, **contender.options)
+    except Over:
+        pass
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+    while True:
+        for _ in trainer.training_steps():
+            tick()
+        trainer.total.item()
+
+
+def refuse_another_way(trainer: Trainer) -> None:
+    if trainer.step.fallback_reason:
+        raise RuntimeError(f"step: graph was not possible: {trainer.step.fallback_reason}")
+
+
+def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+    batch = trainer.one_batch(trainer.params.batch_size)
+    while True:
+        trainer.step(batch)
+        tick()
+
+
+def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+    """The captured step alone, on one batch, without what makes the batches."""
+    step = trainer.step.repeated(trainer.one_batch(trainer.params.batch_size))
+    for _ in range(NUM_WARMUPS + 1):
+        step()
+    refuse_another_way(trainer)
+    assert trainer.step.graphs is not None
+    (captured,) = trainer.step.graphs.captured.values()
+    while True:
+        captured.replay()
+        tick()
+
+
+def loader(trainer: Trainer, num_workers: int = 0, pinned: bool = True) -> Any:
+    tensors = [trainer.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
+    # fork: what a loader does on Linux, but not by itself in a process that a server forked.
+    more = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
+    return DataLoader(
+        TensorDataset(*tensors), trainer.params.batch_size, shuffle=True, num_workers=num_workers,
+        pin_memory=pinned and trainer.device.type == "cuda", **more,
+    )  # fmt: skip
+
+
+def loss_of(trainer: Trainer, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
+    values, mask, targets = tensors
+    teacher_targets = [targets] if hasattr(trainer.params.model, "teacher_forcing") else []
+    return trainer.task.loss(model(values, mask, *teacher_targets), targets, mask, trainer.params.label_smoothing)
+
+
+def usual_step(
+    trainer: Trainer, optimizer: torch.optim.Optimizer, batch: list[torch.Tensor], contender: Contender
+) -> torch.Tensor:
+    """A training step as people write it; the loss, still on the device."""
+    optimizer.zero_grad()
+    with autocast(contender.precision, trainer.device):
+        loss = loss_of(trainer, trainer.model, batch)
+    loss.backward()
+    if trainer.params.clip_norm:
+        nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.params.clip_norm)
+    optimizer.step()
+    return loss.detach()
+
+
+def plain(
+    trainer: Trainer,
+    tick: StepTimer,
+    contender: Contender,
+    num_workers: int = 0,
+    pinned: bool = True,
+    own_network: bool = False,
+) -> None:
+    device = trainer.device
+    optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate)
+    batches = loader(trainer, num_workers, pinned)
+    while True:
+        total = 0.0
+        for tensors in batches:
+            tensors = [tensor.to(device, non_blocking=pinned) for tensor in tensors]
+            total += usual_step(trainer, optimizer, tensors, contender).item()
+            tick()
+
+
+def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+    keep_freed_memory()
+    device, size = trainer.device, trainer.params.batch_size
+    tensors = [trainer.train_split.tensors[name] for name in TENSORS]  # they lie on the device
+    optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate, fused=True)
+    while True:
+        total = torch.zeros((), device=device)
+        for rows in torch.randperm(len(tensors[0]), device=device).split(size):
+            batch = [tensor.index_select(0, rows) for tensor in tensors]
+            total += usual_step(trainer, optimizer, batch, contender)
+            tick()
+        total.item()
+
+
+def accelerate(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
+    from accelerate import Accelerator
+
+    helper = Accelerator(cpu=trainer.device.type == "cpu")
+    model, optimizer, batches = helper.prepare(
+        trainer.model, torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate), loader(trainer)
+    )
+    while True:
+        for tensors in batches:
+            optimizer.zero_grad()
+            loss = loss_of(trainer, model, tensors)
+            helper.backward(loss)
+            if trainer.params.clip_norm:
+                helper.clip_grad_norm_(model.parameters(), trainer.params.clip_norm)
+            optimizer.step()
+            tick()
+
+
+class Resident:
+    """Batches for Lightning as Tandem has them: cut from tensors that lie on the device."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def __len__(self) -> int:
+        return len(self.trainer.train_split) // self.trainer.params.batch_size
+
+    def __iter__(self) -> Iterator[list[torch.Tensor]]:
+        split = self.trainer.train_split
+        for batch in split.batches(shuffled(split, self.trainer.generator), self.trainer.params.batch_size):
+            yield [batch.values, batch.mask, batch.targets]
+
+
+def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bool = False) -> None:
+    import lightning as L
+
+    class Module(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = trainer.model
+
+        def training_step(self, tensors: list[torch.Tensor], index: int) -> torch.Tensor:
+            loss = loss_of(trainer, self.network, tensors)
+            if not tuned:
+                self.log("train_loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(
+                self.parameters(), lr=trainer.params.learning_rate, **({"fused": True} if tuned else {})
+            )
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            tick()
+
+    class Tuned(Module):
+        def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+            return batch
+
+        def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, **_: Any) -> None:
+            # Lightning's own refuses a fused optimizer under bf16, because of a loss scaling that bf16 does without.
+            if gradient_clip_val:
+                nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+
+    warnings.simplefilter("ignore")
+    lightning_trainer = L.Trainer(
+        accelerator="gpu" if trainer.device.type == "cuda" else "cpu",
+        devices=1,
+        max_epochs=-1,
+        gradient_clip_val=trainer.params.clip_norm or None,
+        precision="bf16-mixed" if contender.precision == "bf16" else None,
+        barebones=tuned,
+    )
+    lightning_trainer.fit(Tuned() if tuned else Module(), Resident(trainer) if tuned else loader(trainer))
