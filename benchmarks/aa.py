@@ -2,7 +2,7 @@
 
     python -m benchmarks.aa                     # 40 trials of the same against the same, 20 of planted differences
     python -m benchmarks.aa --minutes 10        # as many as fit; the same command goes on where it stopped
-    python -m benchmarks.aa --table             # what is there so far
+    python -m benchmarks.aa --table             # what is there so far; with --file docs/aa.jsonl the published trials
 
 A trial is what the stage `speed` does (stages/speed.py): --pairs pairs of processes that take turns, one figure a pair,
 and Student's t over the logarithms of their ratios. Both sides are the same device. Its kinds:
@@ -27,7 +27,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,8 +147,14 @@ def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
         "load": load,  # of the minute before the trial
         "took_seconds": time.time() - start,
         "device": read_json(hardware_file(device))["name"],
-        "pairs": [asdict(pair) for pair in pairs],
+        "about": pairs[0].about,
+        "pairs": [{"seed": pair.seed, "load": round(pair.load, 1), "turns": rounded(pair.turns)} for pair in pairs],
     }
+
+
+def rounded(turns: dict[str, list[float]]) -> dict[str, list[float]]:
+    """To six digits, which is finer than the clock's scatter: the trials are kept with the project."""
+    return {side: [float(f"{seconds:.6g}") for seconds in own] for side, own in turns.items()}
 
 
 def found_by(trial: dict[str, Any], statistic: Statistic = ratio_of_turns) -> SpeedUp:
