@@ -128,6 +128,13 @@ def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None,
             temporary.unlink(missing_ok=True)
 
 
+def require_writable(folder: Path) -> None:
+    """Raises OSError, with the next step, where no file can be made in `folder`: better now than after hours."""
+    with replacing(folder / ".writable", is_durable=False) as temporary:
+        temporary.touch()
+    (folder / ".writable").unlink()
+
+
 def sync(path: Path) -> None:
     """Have the disk hold a file's content; or a folder's names, without which a power cut may lose a renamed file."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -23,12 +23,11 @@ import torch
 from safetensors.torch import save
 
 from stages import files
-from stages.closure import closure, named_by
 from stages.diagnosis import probe
-from stages.files import hardware_file, packed_dir, preset_file, read_json
+from stages.files import preset_file, read_json
 from stages.machine import conditions
 from stages.machine.regions import sampled
-from stages.params.loading import load_params, load_workload
+from stages.params.loading import load_params
 from stages.params.parsing import flatten
 from stages.params.schema import Rally
 from stages.records import journal as tracking
@@ -46,6 +45,7 @@ from stages.records.history import (
     summarize_gpu,
     timing_row,
 )
+from stages.records.inputs import Inputs
 from stages.records.terminal import Interruption, Progress
 from stages.training import auto
 from stages.training.device import describe
@@ -71,10 +71,12 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
     status: str | None = "FAILED"
     try:
         job = Job.of(workload, device, int(seed))
-        checkpoint = Checkpoint.of(workload, device, read_inputs(job))
+        inputs = Inputs(workload, device, int(seed), job.summary.get("table_sha256"))
+        checkpoint = Checkpoint.of(workload, device, inputs.values)
+        files.require_writable(job.folder)
         with checkpoint.locked(), Interruption() as interruption:
             job, saved = resume(job, checkpoint)
-            train(job, saved, checkpoint, journal, interruption)
+            train(job, saved, inputs, checkpoint, journal, interruption)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -96,7 +98,12 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
 
 
 def train(
-    job: Job, saved: dict[str, Any], checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
+    job: Job,
+    saved: dict[str, Any],
+    inputs: Inputs,
+    checkpoint: Checkpoint,
+    journal: tracking.Journal,
+    interruption: Interruption,
 ) -> None:
     """Train from where `saved` is to the end, and write the results."""
     trainer, record = open_trainer(job, saved), Record(**saved["record"])
@@ -117,11 +124,11 @@ def train(
                     keep(job, trainer, record, epoch)
                     record.sampled[first_epoch] = readings.totals()
                     send_metrics(job, record, journal, epoch.number)
+                    refuse_changed_inputs(job, inputs, saver)
                     saver.save_if_due(interruption)
             record.sampled[first_epoch] = readings.totals()  # with the last reading
             record.end = describe_end(trainer, record)
             saver.save_last()
-        refuse_changed_inputs(job, saver)
         write_results(job, trainer, record, checkpoint.belongs_to, journal)
 
 
@@ -272,32 +279,18 @@ def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
         )
 
 
-def read_inputs(job: Job) -> dict[str, Any]:
-    """All that decides the result: what a checkpoint belongs to, and what must not change while training."""
-    load_params.cache_clear()
-    block = load_workload(job.workload)
-    parameters = flatten(block.train)
-    del parameters["on_out_of_memory"]  # where a training goes on does not make it another one
-    return {
-        "seed": job.seed,
-        "parameters": parameters,
-        "data": read_json(packed_dir(job.workload, job.device) / "plan.json")["sha256"],
-        "code": closure("train", named_by(block)),
-        "hardware": read_json(hardware_file(job.device)),
-    }
-
-
-def refuse_changed_inputs(job: Job, saver: Saver) -> None:
+def refuse_changed_inputs(job: Job, inputs: Inputs, saver: Saver) -> None:
     """Raises ValueError where an input changed: DVC would record the result under the new one (treeverse/dvc#11058)."""
-    now = read_inputs(job)
-    changed = [name for name in now if now[name] != saver.checkpoint.belongs_to[name]]
-    if changed:
+    changed = inputs.changed()
+    if not changed:
+        return
+    if not any("data/packed/" in words for words in changed):  # this epoch may have seen other data
         saver.save()
-        raise ValueError(
-            f"{' and '.join(changed)} of {job.workload} changed while it trained, so the result belongs to neither; "
-            "the checkpoint is kept: put back what was changed to use it, or run `dvc repro` again to train on what is "
-            "there now"
-        )
+    raise ValueError(
+        f"{' and '.join(changed)} of {job.workload} changed while it trained, so a result would belong to neither; "
+        f"the checkpoint is kept ({files.relative(saver.checkpoint.path)}): put back what was changed and run again to "
+        "go on from it, or run `dvc repro` again to train on what is there now"
+    )
 
 
 def write_results(
