@@ -122,7 +122,10 @@ def describe(error: OSError) -> str:
         return f"no space left on the disk{where}; free some and run the same command again"
     if error.errno is None or not error.filename:
         return str(error)
-    return f"{error.filename}: {(error.strerror or str(error)).lower()}"
+    step = ""
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        step = "; let this user write there and run the same command again"
+    return f"{os.path.relpath(error.filename, ROOT)}: {(error.strerror or str(error)).lower()}{step}"
 
 
 def record_error(name: str, message: str) -> None:
