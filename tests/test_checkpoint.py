@@ -15,7 +15,7 @@ import torch
 from stages import files
 from stages.records import checkpoint as checkpoints
 from stages.records.checkpoint import Checkpoint
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT, run, wait_for
 
 CPU = torch.device("cpu")
 
@@ -206,3 +206,63 @@ def test_the_leftover_of_a_killed_process_is_removed_and_that_of_a_living_one_is
     files.write_text(tmp_path / "history.csv", "epoch\n")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"history.csv", f".history.csv.{os.getppid()}.tmp"}
+
+
+# Prints what a training of this project is told after each edit.
+EDITS = """
+import shutil
+from stages import files
+from stages.records.inputs import Inputs
+
+inputs = Inputs("tiny", "cpu", 0, files.sha256_file(files.ROOT / "data/raw/tiny/table.csv"))
+edits = {
+    "params.yaml": ("learning_rate: 1e-2", "learning_rate: 2e-2"),
+    "stages/training/loop.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
+    "data/raw/tiny/table.csv": ("class 1", "class one"),
+    "results/hardware/cpu.json": ('"kind"', '"kin"'),
+    "data/packed/tiny/cpu/plan.json": ('"train": "', '"train": "0'),
+}
+print("nothing", inputs.changed())
+for name, (old, new) in edits.items():
+    path = files.ROOT / name
+    before = path.read_text()
+    path.write_text(before + "\\n")
+    print("space", inputs.changed() if path.suffix in (".yaml", ".py", ".json") else [])
+    assert old in before, name
+    path.write_text(before.replace(old, new, 1))
+    print(name, inputs.changed())
+    path.write_text(before)
+    print("put back", inputs.changed())
+packed = files.packed_dir("tiny", "cpu") / "train.safetensors"
+raw = packed.read_bytes()
+packed.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+print(files.relative(packed), inputs.changed())
+packed.write_bytes(raw)
+print("put back", inputs.changed())
+(files.ROOT / "params.yaml").write_text("tiny: [")
+print("half an edit", inputs.changed())
+shutil.rmtree(files.ROOT / "results")
+print("results", inputs.changed())
+"""
+
+
+@pytest.mark.case(12)
+def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(ready: Path, saw: Callable[[str], None]):
+    """params.yaml, code, raw table, packed data and results are edited, put back, and removed"""
+    lines = run(ready, sys.executable, "-c", EDITS).stdout.splitlines()
+    is_same = [line.startswith(("nothing", "space", "put back")) for line in lines]
+    assert {line.partition(" [")[2] for line, same in zip(lines, is_same, strict=True) if same} == {"]"}
+    told = dict(line.split(" [", 1) for line, same in zip(lines, is_same, strict=True) if not same)
+    assert told == {
+        "params.yaml": "'parameters (params.yaml)']",
+        "stages/training/loop.py": "'code (stages/training/loop.py)']",
+        "data/raw/tiny/table.csv": "'data/raw/tiny/table.csv']",
+        "results/hardware/cpu.json": "'hardware (results/hardware/cpu.json)']",
+        "data/packed/tiny/cpu/plan.json": "'data (data/packed/tiny/cpu/plan.json)']",
+        "data/packed/tiny/cpu/train.safetensors": "'data/packed/tiny/cpu/train.safetensors']",
+        "half an edit": told["half an edit"],
+        "results": told["results"],
+    }
+    assert told["half an edit"].startswith(("'params.yaml (", '"params.yaml ('))
+    assert "results/hardware/cpu.json (removed)" in told["results"]
+    saw("; ".join(list(told.values())[:3]).replace("'", "").replace("]", ""))
