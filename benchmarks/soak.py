@@ -73,13 +73,16 @@ def main() -> None:
     if not options.table:
         with soak_folder(options) as folder:
             soak = Soak(folder, options)
-            while (num_kills := sum(len(entry["kills"]) for entry in entries)) < options.kills:
-                entry = soak.round(len(entries), options.kills - num_kills)
-                entries.append(entry)
-                options.file.parent.mkdir(parents=True, exist_ok=True)
-                with options.file.open("a") as file:
-                    file.write(json.dumps(entry) + "\n")
-                print(describe(entry), flush=True)
+            try:
+                while (num_kills := sum(len(entry["kills"]) for entry in entries)) < options.kills:
+                    entry = soak.round(len(entries), options.kills - num_kills)
+                    entries.append(entry)
+                    options.file.parent.mkdir(parents=True, exist_ok=True)
+                    with options.file.open("a") as file:
+                        file.write(json.dumps(entry) + "\n")
+                    print(describe(entry), flush=True)
+            finally:
+                soak.end_processes()
     print(table(entries))
     sys.exit(any(entry["wrong"] for entry in entries))
 
@@ -147,8 +150,7 @@ class Soak:
     def round(self, number: int, max_kills: int) -> dict[str, Any]:
         draw = random.Random(f"{self.options.seed} {number}")
         workload = draw.choice(self.options.workloads)
-        for process in self.processes():  # of a call that was itself ended
-            process.kill()
+        self.end_processes()  # of a call that was itself killed
         shutil.rmtree(self.project, ignore_errors=True)
         shutil.copytree(self.folder / workload, self.project, symlinks=True)
         kills: list[dict[str, Any]] = []
@@ -187,7 +189,7 @@ class Soak:
         """Start the run, kill one of its processes, and wait for its end: what was killed, and the exit status."""
         through = "flow" if draw.random() < self.options.flows else "dvc"
         moment = draw.choice(["any", "any", "checkpoint", "result"])
-        delay, pick = draw.random() * 1.2 * self.seconds[workload], draw.random()
+        delay, pick = draw.random() * 0.8 * self.seconds[workload], draw.random()
         after, victims = draw.random() * 0.5, draw.sample(["trainer", "dvc", "flow", "uploader"], 4)
         command = ("dvc", "repro", f"evaluate@{workload}-cpu-0")
         if through == "flow":
@@ -251,6 +253,13 @@ class Soak:
                 if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(self.project)):
                     found.append(process)
         return found
+
+    def end_processes(self) -> None:
+        while processes := self.processes():
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(0.1)
 
     def wait_until_quiet(self) -> list[str]:
         """The commands of the processes that still run after QUIET_SECONDS; those are then ended."""

@@ -161,7 +161,7 @@ def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
     checkpoint.prune()
     saved, message = checkpoint.load(torch.device("cpu"))
     if saved and saved["trainer"]:
-        written = ": all are trained, the results are written again" if saved["record"]["end"] else ""
+        written = ": all are trained, the results are written again" if saved["record"].get("end") else ""
         print(f"{message}, epoch {saved['trainer']['epochs_done']} of {job.settings.epochs}{written}", flush=True)
         return (replace(job, kind="cpu") if saved["kind"] == "cpu" else job), saved
     if saved is None:
