@@ -156,7 +156,7 @@ class Soak:
         kills: list[dict[str, Any]] = []
         wrong: list[str] = []
         status, start = 1, time.monotonic()
-        for _ in range(min(draw.randint(1, MAX_KILLS), max_kills)):
+        for _ in range(min(draw.randint(2, MAX_KILLS), max_kills)):
             kill, status = self.start_and_kill(workload, draw)
             if kill:
                 kills.append(kill)
