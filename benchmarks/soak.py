@@ -73,6 +73,7 @@ def main() -> None:
     if not options.table:
         with soak_folder(options) as folder:
             soak = Soak(folder, options)
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
             try:
                 while (num_kills := sum(len(entry["kills"]) for entry in entries)) < options.kills:
                     entry = soak.round(len(entries), options.kills - num_kills)
@@ -190,7 +191,8 @@ class Soak:
         through = "flow" if draw.random() < self.options.flows else "dvc"
         moment = draw.choice(["any", "any", "checkpoint", "result"])
         delay, pick = draw.random() * 0.8 * self.seconds[workload], draw.random()
-        after, victims = draw.random() * 0.5, draw.sample(["trainer", "dvc", "flow", "uploader"], 4)
+        after = draw.random() * 0.5
+        victims = draw.sample(["trainer", "evaluation", "stage", "dvc", "flow", "uploader"], 6)
         command = ("dvc", "repro", f"evaluate@{workload}-cpu-0")
         if through == "flow":
             command = (sys.executable, "-m", "flows.pipeline", "--workloads", workload)
@@ -203,29 +205,30 @@ class Soak:
             )  # fmt: skip
         if self.has_result(workload):
             moment = "any"  # the training is over
-        start = time.monotonic()
+        start, trainer = time.monotonic(), None
         while process.poll() is None:
             elapsed = time.monotonic() - start
             if moment == "any" and elapsed > delay:
                 break
-            if moment == "checkpoint" and elapsed > delay / 3 and self.is_saving(workload):
-                break
+            if moment == "checkpoint":
+                trainer = trainer or self.victims().get("trainer")  # found before: a write takes milliseconds
+                if trainer and elapsed > delay / 3 and self.is_saving(workload):
+                    break
             if moment == "result" and self.phase(workload) == STORING:
                 time.sleep(after)
                 break
-            time.sleep(0.002 if moment == "checkpoint" else 0.05)
+            time.sleep(0.002 if trainer else 0.05)
+        alive = {"trainer": trainer} if trainer else self.victims()
         kill = None
-        if alive := self.victims():
-            if moment == "any":
-                victim = sorted(alive)[int(pick * len(alive))]
-            else:  # of a checkpoint the writer, of DVC's commit dvc
-                first = {"checkpoint": ["trainer"], "result": ["dvc"] if pick < 0.6 else []}[moment]
-                victim = next((name for name in [*first, *victims] if name in alive), sorted(alive)[0])
-            where = self.phase(workload)
+        if alive and process.poll() is None:
+            # Of DVC's commit dvc, more often than not.
+            first = ["dvc"] if moment == "result" and pick < 0.6 else victims
+            victim = next((name for name in first if name in alive), sorted(alive)[0])
+            where = "" if trainer else self.phase(workload)
             with suppress(psutil.NoSuchProcess):
                 alive[victim].kill()
                 kill = {
-                    "victim": victim, "moment": moment, "through": through, "where": where,
+                    "victim": victim, "moment": moment, "through": through, "where": where or self.phase(workload),
                     "seconds": round(time.monotonic() - start, 2),
                 }  # fmt: skip
         try:
