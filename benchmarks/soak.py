@@ -1,4 +1,4 @@
-"""Kill what runs, go on with `dvc repro`, and compare: nothing may be lost, and no bit may differ.
+"""Kill what runs, go on with `make repro`, and compare: nothing may be lost, and no bit may differ.
 
     python -m benchmarks.soak --kills 200             # goes on where it stopped; Ctrl+C ends it
     python -m benchmarks.soak --kills 200 --seed 1    # other moments, other processes
@@ -10,14 +10,14 @@ CHECKPOINT_SECONDS, so that kills meet its writing. One uninterrupted run of eac
 
 A round is one training of one workload from its packed data to its evaluation: `dvc repro`, or the Prefect flow, is
 started; at a random moment kill -9 takes a random process of it (the stage, dvc, the uploader, the flow); it is started
-again, up to four kills; then `dvc repro` runs to its end. Some moments are aimed at: a checkpoint is being written, or
+again, up to four kills; then `make repro` runs to its end. Some moments are aimed at: a checkpoint is being written, or
 DVC stores what the stage wrote. Wrong is:
 
 - a file that differs from the uninterrupted run's (weights, history, predictions, scores, metrics, pictures, data),
 - a process that still runs a minute after the kill of another one,
 - after `uploader sync`: a run in MLflow that is RUNNING, a second one, an epoch twice or missing, a journal that stays,
 - a temporary file that is left,
-- a `dvc repro` that fails though nothing was killed, or that shows a traceback.
+- a `make repro` that fails though nothing was killed, or that shows a traceback.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Soak:
                 wrong.append(f"left running after the kill of {kill and kill['victim']}: {left}")
             if status == 0 and not left:
                 break
-        done = self.run("dvc", "repro", f"evaluate@{workload}-cpu-0")
+        done = self.run(sys.executable, "-m", "flows.repro", f"evaluate@{workload}-cpu-0")
         if done.returncode:
             wrong.append(f"dvc repro fails: {done.stdout[-2000:]}")
         if "Traceback" in done.stdout:
