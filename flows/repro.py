@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import dvc
+from flows import dvc, lockfile
 from stages import files
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
@@ -40,6 +40,8 @@ def main(arguments: list[str]) -> int:
     token = dvc.prepare_environment()
     started = time.monotonic()
 
+    for sentence in lockfile.mend():
+        print(sentence, flush=True)
     from dvc.cli import main as run_dvc  # sets up its loggers
 
     progress = dvc.Progress()

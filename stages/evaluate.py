@@ -22,6 +22,7 @@ from stages.machine.regions import measure
 from stages.params.schema import Rally
 from stages.records import journal as tracking
 from stages.records import manifest
+from stages.records.checkpoint import folder_of, remove_stored
 from stages.tasks import Evaluation
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
@@ -42,6 +43,7 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
     try:
         job = Job.of(workload, device, int(seed))
         trained = read_json(job.folder / "tracking.json")
+        remove_stored(folder_of(workload))  # DVC has stored the training before it runs this
         journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})
         result, by_noise, measured = evaluate(job)
         paths = write_files(job, result, by_noise, measured)

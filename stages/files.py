@@ -6,12 +6,15 @@ must outlive it (checkpoints, MLflow's store, journals) belongs to the real proj
 """
 
 import csv
+import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 HOME = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
 STATE = HOME / ".tandem"
 MLRUNS = HOME / "mlruns"
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+UNWRITABLE = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def raw_dir(workload: str) -> Path:
@@ -91,27 +97,86 @@ def packed_file(workload: str, device: str, split: str, plan: dict[str, Any]) ->
 
 
 @contextmanager
-def replacing(path: Path, is_durable: bool = True) -> Iterator[Path]:
+def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None, kept: str = "") -> Iterator[Path]:
     """Yield a temporary path beside `path`. On success it is synced and renamed over `path`; on failure `path` stays.
 
     A full disk or a kill therefore leaves either the old file or the new one, never half of one. What is made anew on
-    every run need not be `is_durable`: it is not synced, and a power cut may lose it.
+    every run need not be `is_durable`: it is not synced, and a power cut may lose it. The temporary file of a killed
+    process is removed by the next one that writes `path`.
+
+    Where the disk is full or may not be written, raises OSError that names `path`, the bytes needed where `num_bytes`
+    says them, the bytes free, what is `kept`, and the next step.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path)
+        if num_bytes and shutil.disk_usage(path.parent).free < num_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         yield temporary
         if is_durable:
-            with temporary.open("rb+") as file:
-                os.fsync(file.fileno())
+            sync(temporary)
         os.replace(temporary, path)
+        if is_durable:
+            sync(path.parent)
+    except OSError as error:
+        if error.errno in UNWRITABLE and error.filename in (None, str(temporary), str(path), str(path.parent)):
+            raise unwritable(path, error, num_bytes, kept) from error
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # on a disk that became read-only; the next process removes it
+            temporary.unlink(missing_ok=True)
+
+
+def require_writable(folder: Path) -> None:
+    """Raises OSError, with the next step, where no file can be made in `folder`: better now than after hours."""
+    with replacing(folder / ".writable", is_durable=False) as temporary:
+        temporary.touch()
+    (folder / ".writable").unlink()
+
+
+def sync(path: Path) -> None:
+    """Have the disk hold a file's content; or a folder's names, without which a power cut may lose a renamed file."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of `path` whose processes were killed."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        try:
+            os.kill(int(leftover.name.split(".")[-2]), 0)
+        except (ProcessLookupError, ValueError):
+            leftover.unlink(missing_ok=True)
+        except PermissionError:  # another user's, which lives
+            pass
+
+
+def unwritable(path: Path, error: OSError, num_bytes: int | None = None, kept: str = "") -> OSError:
+    """The sentence on a file that cannot be written: its path, the bytes needed and free, the next step."""
+    why, step = error.strerror or str(error), f"let this user write to {relative(path.parent)}"
+    if error.errno in FULL:
+        needed = "" if num_bytes is None else f"it needs {in_words(num_bytes)}, "
+        with suppress(OSError):
+            why += f" ({needed}{in_words(shutil.disk_usage(path.parent).free)} are free)"
+        step = "make room"
+    return OSError(f"{relative(path)} could not be written: {why}; {kept}{step} and run the same command again")
+
+
+def in_words(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.1f} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:,.1f} KiB"
 
 
 def write_text(path: Path, text: str, is_durable: bool = True) -> None:
-    with replacing(path, is_durable) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_bytes(path, text.encode(), is_durable)
+
+
+def write_bytes(path: Path, content: bytes, is_durable: bool = True) -> None:
+    with replacing(path, is_durable, len(content)) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_json(path: Path, value: Any, is_durable: bool = True) -> None:

@@ -4,29 +4,30 @@ In: the packed splits and their plan, the hardware, params.yaml. Out, in results
 is deterministic (`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from it what was measured
 (`timings.csv`, `timings.json`, and `measured.json`: where, when and of what), and `tracking.json`, the MLflow run.
 
-A killed training resumes from its checkpoint. Ctrl+C once finishes the epoch and saves, twice stops at once. Where the
-GPU's memory runs out for good and the CPU may take over, flows/stage.py runs this stage again there, from the
-checkpoint.
+A killed training resumes from its checkpoint. Under DVC the checkpoint of the last epoch stays until dvc.lock has the
+result: what keeps DVC from storing it costs no second training. Ctrl+C once finishes the epoch and saves, twice stops
+at once. Where the GPU's memory runs out for good and the CPU may take over, flows/stage.py runs this stage again there,
+from the checkpoint.
 """
 
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from stages import files
-from stages.closure import closure, named_by
 from stages.diagnosis import probe
-from stages.files import hardware_file, packed_dir, preset_file, read_json
+from stages.files import preset_file, read_json
 from stages.machine import conditions
 from stages.machine.regions import sampled
-from stages.params.loading import load_params, load_workload
+from stages.params.loading import load_params
 from stages.params.parsing import flatten
 from stages.params.schema import Rally
 from stages.records import journal as tracking
@@ -44,6 +45,7 @@ from stages.records.history import (
     summarize_gpu,
     timing_row,
 )
+from stages.records.inputs import Inputs
 from stages.records.terminal import Interruption, Progress
 from stages.training import auto
 from stages.training.device import describe
@@ -69,10 +71,12 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
     status: str | None = "FAILED"
     try:
         job = Job.of(workload, device, int(seed))
-        checkpoint = Checkpoint.of(workload, device, read_inputs(job))
+        inputs = Inputs(workload, device, int(seed), job.summary.get("table_sha256"))
+        checkpoint = Checkpoint.of(workload, device, inputs.values)
+        files.require_writable(job.folder)
         with checkpoint.locked(), Interruption() as interruption:
             job, saved = resume(job, checkpoint)
-            train(job, saved, checkpoint, journal, interruption)
+            train(job, saved, inputs, checkpoint, journal, interruption)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -86,12 +90,20 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
         known = journal.end(status)
     run = {"token": saved["record"]["token"], "experiment": workload, **known}
     files.write_json(job.folder / "tracking.json", run)
-    checkpoint.path.unlink(missing_ok=True)
+    if "DVC_STAGE" in os.environ:
+        checkpoint.ended(job.folder / "timings.csv")  # it stays until DVC has the result
+    else:
+        checkpoint.remove()
     return None
 
 
 def train(
-    job: Job, saved: dict[str, Any], checkpoint: Checkpoint, journal: tracking.Journal, interruption: Interruption
+    job: Job,
+    saved: dict[str, Any],
+    inputs: Inputs,
+    checkpoint: Checkpoint,
+    journal: tracking.Journal,
+    interruption: Interruption,
 ) -> None:
     """Train from where `saved` is to the end, and write the results."""
     trainer, record = open_trainer(job, saved), Record(**saved["record"])
@@ -105,15 +117,18 @@ def train(
         open_run(job, trainer, record, checkpoint.belongs_to, journal)
         saver, first_epoch = Saver(job, trainer, record, checkpoint, journal), trainer.epochs_done + 1
         restate(job, record, journal)
-        with sampled(trainer.device) as readings:
-            for epoch in epochs(job, trainer, journal):
-                check_finite(epoch, checkpoint)
-                keep(job, trainer, record, epoch)
-                record.sampled[first_epoch] = readings.totals()
-                send_metrics(job, record, journal, epoch.number)
-                saver.save_if_due(interruption)
-        record.sampled[first_epoch] = readings.totals()  # with the last reading
-        refuse_changed_inputs(job, saver)
+        if not record.end:
+            with sampled(trainer.device) as readings:
+                for epoch in epochs(job, trainer, journal):
+                    check_finite(epoch, checkpoint)
+                    keep(job, trainer, record, epoch)
+                    record.sampled[first_epoch] = readings.totals()
+                    send_metrics(job, record, journal, epoch.number)
+                    refuse_changed_inputs(job, inputs, saver)
+                    saver.save_if_due(interruption)
+            record.sampled[first_epoch] = readings.totals()  # with the last reading
+            record.end = describe_end(trainer, record)
+            saver.save_last()
         write_results(job, trainer, record, checkpoint.belongs_to, journal)
 
 
@@ -127,14 +142,27 @@ def describe_start(trainer: Trainer) -> dict[str, Any]:
     }
 
 
+def describe_end(trainer: Trainer, record: Record) -> dict[str, Any]:
+    """What the results hold of a training's last moment, also where another process writes them."""
+    before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
+    return {
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "conditions": after,
+        # The processor's time is counted by process: that of a resumed training has no sum.
+        "between": conditions.between(before, after) if record.start["process"] == os.getpid() else {},
+    }
+
+
 def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
     """The job and its checkpoint, whose trainer is None where no epoch is saved.
 
     A training that the CPU took over goes on there.
     """
+    checkpoint.prune()
     saved, message = checkpoint.load(torch.device("cpu"))
     if saved and saved["trainer"]:
-        print(f"{message}, epoch {saved['trainer']['epochs_done']} of {job.settings.epochs}", flush=True)
+        written = ": all are trained, the results are written again" if saved["record"].get("end") else ""
+        print(f"{message}, epoch {saved['trainer']['epochs_done']} of {job.settings.epochs}{written}", flush=True)
         return (replace(job, kind="cpu") if saved["kind"] == "cpu" else job), saved
     if saved is None:
         if message:
@@ -224,6 +252,13 @@ class Saver:
             print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to go on", flush=True)
             raise KeyboardInterrupt
 
+    def save_last(self) -> None:
+        """Where that fails, the results are written all the same."""
+        try:
+            self.save()
+        except OSError as error:
+            print(f"warning: {error}", file=sys.stderr, flush=True)
+
     def save(self) -> None:
         start = time.monotonic()
         trainer = self.trainer
@@ -244,32 +279,18 @@ def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
         )
 
 
-def read_inputs(job: Job) -> dict[str, Any]:
-    """All that decides the result: what a checkpoint belongs to, and what must not change while training."""
-    load_params.cache_clear()
-    block = load_workload(job.workload)
-    parameters = flatten(block.train)
-    del parameters["on_out_of_memory"]  # where a training goes on does not make it another one
-    return {
-        "seed": job.seed,
-        "parameters": parameters,
-        "data": read_json(packed_dir(job.workload, job.device) / "plan.json")["sha256"],
-        "code": closure("train", named_by(block)),
-        "hardware": read_json(hardware_file(job.device)),
-    }
-
-
-def refuse_changed_inputs(job: Job, saver: Saver) -> None:
+def refuse_changed_inputs(job: Job, inputs: Inputs, saver: Saver) -> None:
     """Raises ValueError where an input changed: DVC would record the result under the new one (treeverse/dvc#11058)."""
-    now = read_inputs(job)
-    changed = [name for name in now if now[name] != saver.checkpoint.belongs_to[name]]
-    if changed:
+    changed = inputs.changed()
+    if not changed:
+        return
+    if not any("data/packed/" in words for words in changed):  # this epoch may have seen other data
         saver.save()
-        raise ValueError(
-            f"{' and '.join(changed)} of {job.workload} changed while it trained, so the result belongs to neither; "
-            "the checkpoint is kept: put back what was changed to use it, or run `dvc repro` again to train on what is "
-            "there now"
-        )
+    raise ValueError(
+        f"{' and '.join(changed)} of {job.workload} changed while it trained, so a result would belong to neither; "
+        f"the checkpoint is kept ({files.relative(saver.checkpoint.path)}): put back what was changed and run again to "
+        "go on from it, or run `dvc repro` again to train on what is there now"
+    )
 
 
 def write_results(
@@ -278,8 +299,7 @@ def write_results(
     """Write all but tracking.json, and give MLflow copies."""
     out = job.folder
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
-        with files.replacing(out / f"{name}.safetensors") as temporary:
-            save_file(weights, temporary)
+        files.write_bytes(out / f"{name}.safetensors", save(weights))
     files.write_json(out / "model.json", describe_model(job))
     files.write_table(out / "history.csv", record.history)
     files.write_table(out / "timings.csv", record.timings)
@@ -325,7 +345,7 @@ def describe_measurement(
         )
         missing_reasons |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
     return {
-        **circumstances(missing_reasons, job.identity, trainer.params.num_threads),
+        **circumstances(missing_reasons, job.identity, trainer.params.num_threads, record.end["measured_at"]),
         **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
         "out_of_memory": trainer.oom.actions,
         "finished_on": job.kind,
@@ -344,7 +364,6 @@ def describe_run(
     job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], measured: dict[str, Any]
 ) -> dict[str, Any]:
     """The manifest (stages/records/manifest.py) without the test's result."""
-    before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
     found = provenance.environment()
     if trainer.device.type == "cuda":
         found["versions"] |= provenance.gpu_versions(job.identity["driver"])
@@ -380,10 +399,9 @@ def describe_run(
         "hardware": job.identity,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
         "conditions": {
-            "before": before,
-            "after": after,
-            # The processor's time is counted by process: that of a resumed training has no sum.
-            "between": conditions.between(before, after) if record.start["process"] == os.getpid() else {},
+            "before": record.start["conditions"],
+            "after": record.end["conditions"],
+            "between": record.end["between"],
         },
         "epochs": [
             {**{name: row[name] for name in losses}, **digests}

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -169,7 +170,8 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
 
 
 @pytest.mark.case(24)
-def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_path: Path):
+def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """kill -9 of dvc in epoch 4 of 8; `dvc repro` again"""
     params = TINY.replace("epochs: 3", "epochs: 8")
     whole, killed = (copy_of(prepared, tmp_path / name, params) for name in ("whole", "killed"))
     stage(whole, "train", "tiny", "cpu", "0")
@@ -181,6 +183,7 @@ def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_pa
     assert not (killed / "results/runs/tiny/cpu/0/last.safetensors").exists()
     output = dvc(killed, "repro", "train@tiny-cpu-0").stdout
     assert "going on from .tandem/checkpoints/tiny/" in output
+    saw(next(line for line in output.splitlines() if line.startswith("going on from")))
     for name in ("last.safetensors", "best.safetensors", "history.csv"):
         assert (killed / "results/runs/tiny/cpu/0" / name).read_bytes() == (
             whole / "results/runs/tiny/cpu/0" / name
@@ -192,7 +195,10 @@ def test_a_killed_training_gives_the_uninterrupted_result(prepared: Path, tmp_pa
 
 
 @pytest.mark.case(12)
-def test_a_change_while_it_trains_is_not_recorded_as_its_result(prepared: Path, tmp_path: Path):
+def test_a_change_while_it_trains_is_not_recorded_as_its_result(
+    prepared: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """params.yaml is edited in epoch 3 of 6"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
     repro = train_with_dvc(project, **held(tmp_path / "held", 3))
     read_until(repro, "epoch 3/")
@@ -200,7 +206,9 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(prepared: Path, 
     (tmp_path / "held/go").touch()
     rest, _ = repro.communicate()
     assert repro.returncode != 0
-    assert "parameters of tiny changed while it trained" in rest
+    assert "parameters (params.yaml) of tiny changed while it trained" in rest and "epoch 4/" not in rest
+    saw(next(line for line in rest.splitlines() if "changed while it trained" in line))
+    assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
     assert "train@tiny-cpu-0" not in (project / "dvc.lock").read_text()
 
 

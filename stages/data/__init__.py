@@ -44,7 +44,7 @@ def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:
     for split in SPLITS:
         for name, array in prepared.arrays(split).items():
             path = folder / split / f"{name}.npy"
-            with replacing(path) as temporary, temporary.open("wb") as file:
+            with replacing(path, num_bytes=array.nbytes) as temporary, temporary.open("wb") as file:
                 np.save(file, array, allow_pickle=False)
             digests[f"{split}/{name}.npy"] = sha256_file(path)
     return digests

@@ -44,7 +44,7 @@ def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
     packed = save(tensors)
     header_bytes = int.from_bytes(packed[:8], "little")
     padding = -(8 + header_bytes) % ALIGNMENT_BYTES
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with replacing(path, num_bytes=len(packed) + padding) as temporary, temporary.open("wb") as file:
         file.write((header_bytes + padding).to_bytes(8, "little"))
         file.write(packed[8 : 8 + header_bytes] + b" " * padding)
         file.write(memoryview(packed)[8 + header_bytes :])

@@ -33,8 +33,7 @@ def png_bytes(figure: Figure) -> bytes:
 def save(figure: Figure, path: Path) -> bytes:
     """Write `figure` as a PNG file; return what was written, because drawing takes long."""
     content = png_bytes(figure)
-    with files.replacing(path) as temporary:
-        temporary.write_bytes(content)
+    files.write_bytes(path, content)
     return content
 
 

@@ -1,16 +1,23 @@
 """Checkpoints: the state of a training after an epoch, from which a killed one goes on, bit for bit.
 
-A checkpoint lies in `.tandem/checkpoints/<workload>/`, outside every DVC out (DVC deletes outs before a stage runs).
-Its name is a digest of what it belongs to: parameters, data, code and hardware; a training never loads a checkpoint
-of another. The file is replaced atomically. It holds the sha256 of the rest, which finds a flipped bit, then tensors
-and plain values. `weights_only` loads these, so a file from elsewhere cannot run code.
+A training has at most these files in `.tandem/checkpoints/<workload>/`, outside every DVC out (DVC deletes outs before
+a stage runs). The digest is of what the training belongs to: parameters, data, code and hardware.
+
+    <device>-<digest>.pt             the newest checkpoint
+    <device>-<digest>.previous.pt    the one before it
+    <device>-<digest>.result         the training has ended: the md5 of its timings.csv, as DVC records it
+    <device>-<digest>.lock           names the process that trains
+
+A checkpoint is written aside, synced, read back and checked before it replaces another. Its first 32 bytes are the
+sha256 of the rest: tensors and plain values, which `weights_only` loads, so a file from elsewhere cannot run code.
 """
 
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,57 +25,111 @@ from typing import Any
 import torch
 
 from stages import files
-from stages.files import STATE, relative, replacing
+from stages.files import ROOT, STATE, relative
 
 DIGEST_BYTES = hashlib.sha256().digest_size
+NUM_KEPT = 8  # trainings of a workload on a device whose checkpoints are kept
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The checkpoint of one training. `belongs_to`: the values or digests of parameters, data, code and hardware."""
+    """The checkpoints of one training. `belongs_to`: the values or digests of parameters, data, code and hardware."""
 
     path: Path
     belongs_to: dict[str, Any]
 
     @classmethod
     def of(cls, workload: str, device: str, belongs_to: dict[str, Any]) -> "Checkpoint":
-        digest = hashlib.sha256(json.dumps(belongs_to, sort_keys=True).encode()).hexdigest()[:16]
-        return cls(STATE / "checkpoints" / workload / f"{device}-{digest}.pt", belongs_to)
+        digest = hashlib.sha256(as_text(belongs_to).encode()).hexdigest()[:16]
+        return cls(folder_of(workload) / f"{device}-{digest}.pt", belongs_to)
+
+    @property
+    def previous(self) -> Path:
+        return self.path.with_suffix(".previous.pt")
+
+    @property
+    def result(self) -> Path:
+        return self.path.with_suffix(".result")
 
     def save(self, state: dict[str, Any]) -> None:
-        """Replace the old checkpoint by `state`. Raises OSError that names the bytes needed where this fails."""
+        """Make `state` the newest checkpoint, and the newest so far the one before it.
+
+        Raises OSError that names the path, the bytes needed and the bytes free; the checkpoints are then what they
+        were.
+        """
         buffer = io.BytesIO()
-        torch.save({"belongs_to": json.dumps(self.belongs_to, sort_keys=True), "state": state}, buffer)
+        torch.save({"belongs_to": as_text(self.belongs_to), "state": state}, buffer)
         payload = buffer.getbuffer()
-        try:
-            with replacing(self.path) as temporary, temporary.open("wb") as file:
-                file.write(hashlib.sha256(payload).digest())
+        digest = hashlib.sha256(payload).digest()
+        num_bytes, kept = DIGEST_BYTES + len(payload), "the checkpoint before it is untouched; "
+        with files.replacing(self.path, num_bytes=num_bytes, kept=kept) as temporary:
+            with temporary.open("wb") as file:
+                file.write(digest)
                 file.write(payload)
-        except OSError as error:
-            raise OSError(
-                f"the checkpoint {relative(self.path)} could not be written ({error.strerror}); "
-                f"it needs {len(payload) / 2**20:.1f} MiB; the one before it is untouched: make room and run again"
-            ) from error
+                file.flush()
+                os.fsync(file.fileno())
+                if hasattr(os, "posix_fadvise"):  # read back what the disk has, not what memory has
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            written = temporary.read_bytes()
+            if written[:DIGEST_BYTES] != digest or hashlib.sha256(written[DIGEST_BYTES:]).digest() != digest:
+                raise OSError(
+                    f"the checkpoint {relative(self.path)} reads back with other bytes than were written; "
+                    "the one before it is untouched: look at the disk (dmesg, smartctl) and run the same command again"
+                )
+            if self.path.exists():
+                os.replace(self.path, self.previous)
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
-        """The saved state on `device` or None, and a sentence on what was found (empty for nothing)."""
-        if not self.path.exists():
-            return None, self.others()
-        content = read(self.path, device)
-        if content is None:
-            return None, f"{relative(self.path)} is damaged (its sha256 does not match): starting from the first epoch"
-        return content["state"], f"going on from {relative(self.path)}"
+        """The newest state that can be used, on `device`, or None; and a sentence on what was found, empty for nothing.
+
+        What cannot be used is removed, so that it never replaces a good one.
+        """
+        reasons: list[str] = []
+        for path in (self.path, self.previous):
+            if not path.exists():
+                continue
+            content, reason = read(path, device)
+            if content and content["belongs_to"] == as_text(self.belongs_to):
+                return content["state"], f"{''.join(reasons)}going on from {relative(path)}"
+            path.unlink()
+            reasons.append(f"{relative(path)} {reason or 'belongs to another training'} and was removed; ")
+        return None, f"{''.join(reasons)}starting from the first epoch" if reasons else self.others()
 
     def others(self) -> str:
         """Why the newest checkpoint of this workload and device does not fit; empty where there is none."""
-        device = self.path.name.partition("-")[0]
-        found = sorted(self.path.parent.glob(f"{device}-*.pt"), key=lambda path: path.stat().st_mtime)
-        content = read(found[-1], torch.device("cpu")) if found else None
-        if content is None:
+        found = self.siblings()
+        if not found:
             return ""
-        theirs = json.loads(content["belongs_to"])
-        differing = [name for name in self.belongs_to if theirs.get(name) != self.belongs_to[name]]
-        return f"not going on from {relative(found[-1])}: it was made with other {' and '.join(differing)}"
+        content, reason = read(found[-1], torch.device("cpu"))
+        if content:
+            theirs = json.loads(content["belongs_to"])
+            differing = [name for name in self.belongs_to if theirs.get(name) != self.belongs_to[name]]
+            reason = f"was made with other {' and '.join(differing)}"
+        return f"not going on from {relative(found[-1])}: it {reason}"
+
+    def siblings(self) -> list[Path]:
+        """The newest checkpoints of the other trainings of this workload and device, the oldest first."""
+        device = self.path.name.partition("-")[0]
+        found = []
+        for path in self.path.parent.glob(f"{device}-*.pt"):
+            if path not in (self.path, self.previous) and not path.name.endswith(".previous.pt"):
+                with suppress(FileNotFoundError):  # its training has just ended
+                    found.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(found)]
+
+    def ended(self, timings: Path) -> None:
+        """Note that the training has ended with the result that holds `timings`. DVC may not have it yet."""
+        files.write_text(self.result, hashlib.md5(timings.read_bytes(), usedforsecurity=False).hexdigest())
+
+    def remove(self) -> None:
+        for path in (self.result, self.previous, self.path):
+            path.unlink(missing_ok=True)
+
+    def prune(self) -> None:
+        """Remove what is needed no more: of trainings whose result DVC has, and of all but the newest few."""
+        remove_stored(self.path.parent)
+        for path in self.siblings()[: -NUM_KEPT + 1]:
+            Checkpoint(path, {}).remove()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -77,12 +138,37 @@ class Checkpoint:
             if holder is not None:
                 running = f"this very training is already running (process {holder or 'unknown'})"
                 raise ValueError(f"{running}; wait for it, or end it first")
+            files.remove_leftovers(self.path)
             yield
 
 
-def read(path: Path, device: torch.device) -> dict[str, Any] | None:
-    """What `save` wrote to `path`, or None where the file is damaged."""
-    content = path.read_bytes()
-    if hashlib.sha256(content[DIGEST_BYTES:]).digest() != content[:DIGEST_BYTES]:
-        return None
-    return torch.load(io.BytesIO(content[DIGEST_BYTES:]), map_location=device, weights_only=True)
+def folder_of(workload: str) -> Path:
+    return STATE / "checkpoints" / workload
+
+
+def remove_stored(folder: Path) -> None:
+    """Remove the checkpoints of the trainings that have ended and whose result dvc.lock records."""
+    lock = ROOT / "dvc.lock"
+    stored = lock.read_text(encoding="utf-8") if lock.exists() else ""
+    for result in folder.glob("*.result"):
+        with suppress(FileNotFoundError):  # another stage has just removed it
+            md5 = result.read_text(encoding="ascii", errors="replace")
+            if len(md5) == 32 and md5 in stored:
+                Checkpoint(result.with_suffix(".pt"), {}).remove()
+
+
+def as_text(belongs_to: dict[str, Any]) -> str:
+    return json.dumps(belongs_to, sort_keys=True)
+
+
+def read(path: Path, device: torch.device) -> tuple[dict[str, Any] | None, str]:
+    """What `save` wrote to `path`; or None and what is wrong with the file."""
+    raw = path.read_bytes()
+    if hashlib.sha256(raw[DIGEST_BYTES:]).digest() != raw[:DIGEST_BYTES]:
+        return None, "is damaged (its sha256 does not match)"
+    try:
+        content = torch.load(io.BytesIO(raw[DIGEST_BYTES:]), map_location=device, weights_only=True)
+        json.loads(content["belongs_to"]), content["state"]
+    except Exception as error:  # a pickle that would run code, or any other file: torch raises what it likes
+        return None, f"is no checkpoint of Tandem ({type(error).__name__})"
+    return content, ""

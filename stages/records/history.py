@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import statistics
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -63,6 +62,8 @@ class Record:
     # What the manifest holds of the training's start: the code's tree, the conditions, the initial weights.
     start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and draws
+    # When the last epoch ended, and what the manifest holds of that moment; empty before.
+    end: dict[str, Any] = field(default_factory=dict)
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
@@ -174,7 +175,9 @@ def memory_tags(actions: list[str]) -> dict[str, str]:
     return {"out_of_memory": "; ".join(actions)} if actions else {}
 
 
-def circumstances(missing_reasons: dict[str, str], identity: dict[str, Any], num_threads: int) -> dict[str, Any]:
+def circumstances(
+    missing_reasons: dict[str, str], identity: dict[str, Any], num_threads: int, measured_at: str
+) -> dict[str, Any]:
     """Where, when and with how many threads the times were measured, and why what is missing could not be."""
     return {
         "missing_reasons": missing_reasons,
@@ -182,6 +185,6 @@ def circumstances(missing_reasons: dict[str, str], identity: dict[str, Any], num
         "device": identity["kind"],
         "device_name": identity["name"],
         "threads": num_threads,
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "measured_at": measured_at,
         "measured_on": platform.node(),
     }

@@ -1,0 +1,69 @@
+"""What checkpoints cost: the share of a training's time that goes into them.
+
+    python -m benchmarks.checkpoints                    # every workload, with the epochs of params.yaml
+    python -m benchmarks.checkpoints --workloads sign
+
+Each workload is trained as its stage trains it, with checkpoints when that makes them: after the first epoch, every ten
+seconds, after the last. A checkpoint is synced, read back and checked, on the disk of `.tandem`. It needs prepared
+data: `dvc repro preprocess` first.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from stages.files import STATE
+from stages.params.loading import load_params
+from stages.records.checkpoint import Checkpoint
+from stages.records.history import Record
+from stages.train import Saver, keep
+from stages.training.workload import open_prepared
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = load_params().workloads
+    parser.add_argument("--workloads", nargs="+", choices=names, default=names, metavar="NAME")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args()
+    print("| workload | epochs | training (s) | checkpoints | of (MiB) | one takes (ms) | share of the training |")
+    print("|---|---|---|---|---|---|---|")
+    STATE.mkdir(exist_ok=True)
+    for workload in options.workloads:
+        with tempfile.TemporaryDirectory(dir=STATE) as folder:
+            print(row(workload, options.device, Path(folder)), flush=True)
+
+
+def row(workload: str, device: str, folder: Path) -> str:
+    trainer, seconds = open_prepared(workload, device), []
+    checkpoint, record = Checkpoint(folder / "one.pt", {}), Record("none")
+    # What the stage asks of its job and its journal.
+    job: Any = SimpleNamespace(
+        kind=device, settings=trainer.params, may_finish_on_cpu=False, is_on_fallback=False, task=trainer.task
+    )
+    saver = Saver(job, trainer, record, checkpoint, SimpleNamespace(saved=lambda: None))  # type: ignore[arg-type]
+    save = saver.save
+
+    def timed() -> None:
+        start = time.perf_counter()
+        save()
+        seconds.append(time.perf_counter() - start)
+
+    saver.save = timed  # type: ignore[method-assign]
+    start = time.perf_counter()
+    while trainer.epochs_done < trainer.params.epochs:
+        keep(job, trainer, record, trainer.epoch())
+        saver.save_if_due(SimpleNamespace(asked=False))  # type: ignore[arg-type]
+    saver.save_last()
+    training = time.perf_counter() - start - sum(seconds)
+    mib, each = checkpoint.path.stat().st_size / 2**20, 1000 * sum(seconds) / len(seconds)
+    share = sum(seconds) / training
+    saves = f"{len(seconds)} | {mib:.2f} | {each:.0f} | {share:.2%}"
+    return f"| {workload} | {trainer.params.epochs} | {training:.1f} | {saves} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What a training rests on, and whether it is still that: asked after every epoch.
+
+A file that changes while a stage runs is recorded by DVC as what the result was made from (treeverse/dvc#11058), so
+such a training must fail. Asking for the time and the size of some fifty files takes less than a millisecond; only
+where one of these moved are the contents compared.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stages import files
+from stages.closure import closure, named_by
+from stages.files import relative
+from stages.params.loading import load_params, load_workload
+from stages.params.parsing import flatten
+from stages.params.schema import Rally
+
+Stamp = tuple[int, int, int] | None
+
+
+def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
+    """All that decides the result: what a checkpoint belongs to, and what must not change while training."""
+    load_params.cache_clear()
+    block = load_workload(workload)
+    parameters = flatten(block.train)
+    del parameters["on_out_of_memory"]  # where a training goes on does not make it another one
+    return {
+        "seed": seed,
+        "parameters": parameters,
+        "data": files.read_json(files.packed_dir(workload, device) / "plan.json")["sha256"],
+        "code": closure("train", named_by(block)),
+        "hardware": files.read_json(files.hardware_file(device)),
+    }
+
+
+class Inputs:
+    """The inputs of one training as they were at its start: `values` as `read_inputs` returns them."""
+
+    def __init__(self, workload: str, device: str, seed: int, table_sha256: str | None) -> None:
+        self.names = workload, device, seed
+        self.values = read_inputs(*self.names)
+        self.digests = {
+            files.packed_dir(workload, device) / f"{split}.safetensors": sha256
+            for split, sha256 in self.values["data"].items()
+        }
+        block = load_workload(workload)
+        if table_sha256 and not isinstance(block.preprocess, Rally):
+            self.digests[files.raw_dir(workload) / block.preprocess.table] = table_sha256
+        self.watched = [
+            files.ROOT / "params.yaml",
+            files.packed_dir(workload, device) / "plan.json",
+            files.prepared_dir(workload) / "summary.json",
+            files.hardware_file(device),
+            files.preset_file(workload),
+            files.code_file("train", workload),
+            *(files.ROOT / name for name in self.values["code"]),
+            *self.digests,
+        ]
+        self.stamps = self.stamp()
+
+    def stamp(self) -> dict[Path, Stamp]:
+        return {path: stamp_of(path) for path in self.watched}
+
+    def changed(self) -> list[str]:
+        """What is not as it was, in words: "parameters (params.yaml)". Empty where all is."""
+        stamps = self.stamp()
+        moved = [path for path in self.watched if stamps[path] != self.stamps[path]]
+        if not moved:
+            return []
+        found = [f"{relative(path)} (removed)" for path in moved if stamps[path] is None]
+        if found:
+            return found
+        try:
+            now = read_inputs(*self.names)
+        except (ValueError, OSError) as error:  # in the middle of an edit, params.yaml may be none
+            return [f"{', '.join(map(relative, moved))} ({error})"]
+        for name, value in self.values.items():
+            if now[name] != value:
+                found.append(f"{name} ({', '.join(self.where(name, now[name]))})")
+        for path in moved:
+            if path in self.digests and files.sha256_file(path) != self.digests[path]:
+                found.append(relative(path))
+        if not found:
+            self.stamps = stamps  # written again as it was
+        return found
+
+    def where(self, name: str, now: Any) -> list[str]:
+        """The files in which the input `name` is now another."""
+        workload, device, _ = self.names
+        if name == "code":
+            then = self.values["code"]
+            return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
+        paths = {"data": files.packed_dir(workload, device) / "plan.json", "hardware": files.hardware_file(device)}
+        return [relative(paths.get(name, files.ROOT / "params.yaml"))]
+
+
+def stamp_of(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
