@@ -8,11 +8,12 @@ arrived.
 What lies in `.tandem/journals`:
     <name>/journal.jsonl    one JSON object a line: run, hold, metrics, saved, tags, end
     <name>/artifacts/       copies of the files to send, in MLflow's folders
-    <name>/writer           the process that writes the journal
+    <name>/writer           the process that writes the journal; it holds a lock on this file
     <name>/uploader.log     what the uploader and MLflow print
     <name>.json             the uploader's answer: `run_id`, `experiment_id`; where it failed `error`, `fix`
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -22,10 +23,10 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from stages.files import HOME, ROOT, STATE, relative
-from stages.records.store import shown, tracking_uri
+from stages.records.store import keep_to_this_project, shown, tracking_uri
 
 JOURNALS = STATE / "journals"
 WAIT_SECONDS = 30.0  # for MLflow's ids, at the end of a training
@@ -38,6 +39,7 @@ class Journal:
 
     folder: Path
     uploader: subprocess.Popen
+    writer: IO[str]  # its lock ends with this process, however that ends
     is_open: bool = False  # whether there is a run to record
 
     def write(self, kind: str, **content: Any) -> None:
@@ -133,8 +135,14 @@ def start() -> Journal:
     """A new journal, written by this process, and its uploader."""
     folder = JOURNALS / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
     folder.mkdir(parents=True)
+    # Not the process's number alone: after a restart of the machine another process may have it.
+    writer = (folder / "writer").open("w")
+    fcntl.flock(writer, fcntl.LOCK_EX)
+    writer.write(str(os.getpid()))
+    writer.flush()
     (folder / "journal.jsonl").touch()
-    (folder / "writer").write_text(str(os.getpid()))
+    if moved := keep_to_this_project():
+        print(f"tracking: {moved}", flush=True)
     with (folder / "uploader.log").open("w") as log:
         uploader = subprocess.Popen(
             [sys.executable, "-m", "stages.records.uploader", "follow", str(folder)],
@@ -145,7 +153,7 @@ def start() -> Journal:
             stderr=log,
             start_new_session=True,  # Ctrl+C is for the trainer; the uploader still has to send how the run ended
         )
-    return Journal(folder, uploader)
+    return Journal(folder, uploader, writer)
 
 
 def new_token() -> str:
@@ -165,14 +173,28 @@ def read_answer(folder: Path) -> dict[str, str]:
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether the journal in `folder` is complete."""
-    return b'{"kind": "end"' in (folder / "journal.jsonl").read_bytes()
+    """Whether the journal in `folder` is complete; one that is gone has arrived."""
+    try:
+        return b'{"kind": "end"' in (folder / "journal.jsonl").read_bytes()
+    except FileNotFoundError:
+        return True
+
+
+def has_writer(folder: Path) -> bool:
+    """Whether the process that writes the journal in `folder` lives."""
+    try:
+        with (folder / "writer").open() as writer:
+            fcntl.flock(writer, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
 
 
 def is_written(folder: Path) -> bool:
     """Whether a living process still writes the journal in `folder`."""
-    writer = folder / "writer"
-    return writer.exists() and is_alive(int(writer.read_text() or 0)) and not is_complete(folder)
+    return has_writer(folder) and not is_complete(folder)
 
 
 def is_alive(process: int) -> bool:

@@ -13,12 +13,21 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
 from stages.files import MLRUNS, relative
 from stages.urls import without_password
 
 # Rows that MLflow itself writes into a new store.
 BOOKKEEPING = {"alembic_version", "experiments", "experiment_tags", "workspaces"}
+# Where MLflow writes absolute locations.
+LOCATIONS = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
 
 
 def tracking_uri() -> str:
@@ -107,3 +116,46 @@ def schema_versions() -> tuple[str, set[str]]:
     known = set(re.findall(r"^revision = [\"'](\w+)", text, re.MULTILINE))
     latest = known - set(re.findall(r"^down_revision = [\"'](\w+)", text, re.MULTILINE))
     return latest.pop() if len(latest) == 1 else "", known
+
+
+def keep_to_this_project() -> str:
+    """Have this project's own store keep its artifacts in this project. One sentence where it kept them elsewhere.
+
+    MLflow writes absolute locations into its experiments, runs and models: in a project that was copied, moved or
+    restored from a backup, they lead to where it was before.
+    """
+    path = MLRUNS / "mlflow.db"
+    if database_file(tracking_uri()) != path or not path.exists():
+        return ""
+    try:
+        with closing(sqlite3.connect(path, timeout=20)) as database, database:  # the second: one transaction
+            places = former_places(database)
+            for old in places:
+                for before, after in ((old, MLRUNS.as_uri()), (unquote(old.removeprefix("file://")), str(MLRUNS))):
+                    for table, column in LOCATIONS:
+                        rest = f"substr({column}, length(:before) + 1)"
+                        update = f"UPDATE {table} SET {column} = :after || {rest}"
+                        where = f"WHERE substr({column}, 1, length(:before) + 1) = :before || '/'"
+                        database.execute(f"{update} {where}", {"before": before, "after": after})
+    except sqlite3.Error:  # no table, locked, damaged: who opens the store says so
+        return ""
+    if not places:
+        return ""
+    was = " and ".join(unquote(old.removeprefix("file://")) for old in places)
+    return f"{relative(path)} was copied or moved from {was}; its artifacts are kept in this project from now on"
+
+
+def former_places(database: sqlite3.Connection) -> list[str]:
+    """Where the store's experiments keep their artifacts, as the URIs of other projects' `mlruns`.
+
+    An experiment whose location somebody chose does not count.
+    """
+    found = set()
+    for name, location in database.execute("SELECT name, artifact_location FROM experiments"):
+        if name == "Default" and location.startswith("/"):  # MLflow makes it, with a plain path
+            location, own = Path(location).as_uri(), "/0"
+        else:
+            own = f"/artifacts/{name}"
+        if location.endswith(f"/mlruns{own}"):
+            found.add(location.removesuffix(own))
+    return sorted(found - {MLRUNS.as_uri()})

@@ -13,6 +13,9 @@ says `hold` where its writer makes checkpoints, `saved` after each of them; what
 belongs to no result, and is not sent.
 """
 
+import errno
+import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -46,17 +49,29 @@ UNREACHABLE = {
     "gaierror": " (its name is not known)",
     "ConnectionError": "",
 }
+# Each run has one byte of this file, which the process that sends to it locks.
+CLAIMS = STATE / "claims.lock"
 # A file that changed more recently may belong to a process that is still making its schema.
 QUIET_SECONDS = 10.0
 
 
-class Uploader:
-    """Sends one journal through `client`. Every method can be called again after a failure."""
+class RunIsBusy(Exception):
+    """Another process sends to the same run."""
 
-    def __init__(self, folder: Path, client: Any):
+
+class Uploader:
+    """Sends one journal through `client`. Every method can be called again after a failure.
+
+    Two journals may belong to one run: that of a training that was killed, and that of the same training which goes
+    on. They are sent one after the other: the second waits, or with `may_wait` False raises RunIsBusy.
+    """
+
+    def __init__(self, folder: Path, client: Any, may_wait: bool = True):
         self.folder = folder
         self.client = client
-        self.run_id = self.experiment_id = self.parent_id = ""
+        self.may_wait = may_wait
+        self.claims = CLAIMS.open("a")
+        self.run_id = self.experiment_id = self.parent_id = self.token = ""
         self.sent_steps = -1  # the last epoch that MLflow has already where the run is not new
         self.sent_once: dict[str, float] = {}
         self.holds = False  # whether the metrics of epochs wait for a checkpoint
@@ -65,6 +80,17 @@ class Uploader:
         self.ended = False
         self.is_training = False
         self.is_late = False  # the run has finished since, so it is this journal's no longer
+
+    def claim(self, token: str) -> None:
+        """Have the run of `token` to ourselves until `claims` is closed, or this process ends, however it does."""
+        how = fcntl.LOCK_EX | (0 if self.may_wait else fcntl.LOCK_NB)
+        byte = int.from_bytes(hashlib.sha256(token.encode()).digest()[:6], "big")
+        try:
+            fcntl.lockf(self.claims, how, 1, byte)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            raise RunIsBusy from None
 
     def ids(self) -> dict[str, str]:
         return {"run_id": self.run_id, "experiment_id": self.experiment_id} if self.run_id else {}
@@ -105,22 +131,28 @@ class Uploader:
         self.flush(self.held)
 
     def flush(self, metrics: list[Any]) -> None:
-        for first in range(0, len(metrics), 1000):  # the most that one call takes
-            self.client.log_batch(self.run_id, metrics=metrics[first : first + 1000])
-        metrics.clear()
+        while metrics:
+            end = min(len(metrics), 1000)  # the most that one call takes
+            # An epoch's metrics arrive in one call, whole or not at all: `sent_steps` counts one of them.
+            while end < len(metrics) and end > 1 and metrics[end].step == metrics[end - 1].step:
+                end -= 1
+            self.client.log_batch(self.run_id, metrics=metrics[:end])
+            del metrics[:end]
 
     def send_run(self, entry: dict[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         self.is_training = bool(entry["params"])
         self.experiment_id = find_or_create_experiment(self.client, entry["experiment"])
-        found = self.client.search_runs([self.experiment_id], f"tags.`{TOKEN_TAG}` = '{entry['token']}'")
+        self.token = entry["token"]
+        self.claim(self.token)
+        found = self.find_run(self.token)
         if found:
-            self.run_id = found[0].info.run_id
+            self.run_id = found.info.run_id
             epochs = self.client.get_metric_history(self.run_id, "train/loss")
             self.sent_steps = max((metric.step for metric in epochs), default=-1)
-            self.sent_once = dict(found[0].data.metrics)
-            self.is_late = self.is_training and found[0].info.status == "FINISHED"
+            self.sent_once = dict(found.data.metrics)
+            self.is_late = self.is_training and found.info.status == "FINISHED"
             if self.is_training and not self.is_late:  # the training itself goes on; an evaluation only adds
                 self.client.update_run(self.run_id, status="RUNNING")
         else:
@@ -129,12 +161,12 @@ class Uploader:
             )
             self.run_id = run.info.run_id
         write_json(journal.answer_file(self.folder), self.ids())
-        self.parent_id = found[0].data.tags.get(PARENT_TAG, "") if found else ""
+        self.parent_id = found.data.tags.get(PARENT_TAG, "") if found else ""
         if parent := entry.get("parent"):  # a journal of an older version has none
             self.parent_id = self.find_or_create_parent(parent, entry)
         if self.is_training:
             # MLflow refuses to change a parameter: a run that goes on keeps those it has.
-            if not (found and found[0].data.params):
+            if not (found and found.data.params):
                 params = [Param(name, str(value)) for name, value in entry["params"].items()]
                 self.client.log_batch(self.run_id, params=params)
             self.send_tags(entry)
@@ -142,15 +174,29 @@ class Uploader:
             dataset = Dataset(**entry["dataset"])
             self.client.log_inputs(self.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
+    def find_run(self, token: str) -> Any:
+        """The run of `token`; None where there is none.
+
+        A server that hung when it was asked for a run, and answers after it was asked again, has made two: the empty
+        one is removed.
+        """
+        found = self.client.search_runs([self.experiment_id], f"tags.`{TOKEN_TAG}` = '{token}'")
+        is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in found}
+        by_content = sorted(found, key=lambda run: (is_empty[run.info.run_id], run.info.run_id != self.run_id))
+        for run in by_content[1:]:
+            if is_empty[run.info.run_id]:
+                self.client.delete_run(run.info.run_id)
+        return by_content[0] if found else None
+
     def find_or_create_parent(self, parent: dict[str, str], entry: dict[str, Any]) -> str:
         """The id of the run above this one and above all of its group, what was trained with one seed included."""
         with locked(STATE / "parents.lock"):  # two seeds may be sent at once
-            found = self.client.search_runs([self.experiment_id], f"tags.`{TOKEN_TAG}` = '{parent['token']}'")
+            found = self.find_run(parent["token"])
             if not found:
                 tags = {TOKEN_TAG: parent["token"], "workload": entry["experiment"]}
                 name, since = parent["name"], entry["ms"]
-                found = [self.client.create_run(self.experiment_id, start_time=since, tags=tags, run_name=name)]
-        parent_id: str = found[0].info.run_id
+                found = self.client.create_run(self.experiment_id, start_time=since, tags=tags, run_name=name)
+        parent_id: str = found.info.run_id
         self.client.set_tag(self.run_id, PARENT_TAG, parent_id)
         for run in self.client.search_runs([self.experiment_id], f"tags.`{GROUP_TAG}` = '{parent['token']}'"):
             self.client.set_tag(run.info.run_id, PARENT_TAG, parent_id)
@@ -190,6 +236,8 @@ class Uploader:
             self.client.set_terminated(self.run_id, entry["status"], entry["ms"])
         if self.run_id and self.parent_id:
             self.sum_up(entry["ms"])
+        if self.run_id:
+            self.find_run(self.token)  # a second one may have come late
         self.ended = True
 
     def register_model(self, folder: Path) -> None:
@@ -199,7 +247,12 @@ class Uploader:
         outputs = self.client.get_run(self.run_id).outputs
         if outputs and outputs.model_outputs:
             return
-        model = self.client.create_logged_model(self.experiment_id, name="model", source_run_id=self.run_id)
+        # One that was begun when an uploader was killed, or the server hung, is gone on with.
+        begun = self.client.search_logged_models([self.experiment_id], f"source_run_id = '{self.run_id}'")
+        for extra in begun[1:]:
+            self.client.delete_logged_model(extra.model_id)
+        model = begun[0] if begun else None
+        model = model or self.client.create_logged_model(self.experiment_id, name="model", source_run_id=self.run_id)
         self.client.log_model_artifacts(model.model_id, str(folder))
         self.client.finalize_logged_model(model.model_id, "READY")
         self.client.log_outputs(self.run_id, [LoggedModelOutput(model.model_id, step=0)])
@@ -212,6 +265,8 @@ def open_client() -> Any:
     if path := store.database_file(uri):
         path.parent.mkdir(parents=True, exist_ok=True)
         make_schema(path)
+        if moved := store.keep_to_this_project():
+            print(moved, flush=True)
     return connect(uri)
 
 
@@ -324,13 +379,13 @@ def sentence(problem: dict[str, str]) -> str:
     return problem["error"] + (f"; run: {problem['fix']}" if problem["fix"] else "")
 
 
-def follow(folder: Path, writer: int | None, client: Any = None) -> str:
-    """Send the journal in `folder` until its end, or until the process `writer` is gone (None: nobody writes any more).
+def follow(folder: Path, is_live: bool, client: Any = None) -> str:
+    """Send the journal in `folder`; where it `is_live`, until its end, or until the process that writes it is gone.
 
     Returns why not all has arrived, an empty text where it has. While the writer lives, a store that does not answer
     is tried again every few seconds.
     """
-    with locked(folder / "lock", wait=writer is not None) as holder:
+    with locked(folder / "lock", wait=is_live) as holder:
         if holder is not None:
             return f"process {holder or 'unknown'} is sending {relative(folder)}"
         if not (folder / "journal.jsonl").exists():  # another process has just sent it
@@ -338,11 +393,11 @@ def follow(folder: Path, writer: int | None, client: Any = None) -> str:
             return ""
         uploader: Uploader | None = None
         while True:
-            alive = writer is not None and journal.is_alive(writer)
+            alive = is_live and journal.has_writer(folder)
             try:
                 if uploader is None:
-                    uploader = Uploader(folder, client or open_client())
-                    if writer is not None:  # a nice process would hold the lock of a new store for long
+                    uploader = Uploader(folder, client or open_client(), may_wait=is_live)
+                    if is_live:  # a nice process would hold the lock of a new store for long
                         os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
                 uploader.send_new()
                 if uploader.ended or not alive:
@@ -351,15 +406,22 @@ def follow(folder: Path, writer: int | None, client: Any = None) -> str:
                     if uploader.is_training and not uploader.ended and not uploader.is_late:
                         uploader.client.set_terminated(uploader.run_id, "KILLED")
                     break
+            except RunIsBusy:
+                return f"another process is sending the run of {relative(folder)}"
             except Exception as error:  # whatever the store's trouble is, the journal stays and the training goes on
                 problem = explain(error)
                 print(sentence(problem), flush=True)
                 write_json(journal.answer_file(folder), {**(uploader.ids() if uploader else {}), **problem})
+                if uploader:
+                    uploader.claims.close()
                 uploader = None
                 if not alive or journal.is_complete(folder):
                     return sentence(problem)
                 time.sleep(3)
             time.sleep(0.1)
+        uploader.claims.close()
+        if not journal.has_writer(folder):  # nobody is left to read the answer
+            journal.answer_file(folder).unlink(missing_ok=True)
         shutil.rmtree(folder)
         return ""
 
@@ -367,7 +429,7 @@ def follow(folder: Path, writer: int | None, client: Any = None) -> str:
 def sync() -> list[str]:
     """Send every journal that nobody writes any more, oldest first; returns why each of the others could not be
     sent."""
-    waiting = [path for path in sorted(journal.JOURNALS.glob("*")) if path.is_dir() and not journal.is_written(path)]
+    waiting = [path for path in sorted(journal.JOURNALS.glob("*")) if is_waiting(path)]
     for path in journal.JOURNALS.glob("*.json"):  # answers that nobody is left to read
         if not path.with_suffix("").exists() and time.time() - path.stat().st_mtime > 60:
             path.unlink(missing_ok=True)
@@ -377,14 +439,19 @@ def sync() -> list[str]:
         client = open_client()
     except Exception as error:
         return [sentence(explain(error))] * len(waiting)
-    return [problem for folder in waiting if (problem := follow(folder, None, client))]
+    return [problem for folder in waiting if (problem := follow(folder, False, client))]
+
+
+def is_waiting(folder: Path) -> bool:
+    """Whether `folder` is a journal that nobody writes any more; one without its file is just being made."""
+    return (folder / "journal.jsonl").exists() and not journal.is_written(folder)
 
 
 def main(arguments: list[str]) -> int:
     if len(arguments) == 2 and arguments[0] == "follow":
         folder = Path(arguments[1])
         os.chdir(HOME)  # the copy in which `dvc exp run` trains may be removed before all is sent
-        if follow(folder, int((folder / "writer").read_text())):
+        if follow(folder, is_live=True):
             return 1
         sync()  # the store answers: what could not be sent earlier goes now
         return 0

@@ -1,0 +1,257 @@
+"""What a server that fails costs a training (MLflow) and a pipeline (Prefect), by fault and moment.
+
+    python -m benchmarks.outages [mlflow] [prefect] [--epochs 100]
+
+- dead: the server is killed, and started again when the command has ended
+- frozen: it is stopped (SIGSTOP) until the command has ended: the kernel takes connections that nobody answers
+- black hole: what lies between takes what is sent and passes nothing on, until the command has ended
+- restarted: it is killed and started again at once
+
+Each at the start (before the command), in the middle (at the line of the middle epoch) and at the end (at that of the
+last one). Seconds are of the whole command, once; beside the fault-free commands before and after them. Then the
+server answers again, and `python -m stages.records.uploader sync` sends what was kept: counted are the epochs that
+MLflow lacks then, those that it has twice, and runs that are missing, too many or not FINISHED.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from benchmarks.overhead import FLOW, REPRO, STRIPPED, WORKLOAD, call, describe_machine, make_tandem, read_params
+
+FAULTS = ("dead", "frozen", "black hole", "restarted")
+MOMENTS = ("start", "middle", "end")
+SYNC = [sys.executable, "-m", "stages.records.uploader", "sync"]
+TRAIN = [sys.executable, "-m", "flows.stage", "train", WORKLOAD, "cpu", "0"]
+RESULTS = Path(f"results/runs/{WORKLOAD}/cpu/0")
+
+
+class Server:
+    """A server behind a forwarder, which can be told to pass nothing on."""
+
+    def __init__(self, words: list[str], port: int, **settings: str):
+        self.command, self.port = [sys.executable, "-m", *words], port
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
+        self.environment = {**kept, **settings}
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.is_hole = False
+        threading.Thread(target=self.forward, daemon=True).start()
+        self.start()
+        self.wait()
+
+    def start(self) -> None:
+        quiet = subprocess.DEVNULL
+        self.process = subprocess.Popen(
+            self.command, env=self.environment, stdout=quiet, stderr=quiet, start_new_session=True
+        )
+
+    def wait(self) -> None:
+        path = "api/health" if "prefect" in self.command else "health"
+        for _ in range(3000):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        sys.exit(f"{' '.join(self.command)} did not answer")
+
+    def signal(self, number: int) -> None:
+        os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def fail(self, fault: str) -> None:
+        if fault in ("dead", "restarted"):
+            self.kill()
+        if fault == "restarted":
+            self.start()
+        if fault == "frozen":
+            self.signal(signal.SIGSTOP)
+        self.is_hole = fault == "black hole"
+
+    def mend(self, fault: str) -> None:
+        self.is_hole = False
+        if fault == "dead":
+            self.start()
+        if fault == "frozen":
+            self.signal(signal.SIGCONT)
+        self.wait()
+
+    def forward(self) -> None:
+        while True:
+            client, _ = self.listener.accept()
+            threading.Thread(target=self.connect, args=(client,), daemon=True).start()
+
+    def connect(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self.port)) if not self.is_hole else None
+        except OSError:
+            client.close()  # refused, or as near to it as a forwarder comes
+            return
+        threading.Thread(target=self.pump, args=(client, server), daemon=True).start()
+        if server:
+            self.pump(server, client)
+
+    def pump(self, source: socket.socket, sink: socket.socket | None) -> None:
+        try:
+            while chunk := source.recv(65536):
+                if sink and not self.is_hole:
+                    sink.sendall(chunk)
+        except OSError:
+            pass
+        while self.is_hole:
+            time.sleep(0.1)
+        for end in (source, sink):
+            if end:
+                end.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("servers", nargs="*", metavar="server", help="mlflow, prefect; both by default")
+    parser.add_argument("--epochs", type=int, default=100, help=f"of each training, of {WORKLOAD} (100)")
+    options = parser.parse_args()
+    if unknown := set(options.servers) - {"mlflow", "prefect"}:
+        parser.error(f"unknown server {', '.join(sorted(unknown))}; accepted: mlflow, prefect")
+    print(describe_machine(), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        project = make_tandem(folder / "project", WORKLOAD)
+        params = read_params(project)
+        params[WORKLOAD]["train"] |= {"epochs": options.epochs, "probe": False, "threads": 1}
+        with (project / "params.yaml").open("w") as file:
+            YAML().dump(params, file)
+        call(REPRO, project)
+        call(SYNC, project)
+        for server in options.servers or ("mlflow", "prefect"):
+            (of_mlflow if server == "mlflow" else of_prefect)(folder, project, options.epochs)
+
+
+def of_mlflow(folder: Path, project: Path, epochs: int) -> None:
+    port, database = free_port(), folder / "server.db"
+    store = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(folder / "artifacts")]
+    words = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
+    server = Server(words, port, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false", MLFLOW_DISABLE_TELEMETRY="true")
+    print(f"\n## MLflow's server, a training of {epochs} epochs\n")
+    print("| fault | moment | training (s) | epoch, median (ms) | sync (s) | epochs lost | twice | runs wrong |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    settings = {"MLFLOW_TRACKING_URI": server.address}
+    for number, (fault, moment) in enumerate(cases(), 1):
+        seconds, _ = timed(TRAIN, project, server, fault, moment, epochs, settings)
+        epoch = json.loads((project / RESULTS / "timings.json").read_text())["epoch_seconds"]
+        start = time.monotonic()
+        call(SYNC, project, **settings)
+        synced = time.monotonic() - start
+        wait_for_journals(project)
+        lost, twice, wrong = recorded(database, epochs, number)
+        print(
+            f"| {fault} | {moment} | {seconds:.1f} | {1000 * epoch:.1f} | {synced:.1f} | {lost} | {twice} | {wrong} |"
+        )
+        sys.stdout.flush()
+    server.kill()
+
+
+def of_prefect(folder: Path, project: Path, epochs: int) -> None:
+    port = free_port()
+    words = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    home = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    server = Server(words, port, **home)
+    settings = {**home, "PREFECT_API_URL": f"{server.address}/api"}
+    print(f"\n## Prefect's server, a pipeline of {WORKLOAD} with {epochs} epochs\n")
+    print("| fault | moment | pipeline (s) | epoch, median (ms) | exit status |")
+    print("|---|---|---|---|---|", flush=True)
+    for fault, moment in cases():
+        can_refuse = moment == "start"
+        seconds, status = timed([*FLOW, "--force"], project, server, fault, moment, epochs, settings, can_refuse)
+        epoch = json.loads((project / RESULTS / "timings.json").read_text())["epoch_seconds"]
+        print(f"| {fault} | {moment} | {seconds:.1f} | {1000 * epoch:.1f} | {status} |", flush=True)
+    server.kill()
+
+
+def cases() -> list[tuple[str, str]]:
+    """(fault, moment), with commands without a fault before and after them."""
+    return [("none", ""), *((fault, moment) for fault in FAULTS for moment in MOMENTS), ("none", "")]
+
+
+def timed(
+    command: list[str],
+    project: Path,
+    server: Server,
+    fault: str,
+    moment: str,
+    epochs: int,
+    settings: dict[str, str],
+    can_refuse: bool = False,
+) -> tuple[float, int]:
+    """Seconds and exit status of `command`, whose server fails at `moment`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    line = {"middle": f"epoch {epochs // 2}/", "end": f"epoch {epochs}/"}.get(moment)
+    if moment == "start":
+        server.fail(fault)
+    start = time.monotonic()
+    process = subprocess.Popen(
+        command, cwd=project, env={**kept, "PATH": path, "PYTHONUNBUFFERED": "1", **settings},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout
+    output = []
+    for text in process.stdout:
+        output.append(text)
+        if line and line in text:
+            server.fail(fault)
+            line = None
+    status = process.wait()
+    seconds = time.monotonic() - start
+    server.mend(fault)
+    if (status and not can_refuse) or line:
+        sys.exit(f"{' '.join(command)} with the server {fault} at the {moment} ended with {status}:\n{''.join(output)}")
+    return seconds, status
+
+
+def wait_for_journals(project: Path) -> None:
+    """An uploader may still be sending when the training, and a sync beside it, have ended."""
+    deadline = time.monotonic() + 300
+    while any(path.is_dir() for path in (project / ".tandem/journals").iterdir()):
+        if time.monotonic() > deadline:
+            sys.exit("a journal stays, although the server answers")
+        time.sleep(0.2)
+
+
+def recorded(database: Path, epochs: int, num_runs: int) -> tuple[int, int, int]:
+    """Epochs of the newest run that are missing, epochs that are there more than once, and runs that are wrong."""
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        runs = connection.execute(
+            "select run_uuid, status from runs where lifecycle_stage = 'active' order by start_time desc"
+        ).fetchall()
+        steps = connection.execute(
+            "select step from metrics where key = 'time/epoch_seconds' and run_uuid = ?", [runs[0][0]]
+        ).fetchall()
+    wrong = abs(len(runs) - num_runs) + sum(status != "FINISHED" for _, status in runs)
+    return epochs - len(set(steps)), len(steps) - len(set(steps)), wrong
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()
