@@ -81,6 +81,7 @@ def latest_runs() -> list[str]:
 
 def call(module: str, *arguments: str) -> tuple[int, list[str]]:
     """Run `python -m <module>`, and print its lines as they come: its exit status, and all of them."""
+    dvc.end_with_parent()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
     process = dvc.start([module, *arguments], environment | {"PYTHONUNBUFFERED": "1"}, subprocess.PIPE)
     assert process.stdout

@@ -94,7 +94,8 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         self.finish()
         if kind is not None:
-            reason = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
+            why = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
+            reason = f"{why}; its checkpoint is kept, and the next run goes on from it"
             final: State[Any] = Cancelled(message=reason)
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
 

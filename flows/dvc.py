@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from flows.stage import LAST_ERROR
+from flows.stage import LAST_ERROR, watch
 from stages import files
 from stages.machine.identity import read_words
 
@@ -62,16 +62,21 @@ def run(
     """
     process = start(["dvc", *arguments], environment, subprocess.PIPE)
     assert process.stdout
-    try:
-        with process.stdout as output:
+    with process.stdout as output:
+        try:
             for line in lines(process, output.fileno()):
                 if line:
                     on_line(line)
                 on_tick()
-        return process.wait()
-    except BaseException:  # Prefect's TerminationSignal, with which a cancel arrives, is no Exception
-        stop(process)
-        raise
+            return process.wait()
+        except BaseException:  # Prefect's TerminationSignal, with which a cancel arrives, is no Exception
+            stop(process)
+            for line in lines(process, output.fileno()):
+                if line is None:  # something outlives the group and holds the pipe
+                    break
+                if line:
+                    on_line(line)  # a stage says where it has saved
+            raise
 
 
 def lines(process: subprocess.Popen[bytes], descriptor: int) -> Iterator[str | None]:
@@ -123,6 +128,12 @@ def stop(process: subprocess.Popen[bytes], escalation: tuple[tuple[int, float], 
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_with_parent() -> None:
+    """Have this process end as by a cancel when the one that started it is killed: Prefect's runner, of its flow."""
+    if sys.platform == "linux":
+        watch(os.getppid())
 
 
 def prepare_environment() -> str:

@@ -16,13 +16,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from httpx import HTTPError
 from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
+from prefect.exceptions import PrefectException
 from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows import dvc, repro
-from flows.display import Display, StageCancelled, prefect_client
+from flows.display import Display, StageCancelled, end_runs, prefect_client
 from stages import files
 from stages.params.loading import parse_params, read_yaml
 from stages.params.parsing import nearest, replaced
@@ -60,14 +64,17 @@ def pipeline(
     """
     run = FlowRunContext.get()
     assert run and run.flow_run
+    if run.flow_run.deployment_id:
+        dvc.end_with_parent()
     try:
         plan = make_plan(workloads, devices, seeds, preset, overrides or {}, force, run.flow_run.name)
     except (ValueError, OSError) as error:
         return Failed(message=str(error))
     try:
         with one_at_a_time(), prefect_client(timeout=5.0) as client, Display(run.flow_run, client) as display:
-            result = execute(plan, display)
-            display.check()
+            with known_to_the_next(run.flow_run, client):
+                result = execute(plan, display)
+                display.check()
         if display.is_lost:  # Prefect itself would try for minutes and then fail, whatever the result is
             print(f"{result.name}: {result.message}", flush=True)
             sys.stderr.flush()
@@ -175,6 +182,28 @@ def one_at_a_time() -> Iterator[None]:
     print(f"another pipeline run works in this repository (process {holder}); waiting for it")
     with files.locked(path):
         yield
+
+
+@contextmanager
+def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
+    """Show the run that had the repository before, and was killed, as Crashed; leave a note for the next.
+
+    A process that is killed tells Prefect nothing: its run and the stages below it would stay Running.
+    """
+    path, url = files.STATE / "pipeline.json", str(client.api_url)
+    try:
+        left = files.read_json(path)
+        if left["api"] == url:
+            gone: State[Any] = Crashed(message="its process was killed; the next run found it so")
+            end_runs(client, gone, parent_flow_run_id={"any_": [left["run"]]})
+            end_runs(client, gone, id={"any_": [left["run"]]})
+    except (OSError, ValueError, KeyError, HTTPError, PrefectException):
+        pass  # no note, or the server does not know the run any more: nothing is displayed wrongly
+    files.write_json(path, {"api": url, "run": str(run.id)})
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def show_artifacts(results: dict[str, Any], display: Display) -> None:

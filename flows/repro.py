@@ -110,7 +110,8 @@ def running_servers() -> dict[str, str]:
     try:
         state: dict[str, str] = json.loads(UI_STATE.read_text(encoding="utf-8"))
         os.kill(int(state["pid"]), 0)
-        return state
+        is_ours = state.get("project", str(files.HOME)) == str(files.HOME)  # or the project is a copy
+        return state if is_ours else {}
     except (OSError, ValueError, KeyError):
         return {}
 

@@ -94,6 +94,13 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     )
     if making.returncode != 0:
         raise RuntimeError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
+    # Runs that ended with the machine would be displayed as RUNNING: their journals are here.
+    subprocess.run(
+        [sys.executable, "-m", "stages.records.uploader", "sync"],
+        cwd=files.ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     database = ["--backend-store-uri", f"sqlite:///{files.MLRUNS}/mlflow.db"]
     artifacts = ["--default-artifact-root", f"{files.MLRUNS.as_uri()}/artifacts"]
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]
@@ -104,7 +111,8 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     servers.append(start("the deployments (flows.serve)", ["flows.serve"], deployment))
     for server in servers[1:]:
         wait_until_ready(server)
-    repro.UI_STATE.write_text(json.dumps({"pid": os.getpid(), "prefect": prefect, "mlflow": mlflow}), encoding="utf-8")
+    state = {"pid": os.getpid(), "project": str(files.HOME), "prefect": prefect, "mlflow": mlflow}
+    repro.UI_STATE.write_text(json.dumps(state), encoding="utf-8")
     print(f"  runs and logs     {prefect}")
     print(f"  every training    {mlflow}")
     print(f"  start or schedule {prefect}/deployments")
@@ -177,18 +185,19 @@ def cancel_runs(servers: list[Server]) -> None:
 
 
 def mark_orphans_crashed(server: Server) -> None:
-    """Show runs of deployments as Crashed that ended when the machine went down, or when all of this was killed."""
+    """Show runs as Crashed that ended when the machine went down, or when all of this was killed.
+
+    One that was started by hand and still runs has lost this server, and reports to it no more.
+    """
     from httpx import HTTPError
     from prefect.states import Crashed, State
 
-    from flows.display import end_runs, prefect_client, unfinished
+    from flows.display import end_runs, prefect_client
 
     gone: State[None] = Crashed(message="nothing was heard of it again: `make ui` or the machine ended under it")
     try:
         with prefect_client(timeout=5.0) as client:
-            if runs := unfinished(client, **OF_DEPLOYMENTS):
-                end_runs(client, gone, parent_flow_run_id={"any_": [run.id for run in runs]})
-            end_runs(client, gone, **OF_DEPLOYMENTS)
+            end_runs(client, gone)
     except HTTPError as error:
         raise RuntimeError(f"{server.name} does not answer: {error}; see {server.log}") from error
 

@@ -15,7 +15,8 @@ import textwrap
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +203,9 @@ class Project:
         return wait_for(running, what="a running train stage")
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+@contextmanager
+def running_ui(root: Path) -> Iterator[Project]:
     """A repository with `make ui` running in it, the ports it asks for being in use."""
-    root = make_project(tmp_path_factory.mktemp("project"))
     with socket.socket() as one, socket.socket() as two:
         taken = []
         for occupied in (one, two):
@@ -231,6 +231,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         ui.send_signal(signal.SIGINT)
         ui.wait(600)
     ui.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    with running_ui(make_project(tmp_path_factory.mktemp("project"))) as project:
+        yield project
 
 
 @pytest.fixture(autouse=True)
@@ -545,19 +551,27 @@ def test_killing_dvc_ends_its_stage(project: Project) -> None:
 
 
 @pytest.mark.case(27)
-def test_cancel_leaves_nothing_behind(project: Project) -> None:
+def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], None]) -> None:
     """As the UI does it: a run of the deployment, put into state Cancelling."""
     project.behave(train={"sleep": STAGE_SECONDS})
     deployment = project.api("GET", "/deployments/name/pipeline/on-demand")
     run = project.api("POST", f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"force": True}})
     project.stage_process()
     cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    started = time.monotonic()
     project.api("POST", f"/flow_runs/{run['id']}/set_state", cancelling)
     read = lambda: project.api("GET", f"/flow_runs/{run['id']}")["state"]["type"]  # noqa: E731
     wait_for(lambda: read() == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
     wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
-    states = {name: child["state"]["type"] for name, child in project.children(run).items()}
+    seconds = time.monotonic() - started
+    children = project.children(run)
+    states = {name: child["state"]["type"] for name, child in children.items()}
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
+    train = children["train@sign-auto-0"]
+    assert "its checkpoint is kept" in train["state"]["message"]
+    # What the stage says at its end reaches the log: a training, where it has saved.
+    wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
+    saw(f"{train['state']['message']} ({seconds:.0f} s after the cancel)")
 
 
 @pytest.mark.case(27)
@@ -577,6 +591,45 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project) -
     assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
+
+
+@pytest.mark.case(25, 40)
+def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
+    project: Project, saw: Callable[[str], None]
+) -> None:
+    """kill -9 of the flow's own process, while a stage runs."""
+    project.behave(train={"sleep": STAGE_SECONDS})
+    with project.start("-m", "flows.pipeline", "--force") as process:
+        project.stage_process()
+        killed = project.latest("pipeline")
+        process.kill()
+        process.communicate(timeout=600)
+    wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
+    (project.root / "go").touch()
+    result = project.run("-m", "flows.pipeline")
+    assert result.returncode == 0, result.stdout + result.stderr
+    shown = [project.api("GET", f"/flow_runs/{killed['id']}"), project.children(killed)["train@sign-auto-0"]]
+    message = "its process was killed; the next run found it so"
+    assert [(run["state"]["type"], run["state"]["message"]) for run in shown] == [("CRASHED", message)] * 2
+    assert project.latest("pipeline")["state"]["type"] == "COMPLETED"
+    saw(f"Crashed: {message}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["flows.serve", "flows.ui"])
+@pytest.mark.case(25)
+def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, saw: Callable[[str], None]) -> None:
+    """kill -9 of Prefect's runner, or of `make ui`, while a run of a deployment trains."""
+    with running_ui(make_project(tmp_path / "project")) as project:
+        project.behave(train={"sleep": STAGE_SECONDS})
+        deployment = project.api("GET", "/deployments/name/pipeline/on-demand")
+        project.api("POST", f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"force": True}})
+        project.stage_process()
+        [process, *_] = processes(project.root, victim)
+        process.kill()
+        wait_for(lambda: not processes(project.root, "python"), STAGE_SECONDS / 2, "the end of every process")
+        output = project.ui.communicate(timeout=600)[0]
+        saw(output.strip().splitlines()[-1] if output.strip() else f"{victim} was killed: nothing runs any more")
 
 
 @pytest.mark.case(45)
