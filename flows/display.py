@@ -39,6 +39,7 @@ NOT_RUN: dict[str, dict[str, Any]] = {  # the state of a stage that DVC did not 
     "skipped": {"name": "Skipped", "message": "unchanged since the last run; DVC skipped it"},
     "restored": {"name": "Cached", "message": "restored from DVC's run-cache, timings included, without running"},
 }
+KEPT = "a training's checkpoint is kept, and the next run goes on from it"
 T = TypeVar("T")
 
 
@@ -95,7 +96,7 @@ class Display:
         self.finish()
         if kind is not None:
             why = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
-            reason = f"{why}; its checkpoint is kept, and the next run goes on from it"
+            reason = f"{why}; {KEPT}"
             final: State[Any] = Cancelled(message=reason)
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
 
@@ -177,7 +178,7 @@ class Display:
     def failed_state(self) -> State[Any]:
         failure = self.progress.failure(self.token, "DVC ended before it")
         if failure.killed_by == "SIGINT":
-            return Cancelled(message="interrupted; the same command takes it up again")
+            return Cancelled(message=f"interrupted; {KEPT}")
         return (Crashed if failure.killed_by else Failed)(message=failure.message)
 
     def poll(self) -> None:

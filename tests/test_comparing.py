@@ -140,6 +140,22 @@ def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, A
     assert said.startswith("no speed-up is stated. What stands against it: ") and reason in said
 
 
+@pytest.mark.case(50)
+def test_another_torch_or_driver_between_two_runs_is_flagged(saw: Callable[[str], None]):
+    """Two manifests of one GPU, one of them with another torch, or with another driver."""
+    torch, driver = (
+        changed(GPU, **{"device": "cuda-later", f"environment.versions.{name}": version})
+        for name, version in (("torch", "2.12.0"), ("driver", "580.9"))
+    )
+    said = judge("sign", {"cuda": [Run(GPU)], "cuda-later": [Run(torch)]}, SPEED).speed
+    assert "torch (2.11.0 against 2.12.0)" in said and said.startswith("no speed-up is stated")
+    saw(said)
+    notes = compare_manifests(GPU, driver).notes
+    [note] = [note for note in notes if "driver" in note]
+    assert "driver (570.1 against 580.9)" in note
+    saw(note)
+
+
 def test_a_schema_that_is_not_known_is_refused_by_name():
     for old in ({**GPU, "schema": 0}, {name: value for name, value in GPU.items() if name != "schema"}):
         (reason,) = compare_manifests(CPU, old).refusals

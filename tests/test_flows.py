@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows import dvc
+from flows import dvc, repro
 from tests.conftest import wait_for
 
 SOURCE = Path(__file__).parents[1]
@@ -357,7 +357,8 @@ def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
 
 @pytest.mark.parametrize("kind", ["refused", "black hole"])
 @pytest.mark.case(38)
-def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str) -> None:
+def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str, saw: Callable[[str], None]) -> None:
+    """python -m flows.pipeline with an API that refuses, and with one that never answers; and a plain dvc repro."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         if kind == "black hole":
@@ -376,6 +377,7 @@ def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str) -> Non
         for word in (url.partition("@")[2], "make ui", "`dvc repro` without Prefect"):
             assert word in result.stderr
         assert "secret" not in result.stderr and "Traceback" not in result.stderr
+        saw(result.stderr)
 
 
 def test_a_profile_and_a_toml_file_configure_the_api(project: Project, tmp_path: Path) -> None:
@@ -411,6 +413,16 @@ def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
     result = project.run("-m", "flows.repro")
     assert result.returncode == 255
     assert "  failed     hardware\n" in result.stdout and "  reason     hardware: no such device" in result.stdout
+
+
+@pytest.mark.case(49)
+def test_a_restored_timing_names_its_machine_and_moment(tmp_path: Path, saw: Callable[[str], None]) -> None:
+    """The summary of `make repro`, of a training that DVC's run-cache restored and another machine measured."""
+    path = tmp_path / "compare.json"
+    path.write_text(json.dumps({"rows": [ROW]}))
+    line = repro.results_lines(path, {"train@sign-auto-0": "restored"})[1]
+    assert "restored, measured 2026-01-02 03:04 on somewhere" in line
+    saw(line)
 
 
 def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project) -> None:
@@ -517,7 +529,8 @@ def test_a_killed_stage_is_told_from_its_exit_status_with_and_without_a_shell_be
 
 
 @pytest.mark.case(40)
-def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
+def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], None]) -> None:
+    """kill -9 of a stage below a flow, then of its dvc."""
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force") as process:
         project.stage_process().kill()
@@ -538,6 +551,8 @@ def test_a_killed_stage_is_shown_crashed(project: Project) -> None:
     assert (run["state"]["type"], run["state"]["message"]) == ("FAILED", "dvc repro was killed by SIGKILL")
     child = project.children(run)["train@sign-auto-0"]["state"]
     assert (child["type"], child["message"]) == ("CRASHED", "dvc repro was killed by SIGKILL")
+    saw("Crashed: killed by SIGKILL")
+    saw(f"Crashed: {child['message']}")
     assert not project.left_running()
 
 
@@ -568,14 +583,15 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     states = {name: child["state"]["type"] for name, child in children.items()}
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
     train = children["train@sign-auto-0"]
-    assert "its checkpoint is kept" in train["state"]["message"]
+    assert "checkpoint is kept" in train["state"]["message"]
     # What the stage says at its end reaches the log: a training, where it has saved.
     wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
     saw(f"{train['state']['message']} ({seconds:.0f} s after the cancel)")
 
 
 @pytest.mark.case(27)
-def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project) -> None:
+def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, saw: Callable[[str], None]) -> None:
+    """The flow run of one stage cancelled, as the UI does it."""
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force") as process:
         project.stage_process()
@@ -589,6 +605,7 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project) -
     run = project.latest("pipeline")
     message = "train@sign-auto-0 was cancelled; run the pipeline again to go on from the last checkpoint"
     assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
+    saw(message)
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
 
@@ -602,6 +619,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
     with project.start("-m", "flows.pipeline", "--force") as process:
         project.stage_process()
         killed = project.latest("pipeline")
+        wait_for(lambda: project.children(killed).get("train@sign-auto-0"), what="the stage's flow run")
         process.kill()
         process.communicate(timeout=600)
     wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
@@ -633,14 +651,15 @@ def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, sa
 
 
 @pytest.mark.case(45)
-def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:
+def test_a_second_pipeline_waits_for_the_first(project: Project, saw: Callable[[str], None]) -> None:
+    """A second pipeline run while the first one trains."""
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force") as first:
         project.stage_process()
         with project.start("-m", "flows.pipeline") as second:
             assert second.stdout
-            message = iter(second.stdout.readline, "")
-            assert any("another pipeline run works in this repository" in line for line in message)
+            said = iter(second.stdout.readline, "")
+            saw(next(line for line in said if "another pipeline run works in this repository" in line))
             assert first.poll() is None
             (project.root / "go").touch()
             second.communicate(timeout=600)
@@ -650,7 +669,10 @@ def test_a_second_pipeline_waits_for_the_first(project: Project) -> None:
 
 @pytest.mark.parametrize("kind", ["killed", "black hole"])
 @pytest.mark.case(39)
-def test_a_server_lost_midway_costs_seconds_and_no_result(project: Project, door: Door, kind: str) -> None:
+def test_a_server_lost_midway_costs_seconds_and_no_result(
+    project: Project, door: Door, kind: str, saw: Callable[[str], None]
+) -> None:
+    """The way to Prefect's API is cut while a stage runs, or takes everything and passes nothing on."""
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force", PREFECT_API_URL=f"{door.url}/api") as process:
         project.stage_process()
@@ -665,6 +687,7 @@ def test_a_server_lost_midway_costs_seconds_and_no_result(project: Project, door
     assert "Traceback" not in output and output.count("lost the Prefect API") == 1, output
     assert time.monotonic() - started < 150, output  # Prefect alone takes 157 s, on a machine with nothing else to do
     assert "Completed: sign 0.8750 on cpu; 3 ran" in output
+    saw(next(line for line in output.splitlines() if "lost the Prefect API" in line))
 
 
 # What flows/verify.py tells its caller, without the training.

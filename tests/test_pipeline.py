@@ -82,7 +82,9 @@ def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
     assert hashes(again) == hashes(trained)
 
 
-def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path):
+@pytest.mark.case(49)
+def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """params.yaml put back to what was trained before; make repro."""
     project = copy_of(trained, tmp_path / "project")
     assert ran(dvc(project, "repro").stdout) == ["hw/dvc.yaml:hardware"]
 
@@ -98,8 +100,11 @@ def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path
         "compare",
     ]
     params.write_text(TINY)
-    output = dvc(project, "repro").stdout
+    output = run(project, sys.executable, "-m", "flows.repro").stdout
     assert "'train@tiny-cpu-0' is cached - skipping run" in output
+    when = f"restored, measured {measured_at[:16].replace('T', ' ')}"
+    assert when in output
+    saw(next(line for line in output.splitlines() if when in line))
     assert json.loads((project / "results/runs/tiny/cpu/0/measured.json").read_text())["measured_at"] == measured_at
 
 

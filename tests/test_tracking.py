@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -193,6 +193,7 @@ assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() 
 
 @pytest.mark.case(24, 35)
 def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(prepared: Path, tmp_path: Path):
+    """kill -9 of the trainer in the middle, Ctrl+C of what goes on, then to the end."""
     project = copy_of(prepared, tmp_path / "killed", TINY.replace(*LONG))
     waiting = held(tmp_path / "held", 10)
     training = start_training(project, **waiting)
@@ -295,10 +296,14 @@ def closed_port() -> Iterator[int]:
 
 
 @pytest.mark.case(34)
-def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(ready: Path, closed_port: int):
+def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(
+    ready: Path, closed_port: int, saw: Callable[[str], None]
+):
+    """Nobody listens where MLFLOW_TRACKING_URI points; then sync."""
     uri = f"http://user:secret@127.0.0.1:{closed_port}"
     done = stage(ready, "train", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 1
+    saw(said_of_tracking(done.stdout))
     assert "secret" not in done.stdout and "python -m stages.records.uploader sync" in done.stdout
     assert "(connection refused)" in done.stdout
     kept = [path for path in (ready / ".tandem/journals").rglob("*") if path.is_file()]
@@ -318,7 +323,8 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(ready
 
 
 @pytest.mark.case(36)
-def test_a_black_hole_costs_bounded_seconds(ready: Path):
+def test_a_black_hole_costs_bounded_seconds(ready: Path, saw: Callable[[str], None]):
+    """A server that takes connections and never answers."""
     with socket.socket() as hole:
         hole.bind(("127.0.0.1", 0))
         hole.listen()  # takes connections, never answers
@@ -328,6 +334,7 @@ def test_a_black_hole_costs_bounded_seconds(ready: Path):
         )
         seconds = time.monotonic() - start
     assert "could not be reached" in done.stdout
+    saw(said_of_tracking(done.stdout))
     assert seconds < 600  # mlflow's own limits add up to 1,200
 
 
@@ -345,6 +352,10 @@ print(json.dumps(written.end("FINISHED")))
 
 def record(ready: Path, name: str, wait_seconds: float = 120, **extra: str) -> str:
     return run(ready, sys.executable, "-c", RECORD, name, str(wait_seconds), **extra).stdout
+
+
+def said_of_tracking(output: str) -> str:
+    return next(line for line in output.splitlines() if line.startswith("tracking: "))
 
 
 def statuses(ready: Path) -> dict[str, str]:
@@ -376,6 +387,7 @@ threading.Thread(target=watch, daemon=True).start()
 
 @pytest.mark.case(43)
 def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path):
+    """kill -9 at three moments of making a fresh store's tables."""
     new = project / "mlruns/mlflow.db.new"
     for num_bytes in (1, 200_000, 500_000):
         new.unlink(missing_ok=True)
@@ -390,9 +402,11 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
     assert left == {"mlflow.db", "mlflow.db.lock"}
 
 
+@pytest.mark.parametrize("num_projects", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.case(43)
-def test_two_projects_open_one_fresh_store_at_once(tmp_path: Path):
-    projects = [make_project(tmp_path / name, TINY) for name in ("one", "other")]
+def test_projects_open_one_fresh_store_at_once(tmp_path: Path, num_projects: int):
+    """Two projects, and eight, two processes of each, open one SQLite file that is not there yet."""
+    projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
     code = "from stages.records.uploader import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
     together = [
@@ -407,7 +421,7 @@ def test_two_projects_open_one_fresh_store_at_once(tmp_path: Path):
         for project in projects * 2
     ]
     outputs = [process.communicate()[0] for process in together]
-    assert [process.returncode for process in together] == [0, 0, 0, 0], outputs
+    assert not any(process.returncode for process in together), outputs
     client = mlflow.MlflowClient(shared)
     assert sorted(experiment.name for experiment in client.search_experiments()) == ["Default", "same"]
 
@@ -445,7 +459,8 @@ def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project
 
 
 @pytest.mark.case(37)
-def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path):
+def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path, saw: Callable[[str], None]):
+    """A store three versions old, then the command that the sentence gives; half upgraded; of the future."""
     path = project / "mlruns/mlflow.db"
     migrate_part_way(path, 3)
     with sqlite3.connect(path) as database:
@@ -458,6 +473,7 @@ def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path)
     output = record(project, "new")
     assert "mlruns/mlflow.db has schema" in output and "could not be reached" not in output
     assert path.read_bytes() == before
+    saw(said_of_tracking(output))
     fix, then = re.search(r"run: (.*); then: (.*)", output).groups()
     run(project, "bash", "-ec", fix)
     assert "up to date" in run(project, "bash", "-ec", then.replace("python", sys.executable)).stdout
@@ -472,14 +488,18 @@ def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path)
     database.close()
     found = store.inspect(path)
     assert (found.kind, found.is_empty) == ("unfinished", False) and found.fix.startswith("mv ")
+    saw(f"{found.message}; run: {found.fix}")
     with sqlite3.connect(path) as database:
         database.execute("UPDATE alembic_version SET version_num = 'of the future'")
     database.close()
-    assert store.inspect(path).kind == "newer"
+    found = store.inspect(path)
+    assert found.kind == "newer"
+    saw(f"{found.message}; run: {found.fix}")
 
 
 @pytest.mark.case(37)
-def test_a_slow_store_is_not_called_unreachable(project: Path, tmp_path: Path):
+def test_a_slow_store_is_not_called_unreachable(project: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """MLflow is not there yet when the training ends."""
     go_on = tmp_path / "go_on"
     (tmp_path / "sitecustomize.py").write_text(f"""
 import pathlib, sys, time
@@ -493,6 +513,7 @@ if "stages.records.uploader" in sys.orig_argv:
     sys.meta_path.insert(0, SlowImport())
 """)
     output = record(project, "slow", 2, PYTHONPATH=str(tmp_path))
+    saw(said_of_tracking(output))
     assert "still starting" in output and "in the background" in output and "could not be reached" not in output
     assert len([path for path in (project / ".tandem/journals").iterdir() if path.is_dir()]) == 1
     go_on.touch()
@@ -501,11 +522,13 @@ if "stages.records.uploader" in sys.orig_argv:
 
 
 @pytest.mark.case(37)
-def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path):
+def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path, saw: Callable[[str], None]):
+    """mlruns/mlflow.db is overwritten with text; then the command that the sentence gives."""
     path = project / "mlruns/mlflow.db"
     path.write_text("no database at all " * 99)
     output = record(project, "kept")
     assert "mlruns/mlflow.db is damaged: file is not a database" in output and "could not be reached" not in output
+    saw(said_of_tracking(output))
     assert path.read_text().startswith("no database")
     fix, then = re.search(r"run: (mv \S+ \S+) .*; then: (.*)", output).groups()
     again = run(project, "bash", "-c", then.replace("python", sys.executable), check=False)
