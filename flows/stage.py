@@ -11,6 +11,10 @@ imports next to nothing.
 import os
 import sys
 
+TYPE_CHECKING = False  # typing's, without importing it
+if TYPE_CHECKING:
+    from typing import IO
+
 # what each stage is called with; also the parameters of its Prefect flow run
 STAGES = {
     "hardware": (),
@@ -61,6 +65,7 @@ def full_name(stage: str, item: list[str]) -> str:
 
 def run(stage: str, item: list[str], name: str) -> int:
     arguments: list[object] = [*item]
+    note = leave_note(name) if stage in RECORDED else None
     try:
         if stage in RECORDED:
             from stages.records import journal
@@ -68,6 +73,7 @@ def run(stage: str, item: list[str], name: str) -> int:
             arguments.append(journal.start())  # its process imports mlflow while this one imports torch
         actions = __import__(f"stages.{stage}", fromlist=["main"]).main(*arguments)
         if actions is not None:
+            remove(note)
             run_on_cpu(stage, item, actions)
         sys.stdout.flush()
         return 0
@@ -86,6 +92,52 @@ def run(stage: str, item: list[str], name: str) -> int:
         return fail(name, str(error))
     except Exception as error:  # a mistake in the code, whose traceback is needed
         return fail_with_traceback(name, error)
+    finally:
+        remove(note)
+
+
+def leave_note(name: str) -> "IO[str] | None":
+    """A note that this process removes at its end, and locks until then.
+
+    One that is there without a lock is of a process that was killed: DVC says of it `exited with -9` at most, and it
+    could say nothing itself. So the next one says what is known of its end.
+    """
+    import fcntl
+    import json
+    import time
+
+    from flows.dvc import out_of_memory_kills
+
+    path = os.path.join(ROOT, ".tandem", "running", f"{name}.json")
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        note = open(path, "a+", encoding="utf-8")
+        fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            now = {"boot": file.read(), "kills": out_of_memory_kills(), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
+    except OSError:  # it runs already, as its checkpoint says; or a folder that cannot be written, or no Linux
+        return None
+    note.seek(0)
+    try:
+        last = json.loads(note.read())
+        if last["boot"] != now["boot"]:
+            how = "ended with the machine, which has restarted since"
+        elif last["kills"] < now["kills"]:
+            how = "was killed; since it began, the machine or its container ran out of memory, and the kernel killed"
+        else:
+            how = "was killed (by kill -9 or the like), or crashed"
+        print(f"{name}: the last one, begun {last['time']}, {how}", flush=True)
+    except (ValueError, KeyError, TypeError):  # no note: it ended as it should
+        pass
+    note.truncate(0)
+    json.dump(now, note)
+    note.flush()
+    return note
+
+
+def remove(note: "IO[str] | None") -> None:
+    if note and os.path.exists(note.name):
+        os.remove(note.name)
 
 
 def run_on_cpu(stage: str, item: list[str], actions: list[str]) -> None:

@@ -4,16 +4,28 @@ import hashlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import psutil
 import pytest
 
-from tests.conftest import TINY, copy_of, held, recorded_runs, run, settle, stage, wait_for
-from tests.test_tracking import LONG, client_of, runs_of, start_training, table_of
+from tests.conftest import TINY, copy_of, environment, held, recorded_runs, run, settle, stage, wait_for
+from tests.test_tracking import (
+    LONG,
+    answers,
+    client_of,
+    epochs_logged,
+    free_port,
+    runs_of,
+    said_of_tracking,
+    start_training,
+    table_of,
+)
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -135,6 +147,10 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     assert [found["status"] for found in recorded_runs(project, "tiny")] == ["RUNNING"], "the copy's is another history"
     done = stage(project, "train", "tiny", "cpu", "0")
     assert "going on from .tandem/checkpoints/tiny/" in done.stdout
+    said = next(line for line in done.stdout.splitlines() if "the last one, begun" in line)
+    assert "was killed (by kill -9 or the like), or crashed" in said
+    saw(said)
+    assert not list((project / ".tandem/running").iterdir())
     settle(project)
     [finished] = recorded_runs(project, "tiny")
     assert (finished["id"], finished["status"]) == (entry["id"], "FINISHED")
@@ -179,3 +195,125 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     moved = project.rename(tmp_path / "moved")
     assert "copied or moved from" in run(moved, sys.executable, "-m", "stages.records.uploader", "open").stdout
     assert client_of(moved).get_experiment(elsewhere).artifact_location == "file:///data/mine/artifacts"
+
+
+@contextmanager
+def server_of(folder: Path, port: int) -> Iterator[Callable[[int], None]]:
+    """A real MLflow server on a store of its own; yields what sends it a signal. A killed one is started again."""
+    folder.mkdir(exist_ok=True)
+    words = ["mlflow", "server", "--port", str(port), "--workers", "1", "--backend-store-uri"]
+    words += [f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "artifacts")]
+    quiet = subprocess.DEVNULL
+
+    def start() -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=folder, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"),
+            start_new_session=True, stdout=quiet, stderr=quiet,
+        )  # fmt: skip
+
+    started = [start()]
+
+    def send(number: int) -> None:
+        os.killpg(started[-1].pid, number)
+        if number == signal.SIGKILL:
+            started[-1].wait()
+            started.append(start())
+
+    try:
+        wait_for(lambda: answers(port), what="the server")
+        yield send
+    finally:
+        os.killpg(started[-1].pid, signal.SIGKILL)
+        started[-1].wait()
+
+
+@pytest.mark.long
+@pytest.mark.case(35, 53)
+def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_password_is_left_anywhere(
+    prepared: Path, empty_history: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """A real server with a password in its address: SIGSTOP in the middle; kill -9 and a restart; grep."""
+    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
+    run(project, "git", "remote", "add", "origin", "https://me:secret@example.org/project.git")
+    port, printed = free_port(), ""
+    (tmp_path / "server").mkdir()
+    shutil.copy(empty_history, tmp_path / "server/mlflow.db")
+    uri = f"http://me:secret@127.0.0.1:{port}"
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/server/mlflow.db")
+    num_epochs = lambda entry: client.get_metric_history(entry.info.run_id, "train/loss")  # noqa: E731
+    with server_of(tmp_path / "server", port) as send:
+        for number, fault in enumerate((signal.SIGSTOP, signal.SIGKILL), 1):
+            waiting = held(tmp_path / f"held{number}", 3)
+            training = start_training(project, MLFLOW_TRACKING_URI=uri, **waiting)
+            wait_for(lambda: [entry for entry in runs_of(client) if num_epochs(entry) and is_running(entry)])
+            commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+            assert not [words for words in commands if "secret" in " ".join(words)], "what `ps` shows"
+            send(fault)
+            (tmp_path / f"held{number}/go").touch()
+            output = training.communicate(timeout=1200)[0]
+            assert training.returncode == 0, output
+            printed += output
+            if fault == signal.SIGSTOP:
+                assert "(no answer in time)" in output
+                saw(said_of_tracking(output))
+                logs = list((project / ".tandem").rglob("uploader.log"))
+                assert logs
+                printed += "".join(log.read_text() for log in logs)
+                send(signal.SIGCONT)
+            wait_for(lambda: answers(port), what="the server")
+            printed += run(project, *SYNC, MLFLOW_TRACKING_URI=uri, check=False).stdout
+            settle(project)
+            assert len(runs_of(client)) == number
+        printed += stage(project, "evaluate", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri).stdout
+        settle(project)
+    for entry in runs_of(client):
+        assert entry.info.status == "FINISHED"
+        assert [point.step for point in num_epochs(entry)] == [1, 2, 3, 4, 5, 6]
+    assert "secret" not in printed
+    files = [path for folder in (project, tmp_path / "server") for path in folder.rglob("*") if path.is_file()]
+    found = [path for path in files if b"secret" in path.read_bytes()]
+    assert {path.relative_to(project).as_posix() for path in found} == {".git/config"}, "where the user wrote it"
+    saw(f"no password in {len(files)} files, in what was printed, in any command line")
+
+
+def is_running(entry: mlflow.entities.Run) -> bool:
+    return entry.info.status == "RUNNING"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("small_disk", [6], indirect=True)
+@pytest.mark.parametrize("moment", ["start", "middle"])
+@pytest.mark.case(35)
+def test_a_store_whose_disk_is_full_is_named_and_gets_everything_later(
+    prepared: Path, tmp_path: Path, small_disk: Path, moment: str, saw: Callable[[str], None]
+):
+    """mlruns on a tmpfs that is full at the start, or from the middle of a training on; room again, sync."""
+    project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
+    shutil.move(project / "mlruns", small_disk / "mlruns")
+    (project / "mlruns").symlink_to(small_disk / "mlruns")
+
+    def fill() -> None:
+        with (small_disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
+            for size in (4096, 1):
+                while file.write(bytes(size)):
+                    pass
+
+    if moment == "start":
+        fill()
+    training = start_training(project, **held(tmp_path / "held", 3))
+    if moment == "middle":
+        wait_for(lambda: epochs_logged(project) > 0)
+        fill()
+    (tmp_path / "held/go").touch()
+    output = training.communicate(timeout=1200)[0]
+    assert training.returncode == 0, output
+    said = said_of_tracking(output)
+    assert "MLflow at mlruns/mlflow.db has no space left on its disk; free some; the record is kept in" in said, output
+    assert "Traceback" not in output
+    saw(said)
+    (small_disk / "filler").unlink()
+    run(project, *SYNC)
+    [entry] = runs_of(client_of(project))
+    points = client_of(project).get_metric_history(entry.info.run_id, "train/loss")
+    assert entry.info.status == "FINISHED" and [point.step for point in points] == [1, 2, 3, 4, 5, 6]
+    assert client_of(project).list_artifacts(entry.info.run_id)

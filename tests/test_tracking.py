@@ -192,7 +192,9 @@ assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() 
 
 
 @pytest.mark.case(24, 35)
-def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(prepared: Path, tmp_path: Path):
+def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
+    prepared: Path, tmp_path: Path, saw: Callable[[str], None]
+):
     """kill -9 of the trainer in the middle, Ctrl+C of what goes on, then to the end."""
     project = copy_of(prepared, tmp_path / "killed", TINY.replace(*LONG))
     waiting = held(tmp_path / "held", 10)
@@ -208,8 +210,10 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(prepared
     # What it had written is all the same training: the same parameters, so the same checkpoint and the same MLflow run.
     second = start_training(project, **waiting)
     try:
-        first_line = second.stdout.readline()
-        assert "going on from .tandem/checkpoints/tiny/" in first_line
+        said, going_on = second.stdout.readline(), second.stdout.readline()
+        assert "was killed (by kill -9 or the like), or crashed" in said
+        saw(said)
+        assert "going on from .tandem/checkpoints/tiny/" in going_on
         wait_for(lambda: [e for e in runs_of(client_of(project)) if e.info.status == "RUNNING"])
     finally:
         os.killpg(second.pid, signal.SIGINT)  # once: finishes the epoch, saves, ends with a failure

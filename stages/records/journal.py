@@ -44,8 +44,13 @@ class Journal:
 
     def write(self, kind: str, **content: Any) -> None:
         line = json.dumps({"kind": kind, "ms": int(time.time() * 1000), **content})
-        with (self.folder / "journal.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        path = self.folder / "journal.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:  # a full disk's has no name
+            error.filename = relative(path)
+            raise
 
     def run(
         self,

@@ -49,6 +49,7 @@ UNREACHABLE = {
     "gaierror": " (its name is not known)",
     "ConnectionError": "",
 }
+FULL = (errno.ENOSPC, errno.EDQUOT)
 # Each run has one byte of this file, which the process that sends to it locks.
 CLAIMS = STATE / "claims.lock"
 # A file that changed more recently may belong to a process that is still making its schema.
@@ -367,7 +368,9 @@ def explain(error: Exception, refused: str = "did not take the record") -> dict[
     while cause := causes[-1].__cause__ or causes[-1].__context__:
         causes.append(cause)
     names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
-    if known := [clause for name, clause in UNREACHABLE.items() if name in names]:
+    if any(getattr(cause, "errno", None) in FULL or "disk is full" in str(cause) for cause in causes):
+        reason = "has no space left on its disk; free some"
+    elif known := [clause for name, clause in UNREACHABLE.items() if name in names]:
         reason = f"could not be reached{known[0]}"
     else:
         first_line = str(error).strip().partition("\n")[0].replace(uri, shown(uri))
