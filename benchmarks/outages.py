@@ -1,6 +1,6 @@
 """What a server that fails costs a training (MLflow) and a pipeline (Prefect), by fault and moment.
 
-    python -m benchmarks.outages [mlflow] [prefect] [--epochs 100]
+    python -m benchmarks.outages [mlflow] [prefect] [--epochs 50]
 
 - dead: the server is killed, and started again when the command has ended
 - frozen: it is stopped (SIGSTOP) until the command has ended: the kernel takes connections that nobody answers
@@ -8,12 +8,15 @@
 - restarted: it is killed and started again at once
 
 Each at the start (before the command), in the middle (at the line of the middle epoch) and at the end (at that of the
-last one). Seconds are of the whole command, once; beside the fault-free commands before and after them. Then the
-server answers again, and `python -m stages.records.uploader sync` sends what was kept: counted are the epochs that
-MLflow lacks then, those that it has twice, and runs that are missing, too many or not FINISHED.
+last one), and without a fault before and after all. The epochs sleep for 0.1 s, so that what is left is the cost of
+tracking and display: the journal, its uploader, DVC and the flow are the real ones. Of MLflow: the seconds to start
+and to end the journal, the longest that an epoch waited to write its metrics; then the server answers again, and
+`python -m stages.records.uploader sync` sends what was kept: counted are the epochs that MLflow lacks then, those that
+it has twice, and runs that are missing, too many or not FINISHED.
 """
 
 import argparse
+import atexit
 import json
 import os
 import signal
@@ -25,18 +28,50 @@ import tempfile
 import threading
 import time
 import urllib.request
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from benchmarks.overhead import FLOW, REPRO, STRIPPED, WORKLOAD, call, describe_machine, make_tandem, read_params
+from benchmarks.overhead import FLOW, STRIPPED, WORKLOAD, call, describe_machine, make_tandem
 
 FAULTS = ("dead", "frozen", "black hole", "restarted")
 MOMENTS = ("start", "middle", "end")
 SYNC = [sys.executable, "-m", "stages.records.uploader", "sync"]
-TRAIN = [sys.executable, "-m", "flows.stage", "train", WORKLOAD, "cpu", "0"]
-RESULTS = Path(f"results/runs/{WORKLOAD}/cpu/0")
+# A training as its journal sees it. Its last line is JSON: the seconds to start, of each epoch's metrics, to end.
+TRAINING = """
+import json, sys, time, uuid
+from stages.records import journal
+
+seconds = []
+
+def timed(call, *arguments, **options):
+    start = time.perf_counter()
+    value = call(*arguments, **options)
+    seconds.append(time.perf_counter() - start)
+    return value
+
+num_epochs = int(sys.argv[1])
+written = timed(journal.start)
+written.run(uuid.uuid4().hex, "outages", "outages", {"epochs": num_epochs}, {}, {})
+written.hold()
+for epoch in range(1, num_epochs + 1):
+    time.sleep(0.1)
+    timed(written.metrics, {"train/loss": 1 / epoch, "time/epoch_seconds": 0.1}, step=epoch)
+    if epoch % 10 == 1:
+        written.saved()
+    print(f"epoch {epoch}/{num_epochs}:", flush=True)
+timed(written.end, "FINISHED")
+print(json.dumps(seconds))
+"""
+# A pipeline of one stage that only sleeps.
+STAGE = """
+import sys, time
+for epoch in range(1, int(sys.argv[1]) + 1):
+    time.sleep(0.1)
+    print(f"epoch {epoch}/{sys.argv[1]}:", flush=True)
+open("done", "w").close()
+"""
 
 
 class Server:
@@ -51,6 +86,7 @@ class Server:
         self.is_hole = False
         threading.Thread(target=self.forward, daemon=True).start()
         self.start()
+        atexit.register(self.kill)
         self.wait()
 
     def start(self) -> None:
@@ -73,7 +109,8 @@ class Server:
         os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        self.signal(signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            self.signal(signal.SIGKILL)
         self.process.wait()
 
     def fail(self, fault: str) -> None:
@@ -125,7 +162,7 @@ class Server:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("servers", nargs="*", metavar="server", help="mlflow, prefect; both by default")
-    parser.add_argument("--epochs", type=int, default=100, help=f"of each training, of {WORKLOAD} (100)")
+    parser.add_argument("--epochs", type=int, default=50, help="of 0.1 s each (50)")
     options = parser.parse_args()
     if unknown := set(options.servers) - {"mlflow", "prefect"}:
         parser.error(f"unknown server {', '.join(sorted(unknown))}; accepted: mlflow, prefect")
@@ -133,12 +170,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         project = make_tandem(folder / "project", WORKLOAD)
-        params = read_params(project)
-        params[WORKLOAD]["train"] |= {"epochs": options.epochs, "probe": False, "threads": 1}
-        with (project / "params.yaml").open("w") as file:
-            YAML().dump(params, file)
-        call(REPRO, project)
-        call(SYNC, project)
         for server in options.servers or ("mlflow", "prefect"):
             (of_mlflow if server == "mlflow" else of_prefect)(folder, project, options.epochs)
 
@@ -148,23 +179,21 @@ def of_mlflow(folder: Path, project: Path, epochs: int) -> None:
     store = ["--backend-store-uri", f"sqlite:///{database}", "--artifacts-destination", str(folder / "artifacts")]
     words = ["mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1", *store]
     server = Server(words, port, MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false", MLFLOW_DISABLE_TELEMETRY="true")
-    print(f"\n## MLflow's server, a training of {epochs} epochs\n")
-    print("| fault | moment | training (s) | epoch, median (ms) | sync (s) | epochs lost | twice | runs wrong |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    print(f"\n## MLflow's server, {epochs} epochs\n")
+    print("| fault | moment | start (s) | longest epoch's metrics (s) | end (s) | sync (s) | lost | twice | wrong |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
     settings = {"MLFLOW_TRACKING_URI": server.address}
+    command = [sys.executable, "-c", TRAINING, str(epochs)]
     for number, (fault, moment) in enumerate(cases(), 1):
-        seconds, _ = timed(TRAIN, project, server, fault, moment, epochs, settings)
-        epoch = json.loads((project / RESULTS / "timings.json").read_text())["epoch_seconds"]
+        _, _, output = timed(command, project, server, fault, moment, epochs, settings)
+        first, *metrics, last = json.loads(output[-1])
         start = time.monotonic()
         call(SYNC, project, **settings)
-        synced = time.monotonic() - start
         wait_for_journals(project)
-        lost, twice, wrong = recorded(database, epochs, number)
-        print(
-            f"| {fault} | {moment} | {seconds:.1f} | {1000 * epoch:.1f} | {synced:.1f} | {lost} | {twice} | {wrong} |"
-        )
-        sys.stdout.flush()
-    server.kill()
+        synced = time.monotonic() - start
+        counts = " | ".join(map(str, recorded(database, epochs, number)))
+        seconds = f"{first:.2f} | {max(metrics):.4f} | {last:.1f} | {synced:.1f}"
+        print(f"| {fault} | {moment} | {seconds} | {counts} |", flush=True)
 
 
 def of_prefect(folder: Path, project: Path, epochs: int) -> None:
@@ -173,24 +202,18 @@ def of_prefect(folder: Path, project: Path, epochs: int) -> None:
     home = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     server = Server(words, port, **home)
     settings = {**home, "PREFECT_API_URL": f"{server.address}/api"}
-    dvc_yaml = YAML().load(project / "dvc.yaml")
-    for stage in set(dvc_yaml["stages"]) - {"preprocess", "preload", "train"}:  # the work is not what is asked
-        del dvc_yaml["stages"][stage]
+    (project / "hw/dvc.yaml").unlink()
+    (project / "sleep.py").write_text(STAGE)
+    graph = {"stages": {"train": {"cmd": f"python sleep.py {epochs}", "deps": ["sleep.py"], "outs": ["done"]}}}
     with (project / "dvc.yaml").open("w") as file:
-        YAML().dump(dvc_yaml, file)
-    print(f"\n## Prefect's server, a pipeline that trains {WORKLOAD} for {epochs} epochs\n")
-    print("| fault | moment | pipeline (s) | epoch, median (ms) | exit status |")
-    print("|---|---|---|---|---|", flush=True)
-    for number, (fault, moment) in enumerate(cases(), 1):
-        params = read_params(project)
-        params[WORKLOAD]["train"]["learning_rate"] *= 1 + 1e-6 * number  # so that DVC trains
-        with (project / "params.yaml").open("w") as file:
-            YAML().dump(params, file)
+        YAML().dump(graph, file)
+    print(f"\n## Prefect's server, a stage of {epochs} epochs\n")
+    print("| fault | moment | pipeline (s) | exit status |\n|---|---|---|---|", flush=True)
+    for fault, moment in cases():
         can_refuse = moment == "start"
-        seconds, status = timed(FLOW, project, server, fault, moment, epochs, settings, can_refuse)
-        epoch = json.loads((project / RESULTS / "timings.json").read_text())["epoch_seconds"]
-        print(f"| {fault} | {moment} | {seconds:.1f} | {1000 * epoch:.1f} | {status} |", flush=True)
-    server.kill()
+        command = [*FLOW, "--force"]
+        seconds, status, _ = timed(command, project, server, fault, moment, epochs, settings, can_refuse)
+        print(f"| {fault} | {moment} | {seconds:.1f} | {status} |", flush=True)
 
 
 def cases() -> list[tuple[str, str]]:
@@ -207,8 +230,8 @@ def timed(
     epochs: int,
     settings: dict[str, str],
     can_refuse: bool = False,
-) -> tuple[float, int]:
-    """Seconds and exit status of `command`, whose server fails at `moment`."""
+) -> tuple[float, int, list[str]]:
+    """Seconds, exit status and lines of `command`, whose server fails at `moment`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
     line = {"middle": f"epoch {epochs // 2}/", "end": f"epoch {epochs}/"}.get(moment)
@@ -231,7 +254,7 @@ def timed(
     server.mend(fault)
     if (status and not can_refuse) or line:
         sys.exit(f"{' '.join(command)} with the server {fault} at the {moment} ended with {status}:\n{''.join(output)}")
-    return seconds, status
+    return seconds, status, output
 
 
 def wait_for_journals(project: Path) -> None:

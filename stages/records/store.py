@@ -124,7 +124,7 @@ def keep_to_this_project() -> str:
     MLflow writes absolute locations into its experiments, runs and models: in a project that was copied, moved or
     restored from a backup, they lead to where it was before.
     """
-    path = MLRUNS / "mlflow.db"
+    path, num_runs = MLRUNS / "mlflow.db", 0
     if database_file(tracking_uri()) != path or not path.exists():
         return ""
     try:
@@ -136,13 +136,15 @@ def keep_to_this_project() -> str:
                         rest = f"substr({column}, length(:before) + 1)"
                         update = f"UPDATE {table} SET {column} = :after || {rest}"
                         where = f"WHERE substr({column}, 1, length(:before) + 1) = :before || '/'"
-                        database.execute(f"{update} {where}", {"before": before, "after": after})
+                        done = database.execute(f"{update} {where}", {"before": before, "after": after})
+                        num_runs += done.rowcount if table == "runs" else 0
     except sqlite3.Error:  # no table, locked, damaged: who opens the store says so
         return ""
-    if not places:
+    if not num_runs:
         return ""
     was = " and ".join(unquote(old.removeprefix("file://")) for old in places)
-    return f"{relative(path)} was copied or moved from {was}; its artifacts are kept in this project from now on"
+    kept = f"the artifacts of its {num_runs} runs are looked for in this project from now on"
+    return f"{relative(path)} was copied or moved from {was}; {kept}"
 
 
 def former_places(database: sqlite3.Connection) -> list[str]:
