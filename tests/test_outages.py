@@ -118,6 +118,30 @@ def test_an_uploader_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
     assert not list((ready / ".tandem/journals").iterdir())
 
 
+# A small run whose uploader is killed at once.
+WITHOUT_UPLOADER = """
+import os, signal
+from stages.records import journal
+written = journal.start()
+written.run("one", "tiny", "one", {"a": 1}, {}, {})
+os.kill(written.uploader.pid, signal.SIGKILL)
+written.metrics({"train/loss": 0.5}, step=1)
+written.end("FINISHED")
+"""
+
+
+@pytest.mark.case(35)
+def test_a_killed_uploader_costs_the_training_nothing(ready: Path, saw: Callable[[str], None]):
+    """kill -9 of the uploader while it starts; then sync."""
+    said = said_of_tracking(run(ready, sys.executable, "-c", WITHOUT_UPLOADER).stdout)
+    assert "the uploader ended with exit status -9" in said and "send the record with `python -m" in said
+    saw(said)
+    run(ready, *SYNC)
+    [entry] = recorded_runs(ready, "tiny")
+    assert entry["status"] == "FINISHED" and entry["metrics"] == {"train/loss": 0.5}
+    assert not list((ready / ".tandem/journals").iterdir())
+
+
 @pytest.mark.case(30)
 def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_training_does(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]

@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import sqlite3
@@ -539,6 +540,23 @@ def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path, 
     assert again.returncode == 1 and fix in again.stdout
     run(project, "bash", "-ec", f"{fix}; {then.replace('python', sys.executable)}")
     assert statuses(project) == {"kept": "FINISHED"}
+
+
+@pytest.mark.case(37)
+def test_a_store_that_another_process_locks_is_called_locked(
+    empty_history: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """A second process holds SQLite's exclusive lock."""
+    path = Path(shutil.copy(empty_history, tmp_path / "mlflow.db"))
+    hold = "import sqlite3, sys; database = sqlite3.connect(sys.argv[1]); database.execute('BEGIN EXCLUSIVE')"
+    command = [sys.executable, "-c", f"{hold}; print('held', flush=True); sys.stdin.read()", str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout and holder.stdout.readline() == "held\n"
+        found = store.inspect(path, timeout_seconds=0.1)
+        holder.communicate("")
+    assert (found.kind, found.fix) == ("locked", f"fuser {path}")
+    assert store.inspect(path).kind == "whole"
+    saw(f"{found.message}; run: {found.fix}")
 
 
 @pytest.mark.case(53)
