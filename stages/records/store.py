@@ -153,7 +153,8 @@ def former_places(database: sqlite3.Connection) -> list[str]:
     An experiment whose location somebody chose does not count.
     """
     found = set()
-    for name, location in database.execute("SELECT name, artifact_location FROM experiments"):
+    query = "SELECT name, artifact_location FROM experiments WHERE artifact_location IS NOT NULL"
+    for name, location in database.execute(query):
         if name == "Default" and location.startswith("/"):  # MLflow makes it, with a plain path
             location, own = Path(location).as_uri(), "/0"
         else:
