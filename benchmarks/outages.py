@@ -268,7 +268,7 @@ def wait_for_journals(project: Path) -> None:
 
 def recorded(database: Path, epochs: int, num_runs: int) -> tuple[int, int, int]:
     """Epochs of the newest run that are missing, epochs that are there more than once, and runs that are wrong."""
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+    with closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as connection:
         runs = connection.execute(
             "select run_uuid, status from runs where lifecycle_stage = 'active' order by start_time desc"
         ).fetchall()

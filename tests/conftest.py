@@ -384,7 +384,9 @@ def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:
     """id, status, params and last metrics of an MLflow experiment's runs, from the database: mlflow's import is
     slow.
     """
-    with closing(sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True)) as database:
+    # Not read-only: only a reader that may write rolls back what a killed process left half-written.
+    store = f"file:{project}/mlruns/mlflow.db?mode=rw"
+    with closing(sqlite3.connect(store, uri=True, timeout=60)) as database:
         query = "select run_uuid, status from runs join experiments using (experiment_id) where experiments.name = ?"
         runs = [{"id": run_id, "status": status} for run_id, status in database.execute(query, [experiment])]
         for run in runs:

@@ -344,5 +344,5 @@ def test_a_store_whose_disk_is_full_is_named_and_gets_everything_later(
 
 def steps_of(project: Path) -> list[int]:
     """The epochs that are in the store, each as often as it is there. No client: it would keep the file open."""
-    with closing(sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=ro", uri=True, timeout=60)) as database:
+    with closing(sqlite3.connect(f"file:{project}/mlruns/mlflow.db?mode=rw", uri=True, timeout=60)) as database:
         return [step for (step,) in database.execute("select step from metrics where key = 'train/loss' order by step")]
