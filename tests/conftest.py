@@ -96,7 +96,7 @@ SETTINGS = Train(
 
 # The files that start processes: with two workers, the long ones must not come last, nor both wait for `trained`.
 SLOWEST = (
-    "pipeline", "flows", "tracking", "compare", "memory_trainings", "verify", "workloads", "published", "choices",
+    "pipeline", "flows", "tracking", "outages", "compare", "memory_trainings", "verify", "workloads", "published", "choices",
     "seeds", "new_workload", "speed", "memory", "models", "benchmarks", "closure", "doctor", "manifest", "sweep",
 )  # fmt: skip
 
