@@ -208,7 +208,7 @@ def last_error(token: str) -> dict[str, str] | None:
     try:
         entry = json.loads(Path(LAST_ERROR).read_text(encoding="utf-8"))
         return {key: entry[key] for key in ("stage", "message")} if entry["run"] == token else None
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

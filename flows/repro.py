@@ -71,9 +71,12 @@ def summary(progress: dvc.Progress, token: str, status: int, seconds: float) -> 
 def results_lines(path: Path, stages: dict[str, dvc.Kind]) -> list[str]:
     """Score, epoch time and device of every training, and whether its times were measured in this run."""
     try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError, KeyError):
+        return table_of(json.loads(path.read_text(encoding="utf-8"))["rows"], stages)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [f"no {files.relative(path)} to report from"]
+
+
+def table_of(rows: list[dict[str, Any]], stages: dict[str, dvc.Kind]) -> list[str]:
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
         outcomes = [stages.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
@@ -108,10 +111,10 @@ def next_lines() -> list[str]:
 def running_servers() -> dict[str, str]:
     """The addresses `make ui` serves on and its process; empty where it does not run."""
     try:
-        state: dict[str, str] = json.loads(UI_STATE.read_text(encoding="utf-8"))
+        state = json.loads(UI_STATE.read_text(encoding="utf-8"))
         os.kill(int(state["pid"]), 0)
-        return state
-    except (OSError, ValueError, KeyError):
+        return {"pid": str(state["pid"]), **{name: str(state[name]) for name in ("prefect", "mlflow")}}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):  # damaged: as if it did not run
         return {}
 
 

@@ -122,7 +122,9 @@ def parse_number_or_word(members: tuple[Any, ...], limits: Limits, value: Any, w
     if value in words:
         return value
     if not isinstance(value, int) or isinstance(value, bool) or value < limits.low:
-        raise ValueError(f"{where} is {shown(value)}; it must be a whole number of at least {limits.low}, or {words[0]}")
+        raise ValueError(
+            f"{where} is {shown(value)}; it must be a whole number of at least {limits.low}, or {words[0]}"
+        )
     return value
 
 
