@@ -95,7 +95,7 @@ class Code:
         try:
             kept = json.loads(CACHE.read_text(encoding="utf-8"))
             self.kept = kept["files"] if kept["by"] == self.own and kept["sha256"] == digest(kept["files"]) else {}
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # it is made anew
 
     def about(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:

@@ -136,8 +136,9 @@ BOMB = b"\n".join(
 )
 ODD_YAML = [
     b"&a [*a]", b"*a", b"!!python/object/apply:os.system [touch x]", b"!!set {a}", b"[" * 3000, b"{a: " * 3000,
-    b"9" * 5000, b"0x" + b"f" * 9000, b"2001-99-99", b"\xff\xfe", b"? [a]\n: b", b"\n---\n", b"%YAML 9.9\n---\n", b"0o9",
-    b"!!timestamp x", b"!!float x", b"!!int ''", b"!!binary ~", b"!!omap [a]", b"<<: 1", b"${x}", b"\t", b"1_000", b"0b2",
+    b"9" * 5000, b"0x" + b"f" * 9000, b"2001-99-99", b"\xff\xfe", b"? [a]\n: b", b"\n---\n", b"%YAML 9.9\n---\n",
+    b"0o9", b"!!timestamp x", b"!!float x", b"!!int ''", b"!!binary ~", b"!!omap [a]", b"<<: 1", b"${x}", b"\t",
+    b"1_000", b"0b2",
 ]  # fmt: skip
 AFTER_COLON = [index + 2 for index in range(len(TINY)) if TINY.startswith(": ", index)]
 
