@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
+from flows.conflicts import explained
 from flows.stage import LAST_ERROR
 from stages import files
 from stages.machine.identity import read_words
@@ -200,7 +201,7 @@ class Progress:
             out_of_memory = killer == "SIGKILL" and out_of_memory_kills() > self.oom_kills
             where = " while the machine or its container ran out of memory" if out_of_memory else ""
             return Failure(failed, f"killed by {killer}{where}", killer)
-        return Failure("", self.error or otherwise, "")
+        return Failure("", explained(self.error) or otherwise, "")
 
 
 def last_error(token: str) -> dict[str, str] | None:

@@ -34,7 +34,8 @@ def check() -> int:
 
 def read() -> dict[str, list[dict[str, Any]]]:
     """Workload -> what is published of it, for each kind of hardware. Raises ValueError for another version's file."""
-    content = files.read_json(FILE, {"workloads": (dict, list)}, mend=f"`git checkout {files.relative(FILE)}` brings it back")
+    mend = f"`git checkout {files.relative(FILE)}` brings it back"
+    content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
     if content["schema"] != SCHEMA:
         raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
     return dict(content["workloads"])

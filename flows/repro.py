@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import dvc, lockfile
+from flows import cache, dvc, lockfile
 from stages import files
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
@@ -48,6 +48,12 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("dvc").addHandler(LogHandler(progress))
     status: int = run_dvc(["repro", *arguments])
     sys.stdout.flush()
+    restored = [name for name, outcome in progress.outcomes.items() if outcome == "restored"]
+    objects = cache.damaged(restored) if status == 0 and restored else []
+    for what, fix in objects:  # DVC has restored it as good
+        print(f"error: {what}; run: {fix}", file=sys.stderr)
+    if objects:
+        return 1
     asks_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
     if not asks_for_less:
         print("\n".join(summary(progress, token, status, time.monotonic() - started)))

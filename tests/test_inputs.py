@@ -37,7 +37,7 @@ COMMON = {
     "phases": (Phase.explicit, Phase.generate, Phase.shrink),
     "suppress_health_check": list(HealthCheck),
 }
-MANY = int(os.environ.get("HYPOTHESIS_EXAMPLES", 300))
+MANY = int(os.environ.get("HYPOTHESIS_EXAMPLES", 20))
 
 WORDS = st.sampled_from(
     [
@@ -113,10 +113,12 @@ def changed_params(draw: Any) -> dict[str, Any]:
     return raw
 
 
+@pytest.mark.case(9, 10, 11, 13)
 @seed(SEED)
 @settings(max_examples=MANY, **COMMON)
 @given(changed_params())
 def test_any_value_in_params_is_accepted_or_gets_one_sentence(raw: dict[str, Any]):
+    """any value, key or name in params.yaml replaced, removed, renamed or added, by hypothesis"""
     try:
         parsed = parse_params(raw)
     except ValueError as error:
@@ -143,6 +145,7 @@ ODD_YAML = [
 AFTER_COLON = [index + 2 for index in range(len(TINY)) if TINY.startswith(": ", index)]
 
 
+@pytest.mark.case(9, 10)
 @seed(SEED)
 @settings(max_examples=MANY, **COMMON)
 @given(
@@ -153,6 +156,7 @@ AFTER_COLON = [index + 2 for index in range(len(TINY)) if TINY.startswith(": ", 
 @example(place=0, cut=len("\nworkloads: [tiny]"), put=BOMB + b"\nworkloads: *x29")
 @example(place=0, cut=0, put=BOMB)
 def test_any_bytes_in_params_are_accepted_or_get_one_sentence(params_file: Path, place: int, cut: int, put: bytes):
+    """any bytes in params.yaml: cut, other encodings, YAML's aliases, tags and nesting, by hypothesis"""
     content = TINY.encode()
     params_file.write_bytes(content[:place] + put + content[place + cut :])
     try:
@@ -239,6 +243,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tables")
 
 
+@pytest.mark.case(2, 3, 4, 5)
 @seed(SEED)
 @settings(max_examples=MANY, **COMMON)
 @given(
@@ -250,6 +255,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_any_table_gives_finite_arrays_or_one_sentence(
     folder: Path, table: tuple[str, bytes], ending: str, missing: Any, transform: Any
 ):
+    """any cells, rows, columns and bytes in a CSV table, by hypothesis"""
     kind, content = table
     (folder / f"table{ending}").write_bytes(gzip.compress(content) if ending == ".csv.gz" else content)
     params: Any = SERIES if kind == "series" else SEQUENCES
@@ -322,6 +328,7 @@ def parquet_tables(draw: Any) -> tuple[str, pa.Table]:
     return kind, pa.table(columns)
 
 
+@pytest.mark.case(2, 3, 4)
 @seed(SEED)
 @settings(max_examples=MANY, **COMMON)
 @given(
@@ -330,6 +337,7 @@ def parquet_tables(draw: Any) -> tuple[str, pa.Table]:
 def test_any_parquet_gives_finite_arrays_or_one_sentence(
     folder: Path, table: tuple[str, pa.Table], missing: Any, flipped: int | None, byte: int
 ):
+    """columns of any type, and flipped bytes, in a Parquet table, by hypothesis"""
     kind, cells = table
     path = folder / "table.parquet"
     try:
