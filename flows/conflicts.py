@@ -1,4 +1,4 @@
-"""Files that git left in conflict, and what to do. Standard library only: the doctor runs where nothing is installed."""
+"""Files that git left in conflict, and the way out. Standard library only: the doctor needs no package."""
 
 import re
 from pathlib import Path

@@ -32,8 +32,9 @@ from tests.test_inputs import COMMON, MANY, SEED
 SECRET = "what nobody may see"
 ATTACKS = [
     "../x", "x; touch pwned", "$(touch pwned)", "`touch pwned`", "x && touch pwned", "x | touch pwned",
-    "x\ntouch pwned", "${oc.env:TANDEM_SECRET}", "${oc.env:TANDEM_SECRET,x}", "\\${oc.env:TANDEM_SECRET}", "a,b", "{a: 1}", "[a]",
-    "???", "'\"", "x' --queue '", "--queue", "-C", "größe", "a\\b", 'a\\"b', "choice(a,b)", "${workloads}", "\x00", "",
+    "x\ntouch pwned", "${oc.env:TANDEM_SECRET}", "${oc.env:TANDEM_SECRET,x}", "\\${oc.env:TANDEM_SECRET}",
+    "a,b", "{a: 1}", "[a]", "???", "'\"", "x' --queue '", "--queue", "-C",
+    "größe", "a\\b", 'a\\"b', "choice(a,b)", "${workloads}", "\x00", "",
 ]  # fmt: skip
 
 
