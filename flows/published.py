@@ -38,6 +38,9 @@ def read() -> dict[str, list[dict[str, Any]]]:
     content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
     if content["schema"] != SCHEMA:
         raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
+    for workload, entries in content["workloads"].items():
+        if not entries or not all(isinstance(entry, dict) for entry in entries):
+            raise files.damaged(files.relative(FILE), f"its entries of {workload} are no objects", mend)
     return dict(content["workloads"])
 
 

@@ -78,14 +78,16 @@ class Job:
     @classmethod
     def of(cls, workload: str, device: str, seed: int) -> Job:
         identity, fallback = read_json(hardware_file(device), IDENTITY), os.environ.get(CPU_FALLBACK)
+        params = load_workload(workload)
+        of_task: Kinds = {"target": dict} if params.task == "forecast" else {"classes": list}
         return cls(
             workload,
             device,
             seed,
-            load_workload(workload),
+            params,
             identity,
             read_json(packed_dir(workload, device) / "plan.json", PLAN),
-            read_json(prepared_dir(workload) / "summary.json", SUMMARY),
+            read_json(prepared_dir(workload) / "summary.json", SUMMARY | of_task),
             identity["kind"] if fallback is None else "cpu",
             tuple(json.loads(fallback or "[]")),
         )
