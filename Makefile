@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test faults lint ui doctor gpu lock clean
+.PHONY: help setup repro test faults lint ui doctor gpu audit lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -27,7 +27,7 @@ test: lint  ## lint, types, arrows and all tests
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 faults: $(BIN)/.installed  ## every fault of docs/reliability.md on the real thing, and its table
-	@python -m pytest -m case --catalogue docs/reliability.md -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@HYPOTHESIS_EXAMPLES=100 python -m pytest -m case --catalogue docs/reliability.md -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(BIN)/.installed  ## ruff, mypy and import-linter
 	@ruff check . && mypy && lint-imports --no-cache --no-logo
@@ -40,6 +40,9 @@ doctor:  ## what is wrong with this machine or environment, and the exact fix; A
 
 gpu:  ## every check and benchmark for a GPU, 25 minutes at most, and their tables; ARGS="--list", ARGS="--minutes 9"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(ARGS)
+
+audit: $(BIN)/.installed  ## the lock against known vulnerabilities, where a database is reachable
+	@python -m flows.audit
 
 lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt

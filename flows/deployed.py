@@ -29,7 +29,7 @@ def compare(runs: list[str]) -> State:
             run ids, or paths of a manifest.json. Of one workload, the first is what the others are compared with.
     """
     try:
-        status, lines = call("flows.compare", *runs)
+        status, lines = call("flows.compare", "--", *runs)  # no name of a run is an option
     except KeyboardInterrupt:
         return Cancelled(message="stopped by Ctrl+C")
     if status != 0:
@@ -66,7 +66,7 @@ def verify(run: str | None = None, quick: bool = False) -> State:
 
 def verify_one(run: str, quick: bool) -> tuple[int, str]:
     """(exit status, the verdict in one sentence); the whole of it becomes an artifact."""
-    status, lines = call("flows.verify", run, *(["--quick"] if quick else []))
+    status, lines = call("flows.verify", *(["--quick"] if quick else []), "--", run)
     sentence = headline(lines) or f"{run}: flows.verify {dvc.ending(status)}"
     verdict = VERIFIED.get(status, "not verifiable")
     text = "\n".join([f"**{verdict}**: {sentence}", "", "```", *lines, "```"])

@@ -11,7 +11,6 @@ free memory and the process that has a port stay unknown.
 from __future__ import annotations
 
 import argparse
-import configparser
 import fcntl
 import json
 import os
@@ -34,6 +33,8 @@ from stages.urls import without_password
 
 OLDEST_PYTHON = (3, 11)
 if sys.version_info >= OLDEST_PYTHON:  # an older one cannot read these modules, and is told so
+    from flows.cache import cache_dir, damaged
+    from flows.conflicts import conflicts
     from flows.dvc import ending
     from flows.repro import UI_STATE, running_servers
     from flows.ui import PORTS, is_free
@@ -237,10 +238,7 @@ def memory() -> Iterator[Finding]:
 
 def folders() -> dict[Path, str]:
     """Where this project writes, and the name a person knows it by: each folder, or the nearest existing one above."""
-    config = configparser.ConfigParser(interpolation=None)
-    with suppress(configparser.Error):  # DVC says where; the message would hold the line, and the line maybe a password
-        config.read([HOME / ".dvc/config", HOME / ".dvc/config.local"])
-    cache = HOME / ".dvc" / os.path.expanduser(config.get("cache", "dir", fallback="cache"))
+    cache = cache_dir()
     temporary = Path(os.environ.get("TMPDIR") or "/tmp")
     found = {ROOT: "the project"}
     for path in (ROOT / "data", ROOT / "results", STATE, MLRUNS, HOME / ".dvc/tmp", cache, temporary):
@@ -322,14 +320,8 @@ def git() -> Iterator[Finding]:
         fix = f"git config --global --add safe.directory {ROOT}"
     what, why = f"git {wrong}" if wrong else "repository found", "DVC needs it, and results name their commit"
     yield Finding("git", "problem" if wrong else "ok", what, why, fix)
-    for name in ("dvc.lock", "hw/dvc.lock", "dvc.yaml", "hw/dvc.yaml", "params.yaml"):
-        text = (ROOT / name).read_text(errors="replace") if (ROOT / name).exists() else ""
-        if marks := re.findall(r"^(?:<{7}|>{7})(?: .*)?$", text, re.MULTILINE):
-            fix = f"edit {name}, then: git add {name}"
-            if name.endswith(".lock"):  # a record only: DVC's run cache restores what was trained from the same inputs
-                fix = f"rm {name} && dvc repro && git add {name}"
-            what = f"{name} has merge conflict markers ({marks[0]})"
-            yield Finding("git", "problem", what, "DVC cannot read it: nothing runs", fix)
+    for what, fix in conflicts(ROOT):
+        yield Finding("git", "problem", what, "DVC cannot read it: nothing runs", fix)
 
 
 def dvc() -> Iterator[Finding]:
@@ -359,7 +351,10 @@ def dvc() -> Iterator[Finding]:
         else:  # after a reboot the number is somebody else's, and DVC looks at the number alone
             what = f".dvc/tmp/rwlock names process {pid}, which is now {name} and no DVC"
             yield Finding("dvc", "problem", what, "dvc repro is refused while that lives", "rm .dvc/tmp/rwlock")
-    if not holders:
+    objects = damaged()
+    for what, fix in objects:
+        yield Finding("dvc", "problem", what, "DVC restores it as good: the result is another one", fix)
+    if not (holders or objects):
         yield Finding("dvc", "ok", "project found, no lock is held")
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
+from flows.conflicts import explained
 from flows.stage import LAST_ERROR, watch
 from stages import files
 from stages.machine.identity import read_words
@@ -211,7 +212,7 @@ class Progress:
             out_of_memory = killer == "SIGKILL" and out_of_memory_kills() > self.oom_kills
             where = " while the machine or its container ran out of memory" if out_of_memory else ""
             return Failure(failed, f"killed by {killer}{where}", killer)
-        return Failure("", self.error or otherwise, "")
+        return Failure("", explained(self.error) or otherwise, "")
 
 
 def last_error(token: str) -> dict[str, str] | None:
@@ -219,7 +220,7 @@ def last_error(token: str) -> dict[str, str] | None:
     try:
         entry = json.loads(Path(LAST_ERROR).read_text(encoding="utf-8"))
         return {key: entry[key] for key in ("stage", "message")} if entry["run"] == token else None
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

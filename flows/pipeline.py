@@ -29,7 +29,7 @@ from flows import dvc, repro
 from flows.display import Display, StageCancelled, end_runs, prefect_client
 from stages import files
 from stages.params.loading import parse_params, read_yaml
-from stages.params.parsing import nearest, replaced
+from stages.params.parsing import nearest, one_line, replaced, shown
 from stages.params.schema import Device
 from stages.urls import without_password
 
@@ -134,7 +134,7 @@ def make_plan(
         # an experiment's graph follows from its params, so the choice is made there, without targets
         values |= chosen
         parse_params(override(raw, values))
-        experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-")
+        experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-") or "run"
         sets = [word for key, value in values.items() for word in ("--set-param", f"{key}={hydra(value)}")]
         return Plan([["exp", "run", "--temp", "--name", experiment, *flags, *sets]], experiment)
     everything = {key: list(getattr(params, key)) for key in ("workloads", "devices", "seeds")}
@@ -163,12 +163,24 @@ def dotted(value: Any, prefix: str = "") -> list[str]:
 
 
 def hydra(value: Any) -> str:
-    """`value` in the grammar of `--set-param` (https://hydra.cc/docs/advanced/override_grammar/basic/)."""
+    """`value` in the grammar of `--set-param` (https://hydra.cc/docs/advanced/override_grammar/basic/).
+
+    Raises ValueError for what DVC would not take as it is: it puts the environment in the place of `${oc.env:...}`.
+    """
     if isinstance(value, dict):
+        for key in value:
+            if not re.fullmatch(r"[\w.-]+", str(key), re.ASCII):
+                raise ValueError(f"overrides has the key {shown(key)}; use letters, digits, _, - and . only")
         return "{" + ",".join(f"{key}:{hydra(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(hydra, value)) + "]"
-    return json.dumps(value)
+    if not isinstance(value, str):
+        return json.dumps(value, allow_nan=False)
+    if "${" in value or value == "???" or not value.isprintable():
+        advice = "DVC would replace it; write printable text without ${ and other than ???"
+        raise ValueError(f"overrides has the value {shown(value)}; {advice}")
+    # A quote is escaped, and so are the backslashes before one; no others.
+    return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ("\\" + found[2] if found[2] else ""), value) + '"'
 
 
 @contextmanager
@@ -289,7 +301,10 @@ def parse_set(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"-S {text!r} must be KEY=VALUE, such as -S sign.train.epochs=5")
-    return name, YAML(typ="safe").load(value)
+    try:
+        return name, YAML(typ="safe").load(value)
+    except Exception as error:  # ruamel's failures have no base in common
+        raise ValueError(f"-S {text!r} has a value that is not valid YAML: {one_line(error)}") from None
 
 
 if __name__ == "__main__":

@@ -34,9 +34,13 @@ def check() -> int:
 
 def read() -> dict[str, list[dict[str, Any]]]:
     """Workload -> what is published of it, for each kind of hardware. Raises ValueError for another version's file."""
-    content = files.read_json(FILE)
+    mend = f"`git checkout {files.relative(FILE)}` brings it back"
+    content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
     if content["schema"] != SCHEMA:
         raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
+    for workload, entries in content["workloads"].items():
+        if not entries or not all(isinstance(entry, dict) for entry in entries):
+            raise files.damaged(files.relative(FILE), f"its entries of {workload} are no objects", mend)
     return dict(content["workloads"])
 
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import dvc, lockfile
+from flows import cache, dvc, lockfile
 from stages import files
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
@@ -48,6 +48,12 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("dvc").addHandler(LogHandler(progress))
     status: int = run_dvc(["repro", *arguments])
     sys.stdout.flush()
+    restored = [name for name, outcome in progress.outcomes.items() if outcome == "restored"]
+    objects = cache.damaged(restored) if status == 0 and restored else []
+    for what, fix in objects:  # DVC has restored it as good
+        print(f"error: {what}; run: {fix}", file=sys.stderr)
+    if objects:
+        return 1
     asks_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
     if not asks_for_less:
         print("\n".join(summary(progress, token, status, time.monotonic() - started)))
@@ -71,9 +77,12 @@ def summary(progress: dvc.Progress, token: str, status: int, seconds: float) -> 
 def results_lines(path: Path, stages: dict[str, dvc.Kind]) -> list[str]:
     """Score, epoch time and device of every training, and whether its times were measured in this run."""
     try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    except (OSError, ValueError, KeyError):
+        return table_of(json.loads(path.read_text(encoding="utf-8"))["rows"], stages)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [f"no {files.relative(path)} to report from"]
+
+
+def table_of(rows: list[dict[str, Any]], stages: dict[str, dvc.Kind]) -> list[str]:
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
         outcomes = [stages.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
@@ -108,11 +117,11 @@ def next_lines() -> list[str]:
 def running_servers() -> dict[str, str]:
     """The addresses `make ui` serves on and its process; empty where it does not run."""
     try:
-        state: dict[str, str] = json.loads(UI_STATE.read_text(encoding="utf-8"))
+        state = json.loads(UI_STATE.read_text(encoding="utf-8"))
         os.kill(int(state["pid"]), 0)
         is_ours = state.get("project", str(files.HOME)) == str(files.HOME)  # or the project is a copy
-        return state if is_ours else {}
-    except (OSError, ValueError, KeyError):
+        return {name: str(state[name]) for name in ("pid", "prefect", "mlflow")} if is_ours else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none
         return {}
 
 

@@ -153,6 +153,9 @@ def run_on_cpu(stage: str, item: list[str], actions: list[str]) -> None:
 
 
 def fail(name: str, message: str, status: int = 1) -> int:
+    from stages.params.parsing import one_line
+
+    message = one_line(message)
     print(f"error: {message}", file=sys.stderr, flush=True)
     record_error(name, message)
     return status

@@ -1,6 +1,7 @@
 """`python -m flows.ui`, which is `make ui`: Prefect's server, MLflow's server and the deployments, until Ctrl+C.
 
-They listen on this machine only. State and logs are in `.tandem/` and `mlruns/`; nothing in the user's home changes.
+They listen on this machine only, because neither server asks for a password (docs/security.md). State and logs are in
+`.tandem/` and `mlruns/`; nothing in the user's home changes.
 """
 
 import argparse
@@ -39,7 +40,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.ui", description=__doc__)
     for name, port in PORTS.items():
         parser.add_argument(f"--{name.lower()}-port", type=int, default=port)
+    parser.add_argument("--host", default=HOST, help=f"{HOST} alone is accepted")
     options = parser.parse_args(arguments)
+    if options.host not in (HOST, "localhost"):
+        tunnel = " ".join(f"-L {port}:{HOST}:{port}" for port in (options.prefect_port, options.mlflow_port))
+        sys.exit(
+            f"error: --host is {options.host!r}, which others could reach, and who reaches these servers may run code; "
+            f"leave it out, and from another machine use `ssh {tunnel} {socket.gethostname()}`"
+        )
     if running := repro.running_servers():
         sys.exit(f"error: it runs already: {running['prefect']} and {running['mlflow']}")
     for number in ENDING:
@@ -74,6 +82,8 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
         "PREFECT_HOME": str(files.STATE / "prefect"),
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        # By default any page in the user's browser may call the API, and start what it likes.
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{prefect},http://localhost:{prefect_port}",
         "PREFECT_CLI_COLORS": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes of 245 MB each, for features not used here

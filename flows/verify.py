@@ -404,7 +404,7 @@ class Copy:
             *(["--nudge", *map(str, nudges)] if nudges else []),
             *(["--evaluate"] if evaluate else []),
         )
-        found: list[dict[str, Any]] = read_json(out)
+        found: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
         return found
 
     def run(self, *words: str) -> None:

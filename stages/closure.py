@@ -94,8 +94,8 @@ class Code:
         self.is_changed = False
         try:
             kept = json.loads(CACHE.read_text(encoding="utf-8"))
-            self.kept = kept["files"] if kept["by"] == self.own else {}
-        except (OSError, ValueError, KeyError, TypeError):
+            self.kept = kept["files"] if kept["by"] == self.own and kept["sha256"] == digest(kept["files"]) else {}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             pass  # it is made anew
 
     def about(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
@@ -107,8 +107,8 @@ class Code:
                 tree = ast.parse(Path(source).read_bytes())
                 self.kept[sha256] = [fingerprint(tree), sorted(set(imports_of(tree)))]
                 self.is_changed = True
-            digest, imports = self.kept[sha256]
-            digests = {source: digest} | {template: sha256_file(Path(template)) for template in templates}
+            own, imports = self.kept[sha256]
+            digests = {source: own} | {template: sha256_file(Path(template)) for template in templates}
             self.read[module] = {os.path.relpath(file, ROOT): found for file, found in digests.items()}, imports
         return self.read[module]
 
@@ -116,7 +116,8 @@ class Code:
         if self.is_changed:
             self.is_changed = False
             with suppress(OSError):  # a full disk costs only time
-                write_json(CACHE, {"by": self.own, "files": self.kept}, is_durable=False)
+                content = {"by": self.own, "files": self.kept, "sha256": digest(self.kept)}
+                write_json(CACHE, content, is_durable=False)
 
 
 def imports_of(node: ast.AST) -> Iterator[tuple[str, str]]:
@@ -131,6 +132,10 @@ def imports_of(node: ast.AST) -> Iterator[tuple[str, str]]:
             yield from (pair for part in child.orelse for pair in imports_of(part))
         else:
             yield from imports_of(child)
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def fingerprint(tree: ast.AST) -> str:

@@ -80,15 +80,15 @@ def sentences(judgement: Judgement) -> list[str]:
 
 def read_row(workload: str, device: str, seed: int) -> dict[str, Any]:
     folder, block = run_dir(workload, device, seed), load_workload(workload)
-    measured = {**read_json(folder / "timings.json"), **read_json(folder / "measured.json")}
+    timings, measured = read_json(folder / "timings.json"), read_json(folder / "measured.json")
     return {
         "workload": workload,
         "requested": device,
         "seed": seed,
         "task": block.task,
         "model": block.train.model.name,
-        **{name: measured[name] for name in MEASURED},
-        **read_json(folder / "result.json"),
+        **{name: (timings if name in timings else measured)[name] for name in MEASURED},
+        **read_json(folder / "result.json", {"score_name": str, "score": float, "sentence": str}),
         "metrics": read_json(folder / "metrics.json"),
         "tracking": read_json(folder / "tracking.json"),
     }

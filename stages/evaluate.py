@@ -80,8 +80,13 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
     if job.is_on_fallback:
         oom.actions += job.earlier_actions
         oom.say("the evaluation is done on the CPU")
+    weights = job.params.evaluate.weights
+    digests = manifest.read(job.folder / manifest.OF_TRAINING)["digests"]["weights"]
+    files.verified(
+        job.folder / f"{weights}.safetensors", digests[weights], f"train@{job.workload}-{job.device}-{job.seed}"
+    )
     with translate_oom(oom):
-        model, _ = load_network(job.folder, job.params.evaluate.weights)
+        model, _ = load_network(job.folder, weights)
         model.to(device)
         if job.residency(device) == "device":
             oom.make_resident()

@@ -185,22 +185,76 @@ def write_json(path: Path, value: Any, is_durable: bool = True) -> None:
     write_text(path, text, is_durable)
 
 
-def read_json(path: Path) -> Any:
-    """Raises `FileNotFoundError` that says which stage makes the file."""
+MAKES_ANEW = "`dvc repro` makes it anew"
+
+
+def damaged(source: str, why: str, mend: str = MAKES_ANEW) -> ValueError:
+    return ValueError(f"{source} is damaged ({why}); {mend}")
+
+
+class Read(dict[str, Any]):
+    """An object of a JSON file. A key that it lacks is a ValueError that names the file."""
+
+    source: str
+    mend: str
+
+    def __missing__(self, key: str) -> Any:
+        raise damaged(self.source, f"it has no {key!r}", self.mend)
+
+
+def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> Read:
+    """The object that `content` is. Raises ValueError that names `source` where it is none."""
+
+    def as_read(pairs: dict[str, Any]) -> Read:
+        found = Read(pairs)
+        found.source, found.mend = source, mend
+        return found
+
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(content, object_hook=as_read)
+    except (ValueError, RecursionError) as error:
+        raise damaged(source, str(error), mend) from None
+    if not isinstance(found, Read):
+        raise damaged(source, f"it holds {type(found).__name__} instead of an object", mend)
+    return found
+
+
+def read_json(path: Path, kinds: dict[str, type | tuple[type, type]] | None = None, mend: str = MAKES_ANEW) -> Any:
+    """The object that `write_json` wrote. `kinds`: the types of keys that it must have, (dict, int) an object of int.
+
+    Raises ValueError that names the file and what makes it anew where it holds something else.
+    """
+    try:
+        found = parse_json(path.read_bytes(), relative(path), mend)
     except FileNotFoundError:
         raise FileNotFoundError(f"{relative(path)} is not there; run `dvc repro` to make it") from None
+    for key, kind in (kinds or {}).items():
+        outer, inner = kind if isinstance(kind, tuple) else (kind, None)
+        if not isinstance(found[key], outer):
+            raise damaged(relative(path), f"its {key!r} is no {outer.__name__}", mend)
+        if inner and not all(isinstance(value, inner) for value in found[key].values()):
+            raise damaged(relative(path), f"not all values of its {key!r} are {inner.__name__}", mend)
+    return found
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise damaged(relative(path), str(error)) from None
+    # A longer row has its rest under None, a shorter one has None in the last cells.
+    if odd := next((number for number, row in enumerate(rows, 1) if None in row or None in row.values()), None):
+        raise damaged(relative(path), f"row {odd} has more or fewer cells than its header")
+    return rows
 
 
 def read_numbers(path: Path) -> list[dict[str, float | None]]:
     """A CSV of numbers that `write_table` wrote; an empty cell is None."""
-    return [{name: float(cell) if cell else None for name, cell in row.items()} for row in read_rows(path)]
+    try:
+        return [{name: float(cell) if cell else None for name, cell in row.items()} for row in read_rows(path)]
+    except ValueError as error:
+        raise error if str(error).startswith(relative(path)) else damaged(relative(path), str(error)) from None
 
 
 def read_run(workload: str, device: str, seed: int) -> dict[str, Any]:

@@ -217,6 +217,19 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(
     assert "train@tiny-cpu-0" not in (project / "dvc.lock").read_text()
 
 
+@pytest.mark.case(23)
+def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[[str], None]):
+    """a learning rate of 1e30 without clipping"""
+    text = (ready / "params.yaml").read_text()
+    (ready / "params.yaml").write_text(text.replace("1e-2", "1e30").replace("clip_norm: 1.0", "clip_norm: 0.0"))
+    done = stage(ready, "train", "tiny", "cpu", "0", check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    message = next(line for line in done.stdout.splitlines() if line.startswith("error: "))
+    assert re.search(r"the training loss is (nan|inf) in epoch \d", message) and "train.learning_rate" in message
+    assert not (ready / "results/runs/tiny/cpu/0").exists(), "nothing passes for a result"
+    saw(message)
+
+
 @pytest.mark.case(26)
 def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path):
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))

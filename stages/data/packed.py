@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from stages.files import replacing, verified
+from stages.files import damaged, relative, replacing, verified
 
 ALIGNMENT_BYTES = 64  # a cache line, and what AVX-512 loads at once
 
@@ -22,7 +22,11 @@ def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, 
 def read_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> np.ndarray:
     """One array of a split. Raises ValueError where its file is not the one that preprocess wrote."""
     recorded = summary["sha256"][f"{split}/{name}.npy"]
-    return np.load(verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}"))
+    path = verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}")
+    try:
+        return np.asarray(np.load(path))
+    except (ValueError, EOFError) as error:  # pickled objects are refused too
+        raise damaged(relative(path), str(error)) from None
 
 
 def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ from stages.data.splits import SPLITS, duplicate_groups, sizes_of, stratified
 from stages.data.tables import SPLIT_COLUMN, Table, coded, find_table, numbers, read_table, refuse
 from stages.params.schema import Columns, SequenceTable, Split
 
+LARGEST = 4e18  # the square of a difference of two such differences is a finite 32-bit float
 NO_EVENT = "none"  # the label of a step at which nothing happens; an empty cell means the same
 
 
@@ -86,7 +87,11 @@ def to_sequences(table: Table, columns: Columns, velocity: bool, allow_missing: 
     values = np.zeros((num_sequences, num_steps, num_features * (2 if velocity else 1)), dtype=np.float32)
     num_filled = 0
     for index, column in enumerate(columns.features):
-        padded = pack(numbers(table, column, allow_missing).astype(np.float32, copy=False))
+        cells = table.columns[column]
+        numbered = numbers(table, column, allow_missing)
+        why = f"column {column!r} must hold numbers from {-LARGEST:g} to {LARGEST:g}"
+        refuse(table, (numbered > LARGEST) | (numbered < -LARGEST), why, cells)
+        padded = pack(numbered.astype(np.float32, copy=False))
         if allow_missing:
             padded = np.require(padded, requirements="W")  # Parquet's own float32 cells are read-only
             filled, without_any = interpolate(padded, lengths)

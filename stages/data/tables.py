@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     import pandas
 
 SPLIT_COLUMN = "split"
+# What a column of a Parquet file may hold.
+KINDS = (
+    pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_date,
+    pa.types.is_timestamp, pa.types.is_decimal, pa.types.is_null,
+)  # fmt: skip
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 
 
@@ -84,7 +89,7 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
         ) from None
     if cells.num_rows == 0:
         raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
-    columns = dict(zip(cells.column_names, cells.columns, strict=True))
+    columns = {column: plain(relative(path), column, cells.column(column)) for column in cells.column_names}
     return Table(relative(path), columns, row_number if is_parquet else partial(csv_line, path))
 
 
@@ -95,7 +100,21 @@ def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> Table
     except pa.ArrowException as error:
         raise ValueError(f"{name} mixes kinds of values in one column: {' '.join(str(error).split())}") from None
     wanted = present(name, cells.column_names, wanted)
-    return Table(name, {column: cells.column(column) for column in wanted}, row_number)
+    return Table(name, {column: plain(name, column, cells.column(column)) for column in wanted}, row_number)
+
+
+def plain(name: str, column: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """`cells` as text, numbers, dates, times or words by number. Raises ValueError for what is none of these."""
+    kind = cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
+    if pa.types.is_large_string(kind) or kind == pa.string_view():
+        return cells.cast(pa.string())
+    if pa.types.is_float16(kind):
+        return cells.cast(pa.float32())
+    if not any(is_kind(kind) for is_kind in KINDS):
+        accepted = "text, numbers, dates or times with a date"
+        raise ValueError(f"{name}: column {column!r} holds {kind}, but must hold {accepted}; convert it and run again")
+    is_word = not pa.types.is_dictionary(cells.type) or pa.types.is_string(kind)
+    return cells if is_word else cells.cast(kind)
 
 
 def row_number(row: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.files import ROOT, preset_file, read_json
 from stages.params.checks import check_workload
-from stages.params.parsing import check_name, nearest, parse, prefixed, replaced
+from stages.params.parsing import check_name, nearest, one_line, parse, prefixed, replaced, shown
 from stages.params.presets import overrides_of, parse_presets
 from stages.params.schema import Device, Params, Seed, Workload
 
@@ -20,15 +20,16 @@ TOP_LEVEL = {"workloads": "[sign]", "devices": "[auto]", "seeds": "[0]", "preset
 def read_yaml(path: Path) -> dict[str, Any]:
     """Reads DVC's dialect (YAML 1.2, where 1e-3 is a number; PyYAML would read it as text)."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
 
     try:
         loaded = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         advice = f"restore it (git checkout {path.name})"
         raise FileNotFoundError(f"{path.name} is missing in {path.parent}; {advice}") from None
-    except YAMLError as error:
-        raise ValueError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
+    except OSError:
+        raise
+    except Exception as error:  # ruamel's own failures on what is no YAML have no base in common
+        raise ValueError(f"{path.name} is not valid YAML: {one_line(error)}") from None
     if not isinstance(loaded, dict):
         advice = "it must be a mapping of workloads, devices and one block per workload"
         raise ValueError(f"{path.name} holds {type(loaded).__name__}; {advice}")
@@ -51,11 +52,11 @@ def parse_params(raw: dict[str, Any]) -> Params:
             raise ValueError(f"workloads names {name!r}, which has no block{nearest(name, blocks)}")
     presets = parse_presets(raw["presets"], blocks)
     if raw["preset"] not in (accepted := ("none", "auto", *presets)):
-        raise ValueError(f"preset is {raw['preset']!r}{nearest(str(raw['preset']), accepted)}")
+        raise ValueError(f"preset is {shown(raw['preset'])}{nearest(raw['preset'], accepted)}")
     parsed = {name: parse_workload(name, block, {}) for name, block in blocks.items()}
     for preset in presets:  # a mistake in a preset shows now, not when the preset is first used
         with prefixed(f"presets.{preset}"):
-            for name in workloads:
+            for name in blocks:
                 parse_workload(name, blocks[name], overrides_of(presets, preset, name))
     return Params(workloads, devices, seeds, raw["preset"], presets, parsed)
 

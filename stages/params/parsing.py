@@ -9,6 +9,7 @@ import difflib
 import json
 import math
 import re
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ from typing import Annotated, Any, Literal
 
 from stages.params.schema import Limits, Usual
 
+MAX_LETTERS = 1000  # of a message: what it quotes may be a whole file
+MAX_WHOLE = 2**63 - 1
 # Keys of older versions, and what replaces them.
 MOVED = {"Train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each"}
 
@@ -29,13 +32,27 @@ def prefixed(prefix: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{prefix}: {error}") from None
+        raise ValueError(one_line(f"{prefix}: {error}")) from None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def one_line(text: object) -> str:
+    """`text` as one line that a terminal can show, and not a whole file of it."""
+    line = " ".join(str(text).split())
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    return line if len(line) <= MAX_LETTERS else f"{line[:MAX_LETTERS]} ..."
+
+
+def shown(value: Any) -> str:
+    """`value` as Python writes it, shortened: a few lines of YAML can stand for gigabytes (`*aliases`)."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = 200
+    return short.repr(value)
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
     """`; did you mean 'x'? accepted: x, y`, without the question where no known name is similar."""
     known = sorted(known)
-    similar = difflib.get_close_matches(str(name), known, n=1)
+    similar = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), known, n=1)
     return (f"; did you mean '{similar[0]}'?" if similar else ";") + f" accepted: {', '.join(known)}"
 
 
@@ -59,18 +76,18 @@ def parse(kind: Any, value: Any, where: str) -> Any:
     if typing.get_origin(kind) is Literal:
         accepted = typing.get_args(kind)
         if value not in accepted:
-            raise ValueError(f"{where} is {value!r}{nearest(value, accepted)}")
+            raise ValueError(f"{where} is {shown(value)}{nearest(value, accepted)}")
         return value
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, list) or not (value or where.endswith(".preprocess.columns.features")):
-            raise ValueError(f"{where} is {value!r}; it must be a list with at least one entry")
+            raise ValueError(f"{where} is {shown(value)}; it must be a list with at least one entry")
         entries = tuple(parse(typing.get_args(kind)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
         if len(set(entries)) < len(entries):
             raise ValueError(f"{where} names an entry twice: {', '.join(map(str, entries))}")
         return entries
     if not isinstance(value, (int, float) if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
         hint = "; write it without quotes" if isinstance(value, str) else ""
-        raise ValueError(f"{where} is {value!r} ({type(value).__name__}); it must be {kind.__name__}{hint}")
+        raise ValueError(f"{where} is {shown(value)} ({type(value).__name__}); it must be {kind.__name__}{hint}")
     if kind in (int, float):
         check_number(value, limits, where)
     return value
@@ -79,6 +96,8 @@ def parse(kind: Any, value: Any, where: str) -> Any:
 def check_number(value: float, limits: Limits, where: str) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where} is {value}; it must be a finite number")
+    if abs(value) > MAX_WHOLE and isinstance(value, int):  # no float, tensor or database holds it
+        raise ValueError(f"{where} is {shown(value)}; a whole number must be at most {MAX_WHOLE}")
     is_low = value <= limits.low if limits.above else value < limits.low
     if is_low or (limits.high is not None and value > limits.high):
         up_to = "" if limits.high is None else f" and at most {limits.high}"
@@ -91,9 +110,9 @@ def parse_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
     key = fields(members[0])[0].name
     options = {typing.get_args(hints_of(member)[key])[0]: member for member in members}
     if not isinstance(value, dict) or key not in value:
-        raise ValueError(f"{where} must be a mapping with a `{key}`{nearest('', options)}; received {value!r}")
+        raise ValueError(f"{where} must be a mapping with a `{key}`{nearest('', options)}; received {shown(value)}")
     if (name := value[key]) not in list(options):  # a list, because YAML may give what cannot be hashed
-        raise ValueError(f"{where}.{key} is {name!r}{nearest(name, options)}")
+        raise ValueError(f"{where}.{key} is {shown(name)}{nearest(name, options)}")
     return parse(options[name], value, where)
 
 
@@ -103,14 +122,16 @@ def parse_number_or_word(members: tuple[Any, ...], limits: Limits, value: Any, w
     if value in words:
         return value
     if not isinstance(value, int) or isinstance(value, bool) or value < limits.low:
-        raise ValueError(f"{where} is {value!r}; it must be a whole number of at least {limits.low}, or {words[0]}")
+        raise ValueError(
+            f"{where} is {shown(value)}; it must be a whole number of at least {limits.low}, or {words[0]}"
+        )
     return value
 
 
 def parse_dataclass(kind: Any, value: Any, where: str) -> Any:
     hints = hints_of(kind)
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is {value!r}; it must be a mapping of {', '.join(hints)}")
+        raise ValueError(f"{where} is {shown(value)}; it must be a mapping of {', '.join(hints)}")
     for key in value:
         if key not in hints:
             hint = MOVED.get(f"{kind.__name__}.{key}") or nearest(key, hints)

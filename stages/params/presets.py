@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from stages.params.parsing import check_name, nearest
+from stages.params.parsing import check_name, nearest, shown
 
 
 def parse_presets(raw: Any, blocks: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Preset -> `all` or a workload -> dotted name -> value. Checks the names of presets and workloads alone."""
     if not isinstance(raw, dict):
-        raise ValueError(f"presets is {raw!r}; it must be a mapping of names, `{{}}` for none")
+        raise ValueError(f"presets is {shown(raw)}; it must be a mapping of names, `{{}}` for none")
     for preset, parts in raw.items():
         check_name(preset, "preset")
         if preset in ("none", "auto"):
@@ -18,7 +18,7 @@ def parse_presets(raw: Any, blocks: dict[str, Any]) -> dict[str, dict[str, dict[
                 raise ValueError(f"presets.{preset} names {who!r}{nearest(str(who), ['all', *blocks])}")
             if not isinstance(values, dict):
                 advice = "it must be a mapping such as `train.batch_size: 32`"
-                raise ValueError(f"presets.{preset}.{who} is {values!r}; {advice}")
+                raise ValueError(f"presets.{preset}.{who} is {shown(values)}; {advice}")
     return raw
 
 

@@ -172,8 +172,8 @@ def answer_file(folder: Path) -> Path:
 
 def read_answer(folder: Path) -> dict[str, str]:
     try:
-        return json.loads(answer_file(folder).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        return dict(json.loads(answer_file(folder).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):  # damaged: the journal itself says more
         return {}
 
 

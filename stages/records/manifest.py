@@ -24,7 +24,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stages.files import relative
+from stages.files import parse_json, relative
 
 SCHEMA = 1
 NAME = "manifest.json"
@@ -36,12 +36,12 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(dataclasses.asdict(value)))
 
 
-def parse(text: str, source: str) -> dict[str, Any]:
+def parse(text: bytes | str, source: str) -> dict[str, Any]:
     """Raises ValueError where `text` is no manifest that this version reads; `source` says where it comes from."""
     try:
-        found = json.loads(text)
+        found = parse_json(text, source, "a training leaves another one")
         schema = found["schema"]
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         raise ValueError(f"{source} is no manifest of a Tandem run (no JSON with a `schema`)") from None
     if schema != SCHEMA:
         age = "a newer" if isinstance(schema, int) and schema > SCHEMA else "an older"
@@ -49,11 +49,11 @@ def parse(text: str, source: str) -> dict[str, Any]:
         raise ValueError(
             f"{source} has manifest schema {schema!r}, made by {age} Tandem; this one reads {SCHEMA}; {advice}"
         )
-    return dict(found)
+    return found
 
 
 def read(path: Path) -> dict[str, Any]:
-    return parse(path.read_text(encoding="utf-8"), relative(path))
+    return parse(path.read_bytes(), relative(path))
 
 
 def with_result(

@@ -213,8 +213,7 @@ def of_entry(entry: Any) -> Recorded:
     top = asked(lambda client: [file.path for file in client.list_artifacts(run_id)])
     if manifest.NAME not in top:
         raise ValueError(f"{about} has no {manifest.NAME}: {why_no_manifest(entry, bool(top))}")
-    text = read(manifest.NAME).decode()
-    return Recorded(name, manifest.parse(text, f"the manifest of {about}"), run_id, read)
+    return Recorded(name, manifest.parse(read(manifest.NAME), f"the manifest of {about}"), run_id, read)
 
 
 def why_no_manifest(entry: Any, has_artifacts: bool) -> str:

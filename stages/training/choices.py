@@ -22,6 +22,12 @@ class Choice:
     about: str  # which training, on which machine, for whoever reads the list
     measured_at: str
 
+    def is_possible(self) -> bool:
+        """Whether it can have been measured: the file may be damaged."""
+        tried = [value for value, _ in self.gains]
+        kinds = {"threads": int, "precision": str}
+        return bool(self.sentence()) and isinstance(self.value, kinds.get(self.setting, ())) and self.value in tried
+
     def sentence(self) -> str:
         (first, _), *others = self.gains
         return ", ".join(f"{value}: {gain:.2f} times as fast as {first}" for value, gain in others)
@@ -35,8 +41,9 @@ def kept() -> dict[str, Choice]:
     """Key -> choice. A file that is missing, or that somebody has damaged, holds none: a choice is measured again."""
     try:
         entries = json.loads(file().read_text(encoding="utf-8"))
-        return {key: Choice(**entry) for key, entry in entries.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        found = {key: Choice(**entry) for key, entry in entries.items()}
+        return found if all(choice.is_possible() for choice in found.values()) else {}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
 

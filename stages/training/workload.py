@@ -14,17 +14,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 from stages import models
 from stages.data.packed import read_array, read_arrays
 from stages.files import (
+    damaged,
     hardware_file,
     packed_dir,
     packed_file,
     prepared_dir,
     read_json,
+    relative,
     run_dir,
 )
 from stages.machine.identity import identify
@@ -44,6 +47,18 @@ from stages.training.trainer import Trainer
 SHARE_OF_FREE_MEMORY = 0.6
 # Set by flows/stage.py where it starts a stage again on the CPU: what was done about memory before, as a list in JSON.
 CPU_FALLBACK = "TANDEM_CPU_FALLBACK"
+# What the files of the stages before must hold, if they are whole.
+Kinds = dict[str, type | tuple[type, type]]
+IDENTITY: Kinds = {"kind": str, "name": str}
+PLAN: Kinds = {"residency": str, "bytes": (dict, int), "sha256": (dict, str)}
+MODEL: Kinds = {"task": str, "preprocessing": dict}
+SUMMARY: Kinds = {
+    "sha256": (dict, str),
+    "num_per_split": (dict, int),
+    "num_sequences": int,
+    "features": list,
+    "max_steps": int,
+}
 
 
 @dataclass(frozen=True)
@@ -62,15 +77,17 @@ class Job:
 
     @classmethod
     def of(cls, workload: str, device: str, seed: int) -> Job:
-        identity, fallback = read_json(hardware_file(device)), os.environ.get(CPU_FALLBACK)
+        identity, fallback = read_json(hardware_file(device), IDENTITY), os.environ.get(CPU_FALLBACK)
+        params = load_workload(workload)
+        of_task: Kinds = {"target": dict} if params.task == "forecast" else {"classes": list}
         return cls(
             workload,
             device,
             seed,
-            load_workload(workload),
+            params,
             identity,
-            read_json(packed_dir(workload, device) / "plan.json"),
-            read_json(prepared_dir(workload) / "summary.json"),
+            read_json(packed_dir(workload, device) / "plan.json", PLAN),
+            read_json(prepared_dir(workload) / "summary.json", SUMMARY | of_task),
             identity["kind"] if fallback is None else "cpu",
             tuple(json.loads(fallback or "[]")),
         )
@@ -204,9 +221,16 @@ def make_trial(
 
 
 def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
-    """The network with `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json."""
-    about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-    config = parsing.parse(schema.Model, json.loads(json.dumps(about["model"])), "model")
-    network = models.build(config, models.Shape(**about["shape"]))
-    network.load_state_dict(load_file(folder / f"{weights}.safetensors"))
+    """The network with `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json.
+
+    Raises ValueError where one of the two is damaged, as far as it shows: flipped bits of weights do not.
+    """
+    path, about = folder / f"{weights}.safetensors", read_json(folder / "model.json", MODEL)
+    with parsing.prefixed(relative(folder / "model.json")):
+        config = parsing.parse(schema.Model, about["model"], "model")
+        network = models.build(config, parsing.parse(Shape, about["shape"], "shape"))
+    try:
+        network.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:  # no such file, or tensors of other shapes
+        raise damaged(relative(path), str(error)) from None
     return network.eval(), about

@@ -1,0 +1,195 @@
+"""Damages every file that Tandem reads back, and reads it: `python tests/fuzz.py SEED SECONDS`, in a trained project.
+
+Each reader must give a value or one sentence: ValueError or OSError, as flows/stage.py prints them. Prints the number
+of damaged files and the sentences; exit status 1 where a reader did something else, with how to have it again.
+"""
+
+import json
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flows import dvc, published, repro
+from flows.stage import LAST_ERROR
+from stages import closure, compare, files
+from stages.params.loading import load_params, load_workload
+from stages.params.parsing import one_line
+from stages.records import checkpoint, journal, manifest, recorded
+from stages.training import choices
+from stages.training.workload import Job, load_network
+
+RUN = files.run_dir("tiny", "cpu", 0)
+PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")
+CPU = torch.device("cpu")
+CHECKPOINT = checkpoint.Checkpoint.of("tiny", "cpu", {"seed": 0})
+JOURNAL = journal.JOURNALS / "20200101T000000-1-abcdef"
+
+
+def open_job() -> None:
+    job = Job.of("tiny", "cpu", 0)
+    assert job.shape.num_outputs and job.residency(CPU) and job.open_split("train", CPU)
+    job.read("test", "targets")
+
+
+def read_back() -> None:
+    """What compare and the report read of a run."""
+    row = compare.over_seeds([compare.read_row("tiny", "cpu", 0)])
+    compare.pictures([row])
+    compare.judged("tiny", [row])
+    files.read_run("tiny", "cpu", 0)
+    compare.facts(row)
+
+
+def checkpoint_state() -> None:
+    state, message = CHECKPOINT.load(CPU)
+    assert state is None and message or state == {"epochs_done": 1}, state
+
+
+def use_cache() -> None:
+    """A cache never fails: it is made anew."""
+    before = dict(choices.kept())
+    assert all(isinstance(each, choices.Choice) and each.sentence() for each in before.values())
+
+
+def fingerprints() -> None:
+    named = closure.named_by(load_workload("tiny"))
+    assert closure.closure("train", named) == EXPECTED_CODE
+
+
+def state_of_servers() -> None:
+    assert all(isinstance(value, str) for value in repro.running_servers().values())
+
+
+def published_ones() -> None:
+    for workload, entries in published.read().items():
+        published.verdict_of(workload, entries)
+
+
+def params() -> None:
+    load_params.cache_clear()
+    load_params()
+
+
+# file -> what reads it
+READERS: dict[Path, Callable[[], object]] = {
+    **{PACKED / name: open_job for name in ("plan.json", "train.safetensors")},
+    **{PREPARED / name: open_job for name in ("summary.json", "test/targets.npy")},
+    files.hardware_file("cpu"): open_job,
+    **{
+        RUN / name: read_back
+        for name in (
+            "measured.json", "timings.json", "result.json", "metrics.json", "tracking.json", "manifest.json",
+            "history.csv", "timings.csv", "scores.csv",
+        )
+    },
+    RUN / "training.json": lambda: manifest.read(RUN / "training.json"),
+    RUN / manifest.NAME: lambda: recorded.of_path(RUN),
+    RUN / "model.json": lambda: load_network(RUN, "last"),
+    RUN / "last.safetensors": lambda: load_network(RUN, "last"),
+    CHECKPOINT.path: checkpoint_state,
+    choices.file(): use_cache,
+    closure.CACHE: fingerprints,
+    repro.UI_STATE: state_of_servers,
+    Path(LAST_ERROR): lambda: dvc.last_error("x"),
+    files.results_dir() / "compare.json": lambda: repro.results_lines(files.results_dir() / "compare.json", {}),
+    journal.answer_file(JOURNAL): lambda: journal.read_answer(JOURNAL),
+    files.ROOT / "docs/published.json": published_ones,
+    files.ROOT / "params.yaml": params,
+    files.preset_file("tiny"): lambda: files.read_json(files.preset_file("tiny"), {"preset": str, "overrides": dict}),
+}  # fmt: skip
+
+
+def make_what_is_missing() -> None:
+    """The files that a finished training does not leave."""
+    CHECKPOINT.save({"epochs_done": 1})
+    gains = [[1, 1.0], [2, 1.5]]
+    choices.keep("0123456789abcdef", choices.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
+    files.write_json(repro.UI_STATE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
+    files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
+    files.write_json(journal.answer_file(JOURNAL), {"run_id": "a" * 32, "experiment_id": "1"})
+    closure.CACHE.unlink(missing_ok=True)
+    fingerprints()
+
+
+def damaged(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+    """What was done, and the damaged bytes."""
+    place = draw.randrange(len(content))
+    what = draw.choice(
+        ["flip", "flip", "flip", "cut", "cut", "empty", "zeros", "utf-16", "bom", "other", "type", "key", "twice"]
+    )
+    if what == "flip":
+        return what, content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
+    if what == "cut":
+        return what, content[:place]
+    if what == "zeros":
+        return what, content[:place] + bytes(len(content) - place)
+    if what in ("utf-16", "bom"):
+        return what, content.decode("latin-1").encode("utf-16" if what == "utf-16" else "utf-8-sig")
+    if what == "other":
+        return what, draw.choice(
+            [b"null", b"[]", b"{}", b"0", b'"text"', b"[" * 5000, b"NaN", b"\xff", b"\x80\x04.", b"a,b\n1"]
+        )
+    if what == "twice":
+        return what, content + content
+    if what in ("type", "key"):
+        try:
+            value = json.loads(content)
+        except ValueError:
+            return "flip", content[:place] + b"\x00" + content[place + 1 :]
+        parent: Any = value
+        while isinstance(parent, dict | list) and parent:
+            key = draw.choice(list(parent)) if isinstance(parent, dict) else draw.randrange(len(parent))
+            if not isinstance(parent[key], dict | list) or not parent[key] or draw.random() < 0.4:
+                if what == "key":
+                    del parent[key]
+                else:
+                    parent[key] = draw.choice([None, -1, "text", [], {}, [1], {"a": 1}, True, 1e308, "../../x"])
+                break
+            parent = parent[key]
+        return what, json.dumps(value).encode()
+    return "empty", b""
+
+
+def main(seed: int, seconds: float) -> int:
+    make_what_is_missing()
+    draw, start, num, failures = random.Random(seed), time.monotonic(), 0, 0
+    sentences: dict[str, str] = {}
+    whole = {path: path.read_bytes() for path in READERS}
+    for reader in dict.fromkeys(READERS.values()):  # undamaged, each works
+        reader()
+    names = list(READERS)
+    while time.monotonic() - start < seconds or num < 4 * len(names):
+        path = names[num % len(names)]
+        what, content = damaged(whole[path], draw)
+        path.write_bytes(content)
+        num += 1
+        try:
+            READERS[path]()
+        except (ValueError, OSError) as error:
+            if files.relative(path.parent) not in str(error) and path.name not in str(error):
+                failures += 1
+                print(f"NOT NAMED: {files.relative(path)} ({what}): {one_line(error)}")
+            sentences[path.name] = one_line(error)
+        except BaseException:
+            failures += 1
+            print(f"FAILED: {files.relative(path)} ({what}): {content[:200]!r}\n{traceback.format_exc(limit=-3)}")
+        finally:
+            path.write_bytes(whole[path])
+        if failures > 40:
+            break
+    print(f"{num} damaged files of {len(names)}, {failures} failures; seed {seed}")
+    for name, sentence in sentences.items():
+        print(f"  {name}: {sentence[:200]}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    EXPECTED_CODE = closure.closure("train", closure.named_by(load_workload("tiny")))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2])))

@@ -1,0 +1,352 @@
+"""Inputs that nobody has thought of: whatever params.yaml or a raw table holds, it runs or gets one sentence.
+
+hypothesis makes the inputs. What it draws is the same in every run; HYPOTHESIS_SEED=7 draws others.
+"""
+
+import copy
+import gzip
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, seed, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from stages.data import open_source
+from stages.data.splits import SPLITS
+from stages.files import ROOT
+from stages.params.loading import parse_params, read_yaml
+from stages.params.parsing import one_line
+from stages.params.schema import Columns, Params, SequenceTable, Series, SeriesColumns, Split
+from tests.conftest import TINY
+
+SEED = int(os.environ.get("HYPOTHESIS_SEED", 0))
+# A slow or busy machine is no failure; nothing is kept between two runs.
+COMMON = {
+    "deadline": None,
+    "database": None,
+    "phases": (Phase.explicit, Phase.generate, Phase.shrink),
+    "suppress_health_check": list(HealthCheck),
+}
+MANY = int(os.environ.get("HYPOTHESIS_EXAMPLES", 20))
+
+WORDS = st.sampled_from(
+    [
+        "",
+        " ",
+        "tiny",
+        "train",
+        "epochs",
+        "../x",
+        "a b",
+        "x;y",
+        "${x}",
+        "line\nbreak",
+        "ä",
+        "\x00",
+        "1e-3",
+        "auto",
+        "none",
+        "all",
+    ]
+)
+TEXT = WORDS | st.text(max_size=12)
+NUMBERS = st.integers() | st.sampled_from([0, 1, -1, 2**63, 10**400, -(10**400)]) | st.floats()
+LEAVES = st.none() | st.booleans() | NUMBERS | TEXT | st.dates() | st.binary(max_size=4)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT | st.integers(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def one_sentence(error: BaseException) -> str:
+    """The message, as flows/stage.py prints it."""
+    message = one_line(error)
+    assert message and "Traceback" not in message and len(message) < 2000, message
+    return message
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value inside `value`, at every depth."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in pairs:
+        yield (*path, key)
+        yield from places(part, (*path, key))
+
+
+def section_of(raw: dict[str, Any], path: tuple[Any, ...]) -> Any:
+    found: Any = raw
+    for key in path[:-1]:
+        found = found[key]
+    return found
+
+
+TINY_RAW = YAML(typ="safe").load(TINY)
+REAL_RAW = read_yaml(ROOT / "params.yaml")
+
+
+@st.composite
+def changed_params(draw: Any) -> dict[str, Any]:
+    """params.yaml with one to three values replaced, removed, renamed or added."""
+    raw = copy.deepcopy(draw(st.sampled_from([TINY_RAW, REAL_RAW])))
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from(list(places(raw))))
+        section, key = section_of(raw, path), path[-1]
+        kind = draw(st.sampled_from(["replace", "replace", "remove", "rename", "add"]))
+        if kind == "replace":
+            section[key] = draw(VALUES)
+        elif kind == "remove":
+            del section[key]
+        elif isinstance(section, dict):
+            value = section.pop(key) if kind == "rename" else draw(VALUES)
+            section[draw(TEXT | st.integers())] = value
+    return raw
+
+
+@pytest.mark.case(9, 10, 11, 13)
+@seed(SEED)
+@settings(max_examples=MANY, **COMMON)
+@given(changed_params())
+def test_any_value_in_params_is_accepted_or_gets_one_sentence(raw: dict[str, Any]):
+    """any value, key or name in params.yaml replaced, removed, renamed or added, by hypothesis"""
+    try:
+        parsed = parse_params(raw)
+    except ValueError as error:
+        assert one_sentence(error).startswith("params.yaml: ")
+    else:
+        assert isinstance(parsed, Params)
+
+
+@pytest.fixture(scope="module")
+def params_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("params") / "params.yaml"
+
+
+# What a line of YAML can be besides what a person writes there.
+BOMB = b"\n".join(
+    [b"", b"x0: &x0 [1, 2]", *(b"x%d: &x%d [%s]" % (n, n, b", ".join([b"*x%d" % (n - 1)] * 9)) for n in range(1, 30))]
+)
+ODD_YAML = [
+    b"&a [*a]", b"*a", b"!!python/object/apply:os.system [touch x]", b"!!set {a}", b"[" * 3000, b"{a: " * 3000,
+    b"9" * 5000, b"0x" + b"f" * 9000, b"2001-99-99", b"\xff\xfe", b"? [a]\n: b", b"\n---\n", b"%YAML 9.9\n---\n",
+    b"0o9", b"!!timestamp x", b"!!float x", b"!!int ''", b"!!binary ~", b"!!omap [a]", b"<<: 1", b"${x}", b"\t",
+    b"1_000", b"0b2",
+]  # fmt: skip
+AFTER_COLON = [index + 2 for index in range(len(TINY)) if TINY.startswith(": ", index)]
+
+
+@pytest.mark.case(9, 10)
+@seed(SEED)
+@settings(max_examples=MANY, **COMMON)
+@given(
+    place=st.sampled_from(AFTER_COLON) | st.integers(0, len(TINY)),
+    cut=st.integers(0, 12),
+    put=st.sampled_from(ODD_YAML) | st.binary(max_size=12),
+)
+@example(place=0, cut=len("\nworkloads: [tiny]"), put=BOMB + b"\nworkloads: *x29")
+@example(place=0, cut=0, put=BOMB)
+def test_any_bytes_in_params_are_accepted_or_get_one_sentence(params_file: Path, place: int, cut: int, put: bytes):
+    """any bytes in params.yaml: cut, other encodings, YAML's aliases, tags and nesting, by hypothesis"""
+    content = TINY.encode()
+    params_file.write_bytes(content[:place] + put + content[place + cut :])
+    try:
+        parsed = parse_params(read_yaml(params_file))
+    except ValueError as error:
+        assert one_sentence(error).startswith("params.yaml")
+    else:
+        assert isinstance(parsed, Params)
+
+
+# Raw tables. -------------------------------------------------------------------------------------------------------
+
+SEQUENCES = SequenceTable(
+    "sequences", "table.csv", Columns("sequence", "step", ("x", "y"), "label"), Split(0.6, 0.2, 0.2), 0, True, "refuse"
+)
+SERIES = Series(
+    "series", "table.csv", SeriesColumns("time", "x", ("y",)), "1h", "difference", "skip", 3, 2, 1, Split(0.6, 0.2, 0.2)
+)
+CELLS = st.sampled_from(
+    [
+        "", " ", "nan", "NaN", "inf", "-inf", "1e400", "1e39", "-1e300", "0", "00", "-0.0", "1.", "1_0", "٣",
+        "x", '"', "'", ",", "\n", "none", "train", "val", "9223372036854775808", "2021-02-30", "2021-09-27",
+        "20210927", "true", "NULL", "\x00", "1e-400",
+        "2021-09-27 14:45:00+01:00", "1677-01-01", "9999-12-31", "1,5", "=1+1", "a" * 5000, "\ufffd",
+    ]
+) | st.text(max_size=6) | st.floats().map(str) | st.integers().map(str)  # fmt: skip
+
+
+def rows_of(kind: str) -> list[list[str]]:
+    """A table that is well: 20 sequences of 3 to 4 steps, or 60 hours."""
+    if kind == "series":
+        times = [f"2021-09-{1 + hour // 24:02} {hour % 24:02}:00Z" for hour in range(60)]
+        return [["time", "x", "y"], *([time, str(row % 7 + 1), str(row % 5 + 1)] for row, time in enumerate(times))]
+    rows = [["sequence", "step", "x", "y", "label"]]
+    for sequence in range(20):
+        for step in range(3 + sequence % 2):
+            label = ("hit" if step == 1 else "none") if kind == "events" else f"class {sequence % 2}"
+            rows.append([str(sequence), str(step), f"{sequence + step * 0.5}", f"{step - sequence}", label])
+    return rows
+
+
+@st.composite
+def tables(draw: Any) -> tuple[str, bytes]:
+    """(kind, the bytes of a CSV): some cells, rows and columns are other ones, or some bytes."""
+    kind = draw(st.sampled_from(["sequences", "events", "series"]))
+    rows = rows_of(kind)
+    for _ in range(draw(st.integers(1, 4))):
+        row, column = draw(st.integers(0, len(rows) - 1)), draw(st.integers(0, len(rows[0]) - 1))
+        what = draw(
+            st.sampled_from(
+                ["cell", "cell", "cell", "column", "row", "drop row", "drop cell", "twice", "shuffle", "cut"]
+            )
+        )
+        if what == "column":
+            cell = draw(CELLS)
+            for each in rows[1:]:
+                each[column : column + 1] = [cell]
+        elif what == "row":
+            rows.insert(row, draw(st.lists(CELLS, max_size=7)))
+        elif what == "drop row":
+            del rows[row : row + draw(st.integers(1, 60))]
+        elif what == "drop cell":
+            del rows[row][column:]
+        elif what == "twice":
+            rows.append(list(rows[row]))
+        elif what == "shuffle":
+            rows[1:] = draw(st.permutations(rows[1:]))
+        elif what == "cut":
+            rows = rows[: row + 1]
+        elif column < len(rows[row]):
+            rows[row][column] = draw(CELLS)
+        rows = rows or [[]]
+        rows[0] = rows[0] or ["x"]
+    text = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"])).join(map(",".join, rows))
+    content = text.encode(draw(st.sampled_from(["utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1"])), "replace")
+    if draw(st.booleans()):
+        place = draw(st.integers(0, len(content)))
+        content = content[:place] + draw(st.binary(max_size=8)) + content[place + draw(st.integers(0, 9)) :]
+    return kind, content
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.mark.case(2, 3, 4, 5)
+@seed(SEED)
+@settings(max_examples=MANY, **COMMON)
+@given(
+    tables(),
+    st.sampled_from([".csv", ".csv", ".csv.gz"]),
+    st.sampled_from(["refuse", "interpolate"]),
+    st.sampled_from(["log-return", "difference"]),
+)
+def test_any_table_gives_finite_arrays_or_one_sentence(
+    folder: Path, table: tuple[str, bytes], ending: str, missing: Any, transform: Any
+):
+    """any cells, rows, columns and bytes in a CSV table, by hypothesis"""
+    kind, content = table
+    (folder / f"table{ending}").write_bytes(gzip.compress(content) if ending == ".csv.gz" else content)
+    params: Any = SERIES if kind == "series" else SEQUENCES
+    changed: dict[str, Any] = {"table": f"table{ending}", "missing": missing}
+    if kind == "series":
+        changed["transform"] = transform
+    check_prepared(folder, replace(params, **changed), kind)
+
+
+def check_prepared(folder: Path, params: Any, kind: str) -> None:
+    try:
+        prepared = open_source(params.source).prepare(params, folder, per_step=kind == "events")
+        summary = prepared.summary
+        arrays = {name: prepared.arrays(name) for name in SPLITS}
+        prepared.message.encode()
+        json.dumps(summary, allow_nan=False)
+    except (ValueError, OSError) as error:
+        one_sentence(error)
+        return
+    assert sum(len(part["ids"]) for part in arrays.values()) == summary["num_sequences"]
+    for part in arrays.values():
+        assert len(part["values"]) == len(part["targets"]) == len(part["lengths"]) == len(part["ids"])
+        assert np.isfinite(part["values"]).all() and np.isfinite(part["targets"]).all()
+
+
+@st.composite
+def parquet_tables(draw: Any) -> tuple[str, pa.Table]:
+    """(kind, a table): one or two columns are of another type, or hold other values."""
+    kind = draw(st.sampled_from(["sequences", "events", "series"]))
+    header, *rows = rows_of(kind)
+    columns: dict[str, Any] = {name: [row[index] for row in rows] for index, name in enumerate(header)}
+    for name in header:
+        if name in ("x", "y", "step"):
+            columns[name] = pa.array(map(float, columns[name]))
+    for _ in range(draw(st.integers(1, 2))):
+        name = draw(st.sampled_from(header))
+        values = draw(
+            st.lists(st.integers(-3, 3) | st.none(), min_size=len(rows), max_size=len(rows))
+            | st.sampled_from([[None] * len(rows), list(range(len(rows)))])
+        )
+        types = [
+            pa.int8(),
+            pa.uint64(),
+            pa.float16(),
+            pa.float64(),
+            pa.bool_(),
+            pa.date32(),
+            pa.timestamp("s"),
+            pa.timestamp("ns", "Asia/Tokyo"),
+            pa.time32("s"),
+            pa.duration("s"),
+            pa.decimal128(38, 5),
+            pa.list_(pa.int8()),
+            pa.struct({"a": pa.int8()}),
+            pa.binary(),
+            pa.string(),
+            pa.large_string(),
+            pa.dictionary(pa.int8(), pa.string()),
+            pa.dictionary(pa.int8(), pa.int64()),
+            pa.null(),
+            pa.string_view(),
+        ]  # noqa: E501
+        kind_of_cell = draw(st.sampled_from(types))
+        cells = pa.array([None] * len(rows), kind_of_cell)
+        with suppress(pa.ArrowException, TypeError, OverflowError, ValueError):
+            cells = pa.array(values).cast(kind_of_cell)
+        if pa.types.is_list(kind_of_cell):
+            cells = pa.array([None if v is None else [v] for v in values], kind_of_cell)
+        columns[name] = cells
+    return kind, pa.table(columns)
+
+
+@pytest.mark.case(2, 3, 4)
+@seed(SEED)
+@settings(max_examples=MANY, **COMMON)
+@given(
+    parquet_tables(), st.sampled_from(["refuse", "interpolate"]), st.none() | st.integers(0, 3000), st.integers(0, 255)
+)
+def test_any_parquet_gives_finite_arrays_or_one_sentence(
+    folder: Path, table: tuple[str, pa.Table], missing: Any, flipped: int | None, byte: int
+):
+    """columns of any type, and flipped bytes, in a Parquet table, by hypothesis"""
+    kind, cells = table
+    path = folder / "table.parquet"
+    try:
+        pa.parquet.write_table(cells, path)
+    except pa.ArrowException:
+        return  # no such file can be
+    if flipped is not None:
+        content = bytearray(path.read_bytes())
+        content[flipped % len(content)] ^= byte
+        path.write_bytes(content)
+    params: Any = SERIES if kind == "series" else SEQUENCES
+    check_prepared(folder, replace(params, table="table.parquet", missing=missing), kind)

@@ -1,0 +1,258 @@
+"""What must not be executed, read or reached: the form's values, files that hold code, the servers' addresses."""
+
+import ast
+import http.server
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from flows import audit
+from flows.pipeline import make_plan
+from stages.data.packed import read_array
+from stages.files import ROOT, sha256_file
+from stages.params.loading import read_yaml
+from tests.conftest import TINY, dvc, environment, make_project, needs, run, stage, wait_for
+from tests.test_inputs import COMMON, MANY, SEED
+
+SECRET = "what nobody may see"
+ATTACKS = [
+    "../x", "x; touch pwned", "$(touch pwned)", "`touch pwned`", "x && touch pwned", "x | touch pwned",
+    "x\ntouch pwned", "${oc.env:TANDEM_SECRET}", "${oc.env:TANDEM_SECRET,x}", "\\${oc.env:TANDEM_SECRET}",
+    "a,b", "{a: 1}", "[a]", "???", "'\"", "x' --queue '", "--queue", "-C",
+    "größe", "a\\b", 'a\\"b', "choice(a,b)", "${workloads}", "\x00", "",
+]  # fmt: skip
+
+
+def plan_for(overrides: dict[str, Any], name: str = "a run") -> list[list[str]]:
+    return make_plan(None, None, None, None, overrides, False, name).commands
+
+
+def given_to_dvc(commands: list[list[str]], folder: Path) -> dict[str, Any]:
+    """params.yaml after DVC has read the `--set-param` of a plan."""
+    from dvc.utils.hydra import apply_overrides
+
+    [command] = commands
+    sets = [value for word, value in zip(command, command[1:], strict=False) if word == "--set-param"]
+    path = folder / "params.yaml"
+    path.write_bytes((ROOT / "params.yaml").read_bytes())
+    apply_overrides(path, sets)
+    return read_yaml(path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    needs("dvc")
+    os.environ["TANDEM_SECRET"] = SECRET
+    yield tmp_path_factory.mktemp("params")
+    del os.environ["TANDEM_SECRET"]
+
+
+@seed(SEED)
+@settings(max_examples=MANY, **COMMON)
+@given(st.sampled_from(ATTACKS) | st.text(max_size=20), st.sampled_from(["table", "columns.label", "columns.features"]))
+@pytest.mark.case(13, 53)
+def test_dvc_takes_a_value_of_the_form_as_it_is(folder: Path, text: str, key: str):
+    """any text as a value in the form's overrides, `$(...)` and `${oc.env:...}` among them, handed to DVC's parser"""
+    value = [text] if key.endswith("features") else text
+    try:
+        commands = plan_for({f"sign.preprocess.{key}": value})
+    except ValueError as error:
+        assert SECRET not in str(error)
+        return
+    found: Any = given_to_dvc(commands, folder)["sign"]["preprocess"]
+    for part in key.split("."):
+        found = found[part]
+    assert found == value
+
+
+@pytest.mark.parametrize("attack", ["../x", "x; touch pwned", "${oc.env:TANDEM_SECRET}"])
+def test_no_name_of_the_form_gets_past_params(attack: str):
+    for choice in (
+        {"workloads": [attack]},
+        {"devices": [attack]},
+        {"preset": attack} if attack else {"workloads": ["x/y"]},
+        {"overrides": {attack: 1}},
+        {"overrides": {f"sign.{attack}": 1}},
+        {"overrides": {"workloads": [attack]}},
+        {"overrides": {"presets": {attack: {}}}},
+        {"overrides": {"presets": {"mine": {"all": {attack: 1}}}}},
+        {"overrides": {"presets": {"mine": {"sign": {f"train.{attack}": 1}}}, "workloads": ["pen"]}},
+    ):
+        empty: dict[str, Any] = {"workloads": None, "devices": None, "seeds": None, "preset": None, "overrides": {}}
+        with pytest.raises(ValueError):
+            make_plan(**{**empty, **choice}, force=False, name="a run")
+    [command] = plan_for({"sign.train.epochs": 7}, name=attack)
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", command[command.index("--name") + 1])
+
+
+@pytest.mark.case(13)
+def test_a_name_in_params_reaches_no_shell(tmp_path: Path, saw: Callable[[str], None]):
+    """a workload called `x; touch pwned` in params.yaml, run with dvc repro; and with the stage's own command"""
+    params = TINY.replace("workloads: [tiny]", "workloads: ['x; touch pwned']").replace(
+        "\ntiny:", "\n'x; touch pwned':"
+    )
+    project = make_project(tmp_path / "project", params)
+    done = dvc(project, "repro", check=False)
+    assert done.returncode != 0 and "is not a usable name" in done.stdout and "Traceback" not in done.stdout
+    (project / "params.yaml").write_text(TINY)
+    refused = stage(project, "preprocess", "../../x; touch pwned", check=False)
+    assert refused.returncode == 1 and "is not in params.yaml" in refused.stdout
+    assert not list(tmp_path.rglob("pwned"))
+    saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
+
+
+@pytest.mark.long
+@pytest.mark.case(13)
+def test_an_experiment_with_a_hostile_value_executes_nothing(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """`$(touch pwned); touch pwned` as the form's value of preprocess.table, in a real dvc exp run"""
+    text = f"$(touch {tmp_path}/pwned); touch {tmp_path}/pwned; `touch {tmp_path}/pwned`"
+    code = (
+        "import sys; from flows.pipeline import make_plan;"
+        "plan = make_plan(None, None, None, None, {'tiny.preprocess.table': sys.argv[1]}, False, 'x');"
+        "print(*plan.commands[0], sep=chr(0))"
+    )
+    words = run(ready, sys.executable, "-c", code, text).stdout.strip().split("\0")
+    done = dvc(ready, *words, check=False)
+    assert done.returncode != 0 and "accepted endings" in done.stdout
+    assert not list(tmp_path.rglob("pwned"))
+    saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
+
+
+# Files that hold code. -----------------------------------------------------------------------------------------------
+
+# Calls that unpickle, build objects or start a shell: name -> what makes it harmless (an argument with that value).
+DANGEROUS = {
+    "pickle.load": None, "pickle.loads": None, "joblib.load": None, "yaml.load": None, "os.system": None, "eval": None,
+    "exec": None, "shelve.open": None, "pd.read_pickle": None, "torch.load": ("weights_only", True),
+}  # fmt: skip
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+@pytest.mark.case(51)
+def test_no_load_path_unpickles_and_nothing_starts_a_shell(tmp_path: Path, saw: Callable[[str], None]):
+    """the code read for pickle, eval, shells and unsafe YAML; an array of pickled objects with the right sha256"""
+    for path in [*(ROOT / "stages").rglob("*.py"), *(ROOT / "flows").rglob("*.py")]:
+        for name, call in calls(ast.parse(path.read_text(encoding="utf-8"))):
+            given = {each.arg: getattr(each.value, "value", None) for each in call.keywords}
+            assert not given.get("shell") and not given.get("allow_pickle"), f"{path}: {ast.unparse(call)}"
+            if name in DANGEROUS:
+                harmless = DANGEROUS[name]
+                assert harmless and given.get(harmless[0]) == harmless[1], f"{path}: {ast.unparse(call)}"
+            if name == "YAML":
+                assert given.get("typ") == "safe" or not given, f"{path}: {ast.unparse(call)}"
+
+    class Attack:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path(tmp_path / "pwned").touch, ())
+
+    array = tmp_path / "test" / "targets.npy"
+    array.parent.mkdir()
+    np.save(array, np.array([Attack()], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="targets.npy is damaged") as refused:
+        read_array(tmp_path, "test", "targets", {"sha256": {"test/targets.npy": sha256_file(array)}})
+    assert not (tmp_path / "pwned").exists()
+    saw(f"error: {refused.value}")
+
+
+# Servers. ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
+@pytest.mark.case(52)
+def test_an_address_that_others_reach_is_refused(host: str, saw: Callable[[str], None]):
+    """make ui told to listen on another address than this machine's own"""
+    code = f"import sys; from flows import ui; sys.exit(ui.main(['--host', {host!r}]))"
+    done = run(ROOT, sys.executable, "-c", code, check=False)
+    assert done.returncode == 1 and done.stdout.count("\n") == 1
+    assert f"error: --host is {host!r}, which others could reach" in done.stdout and "ssh -L 4200:" in done.stdout
+    saw(done.stdout.strip())
+
+
+@pytest.mark.long
+@pytest.mark.case(52)
+def test_every_socket_of_the_servers_is_on_loopback(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """make ui started; the addresses that its processes listen on; a page of another site calling the API"""
+    command = [sys.executable, "-m", "flows.ui", "--prefect-port", "14200", "--mlflow-port", "15000"]
+    with (tmp_path / "ui.log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=ready, env=environment(), stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        state = ready / ".tandem/ui.json"
+        wait_for(lambda: state.exists() or process.poll() is not None, 600, "make ui")
+        addresses = json.loads(state.read_text())
+        listening = {
+            found.laddr.ip
+            for each in psutil.Process(process.pid).children(recursive=True)
+            for found in each.net_connections()
+            if found.status == psutil.CONN_LISTEN
+        }
+        assert listening and listening <= {"127.0.0.1", "::1"}
+        for origin, may in (("http://evil.example", False), (addresses["prefect"], True)):
+            asking = {"Origin": origin, "Access-Control-Request-Method": "GET"}
+            with urlopen(Request(f"{addresses['prefect']}/api/health", headers=asking), timeout=60) as answer:
+                assert (answer.headers["Access-Control-Allow-Origin"] in ("*", origin)) == may
+        saw(f"listening on {', '.join(sorted(listening))} alone")
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(120)
+
+
+# The lock. -----------------------------------------------------------------------------------------------------------
+
+
+class Osv(http.server.BaseHTTPRequestHandler):
+    """A database in which jinja2 has a vulnerability, in OSV's format."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        package = {"name": "jinja2", "ecosystem": "PyPI"}
+        ranges = [{"type": "ECOSYSTEM", "events": [{"introduced": "0"}, {"fixed": "99.0"}]}]
+        known = [{"id": "GHSA-x", "summary": "", "affected": [{"package": package, "ranges": ranges}]}]
+        content = json.dumps({"vulns": known} if asked["package"]["name"] == "jinja2" else {}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.long
+def test_the_audit_finds_a_known_vulnerability_and_says_where_it_cannot_ask(
+    capsys: pytest.CaptureFixture[str],
+):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1/query"
+        assert audit.main(["--osv-url", url]) == audit.NOT_CHECKED
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "was not checked" in said
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Osv) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        status = audit.main(["--osv-url", f"http://127.0.0.1:{server.server_port}/v1/query"])
+        server.shutdown()
+    if status == audit.NOT_CHECKED:
+        pytest.skip("pip-audit is not here, and cannot be fetched")
+    assert status == 1 and re.search(r"jinja2 [\d.]+: GHSA-x; mended in 99.0", capsys.readouterr().out)
