@@ -744,8 +744,8 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(project: Project)
         project.behave(verify={"status": status, "line": line})
         state, artifacts = ended("verify/on-demand", {"run": "sign@auto", "quick": True} if status else {})
         assert (state["type"], state["name"], state["message"]) == (kind, name, line)
-        quick = " --quick" if status else ""  # nothing given: each of params.yaml
-        assert f"making sign@auto{quick} again\n{line}\n  took 1 s" in artifacts["verify-sign-auto"]
+        quick = "--quick " if status else ""  # nothing given: each of params.yaml
+        assert f"making {quick}-- sign@auto again\n{line}\n  took 1 s" in artifacts["verify-sign-auto"]
 
 
 def test_the_schedule_makes_runs(project: Project) -> None:

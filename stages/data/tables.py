@@ -105,16 +105,30 @@ def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> Table
 
 def plain(name: str, column: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
     """`cells` as text, numbers, dates, times or words by number. Raises ValueError for what is none of these."""
-    kind = cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
-    if pa.types.is_large_string(kind) or kind == pa.string_view():
+    kind = kind_of_cells(cells.type)
+    if not is_plain(kind):
+        accepted = "text, numbers, dates or times with a date"
+        raise ValueError(f"{name}: column {column!r} holds {kind}, but must hold {accepted}; convert it and run again")
+    if is_long_text(kind):
         return cells.cast(pa.string())
     if pa.types.is_float16(kind):
         return cells.cast(pa.float32())
-    if not any(is_kind(kind) for is_kind in KINDS):
-        accepted = "text, numbers, dates or times with a date"
-        raise ValueError(f"{name}: column {column!r} holds {kind}, but must hold {accepted}; convert it and run again")
     is_word = not pa.types.is_dictionary(cells.type) or pa.types.is_string(kind)
     return cells if is_word else cells.cast(kind)
+
+
+def kind_of_cells(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether a column of this kind can be read: no lists, structs or bytes."""
+    kind = kind_of_cells(kind)
+    return is_long_text(kind) or any(is_kind(kind) for is_kind in KINDS)
+
+
+def is_long_text(kind: pa.DataType) -> bool:
+    return pa.types.is_large_string(kind) or kind == pa.string_view()
 
 
 def row_number(row: int) -> str:

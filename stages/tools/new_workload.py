@@ -39,7 +39,7 @@ from ruamel.yaml.error import YAMLError
 
 from stages import files
 from stages.data import Prepared, open_source
-from stages.data.tables import SPLIT_COLUMN, find_table, open_csv, present, read_table
+from stages.data.tables import SPLIT_COLUMN, find_table, is_plain, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
 from stages.params import loading, parsing, schema
 from stages.params.parsing import usual_values
@@ -152,11 +152,13 @@ def make_plan(options: Namespace) -> Plan:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """The whole table as preprocess reads it, without the columns in which pandas saves an index that has no name."""
+    """The whole table as preprocess reads it, without lists and the like, and without the columns in which pandas saves
+    an index that has no name.
+    """
     find_table(path.parent, path.name)
     try:
         if path.suffix == ".parquet":
-            header = pyarrow.parquet.read_schema(path).names
+            header = [field.name for field in pyarrow.parquet.read_schema(path) if is_plain(field.type)]
         else:
             with open_csv(path) as file:
                 header = next(csv.reader(file), [])
