@@ -27,7 +27,7 @@ test: lint  ## lint, types, arrows and all tests
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 faults: $(BIN)/.installed  ## every fault of docs/reliability.md on the real thing, and its table
-	@HYPOTHESIS_EXAMPLES=100 python -m pytest -m case --catalogue docs/reliability.md -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	@HYPOTHESIS_EXAMPLES=100 python -m pytest tests -m case --catalogue=docs/reliability.md -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(BIN)/.installed  ## ruff, mypy and import-linter
 	@ruff check . && mypy && lint-imports --no-cache --no-logo
