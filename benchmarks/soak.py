@@ -359,7 +359,7 @@ def make_project(project: Path, workload: str) -> None:
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.split("\0")  # fmt: skip
     for name in filter(None, names):
-        if (ROOT / name).exists():
+        if (ROOT / name).is_file():  # a link to a folder is listed too
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, project / name)
     train = project / "stages/train.py"

@@ -6,7 +6,7 @@ docstring's first line says what was done. tests/conftest.py calls this from pyt
 
 import platform
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -70,7 +70,7 @@ WORDS = {"passed": "nothing", "failed": "**failed**"}
 
 
 class Catalogue:
-    """Collects one row for every test of a case."""
+    """Collects (what was done, what the user read, what was lost) of every test of a case."""
 
     def __init__(self) -> None:
         self.rows: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
@@ -101,9 +101,21 @@ class Catalogue:
             "|---|---|---|---|---|",
         ]
         for case, title in CASES.items():
-            for did, seen, outcome in self.rows[case] or [("", "", "not run: no test of it was chosen")]:
-                lines.append(f"| {case} | {title} | {cell(did)} | {cell(seen)} | {cell(outcome)} |")
+            for row in merged(self.rows[case]) or [("", "", "not run: no test of it was chosen")]:
+                lines.append(f"| {case} | {title} | {' | '.join(map(cell, row))} |")
         return "\n".join(lines)
+
+
+def merged(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """One row for the variants of a test: how many there are, the first sentence, and the outcome if it is one."""
+    found = []
+    for did in dict.fromkeys(did for did, _, _ in rows):
+        own = [(seen, outcome) for other, seen, outcome in rows if other == did]
+        outcomes = Counter(outcome for _, outcome in own)
+        many = f" ({len(own)} variants)" if len(own) > 1 else ""
+        said = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
+        found.append((did + many, next((seen for seen, _ in own if seen), ""), said))
+    return found
 
 
 def cell(text: str) -> str:
@@ -117,7 +129,7 @@ def describe(item: pytest.Item) -> None:
         return
     if unknown := set(cases) - set(CASES):
         raise pytest.UsageError(f"{item.nodeid} names the cases {sorted(unknown)}; tests/catalogue.py has 1 to 53")
-    documentation = getattr(getattr(item, "function", None), "__doc__", None) or item.name.removeprefix("test_")
+    documentation = item.function.__doc__ or item.originalname.removeprefix("test_")  # type: ignore[attr-defined]
     did = documentation.strip().partition("\n\n")[0].replace("_", " ")
     item.user_properties += [("cases", sorted(set(cases))), ("did", did)]
 

@@ -5,6 +5,7 @@ repositories.
 import fcntl
 import importlib.util
 import os
+import re
 import resource
 import shutil
 import sqlite3
@@ -120,9 +121,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture
-def saw(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Hands over what the user read, for the table of cases (tests/catalogue.py)."""
-    return lambda text: record_property("saw", text)
+def saw(
+    record_property: Callable[[str, object], None], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], None]:
+    """Hands over what the user read, for the table of cases (tests/catalogue.py), without this machine's folders."""
+    folder = re.escape(str(tmp_path_factory.getbasetemp()))
+    return lambda text: record_property("saw", re.sub(rf"{folder}/[^/\s'`)]+/?", "", text))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
