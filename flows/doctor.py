@@ -34,8 +34,8 @@ from stages.urls import without_password
 OLDEST_PYTHON = (3, 11)
 if sys.version_info >= OLDEST_PYTHON:  # an older one cannot read these modules, and is told so
     from flows.cache import cache_dir, damaged
-    from flows.conflicts import conflicts
     from flows.dvc import ending
+    from flows.lockfile import conflicts
     from flows.repro import UI_STATE, running_servers
     from flows.ui import PORTS, is_free
     from stages.files import HOME, MLRUNS, STATE, relative
@@ -325,8 +325,6 @@ def git() -> Iterator[Finding]:
 
 
 def dvc() -> Iterator[Finding]:
-    from stages.records.journal import is_alive
-
     if not (HOME / ".dvc").is_dir():
         yield Finding("dvc", "problem", "there is no .dvc", "DVC sees no project here", "git checkout .dvc || dvc init")
         return
@@ -434,11 +432,26 @@ def unreachable(url: str) -> str:
         return without_password(str(getattr(error, "reason", error)))
 
 
-def leftovers() -> Iterator[Finding]:
-    from stages.records.journal import JOURNALS, is_alive
+def is_alive(process: int) -> bool:
+    """Whether the process runs. Without psutil: no package may be installed."""
+    if process <= 0:  # signal 0 to process 0 would ask for this very process group
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:  # killed, but not yet waited for by its parent
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return True
 
-    writers = [folder / "writer" for folder in JOURNALS.glob("*") if folder.is_dir()]
-    waiting = sum(not (writer.exists() and is_alive(int(writer.read_text() or 0))) for writer in writers)
+
+def leftovers() -> Iterator[Finding]:
+    from stages.records.journal import JOURNALS, has_writer
+
+    waiting = sum(folder.is_dir() and not has_writer(folder) for folder in JOURNALS.glob("*"))
     if waiting:
         what, fix = f"journals that wait to be sent: {waiting}", "python -m stages.records.uploader sync"
         yield Finding("leftovers", "warning", what, "these trainings are not in MLflow yet", fix)

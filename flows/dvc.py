@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from flows.conflicts import explained
+from flows.lockfile import explained
 from flows.stage import LAST_ERROR, watch
 from stages import files
 from stages.machine.identity import read_words

@@ -1,13 +1,37 @@
-"""dvc.lock cut off in the middle. DVC writes it in place, so a kill at that moment leaves a part that it refuses to
-read, and no `dvc repro` runs any more.
+"""Files that DVC refuses to read, so that no `dvc repro` runs any more, and the way out.
 
-The file is a record only: DVC's run-cache restores what was stored from the same inputs, without running it.
+git leaves conflict markers in them. DVC writes dvc.lock in place, so a kill at that moment leaves a part. A lock file
+is a record only: DVC's run-cache restores what was stored from the same inputs, without running it. Importing this
+needs the standard library only: the doctor runs where no package is installed.
 """
 
 import os
+import re
 from pathlib import Path
 
 from stages.files import ROOT
+
+LOCK_FILES = ("dvc.lock", "hw/dvc.lock")
+READ_BY_DVC = (*LOCK_FILES, "dvc.yaml", "hw/dvc.yaml", "params.yaml")
+MARKS = re.compile(r"^(?:<{7}|>{7})(?: .*)?$", re.MULTILINE)
+
+
+def conflicts(root: Path = ROOT) -> list[tuple[str, str]]:
+    """(what is wrong, the commands that mend it) of every file that DVC reads and that has merge conflict markers."""
+    found = []
+    for name in READ_BY_DVC:
+        if marks := MARKS.findall(text_of(root / name)):
+            fix = f"edit {name}, then: git add {name}"
+            if name in LOCK_FILES:
+                fix = f"rm {name} && dvc repro && git add {name}"
+            found.append((f"{name} has merge conflict markers ({marks[0]})", fix))
+    return found
+
+
+def explained(error: str) -> str:
+    """DVC's `error`; where a conflict is its cause, that, with the steps out of it."""
+    found = "; ".join(f"{what}, so DVC cannot read it; run: {fix}" for what, fix in conflicts())
+    return found if "YAML" in error and found else error
 
 
 def mend(root: Path = ROOT) -> list[str]:
@@ -18,17 +42,21 @@ def mend(root: Path = ROOT) -> list[str]:
     from voluptuous import Invalid
 
     found = []
-    for name in ("dvc.lock", "hw/dvc.lock"):
-        path, aside = root / name, root / f"{name}.cut"
-        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
-        if text is None or "<<<<<<<" in text:
+    for name in LOCK_FILES:
+        path = root / name
+        text = text_of(path)
+        if not path.exists() or MARKS.search(text):
             continue
         try:
             COMPILED_LOCKFILE_SCHEMA(loads_yaml(text))
         except (YAMLError, Invalid):
-            os.replace(path, aside)
+            os.replace(path, root / f"{name}.cut")
             found.append(
                 f"{name} is cut off (a process was killed while DVC wrote it) and was moved to {name}.cut; "
                 "DVC restores from its cache what it has stored"
             )
     return found
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

@@ -284,7 +284,8 @@ def refuse_changed_inputs(job: Job, inputs: Inputs, saver: Saver) -> None:
     changed = inputs.changed()
     if not changed:
         return
-    if not any("data/packed/" in words for words in changed):  # this epoch may have seen other data
+    packed = files.relative(files.packed_dir(job.workload, job.device))
+    if not any(packed in words for words in changed):  # this epoch may have seen other data
         saver.save()
     raise ValueError(
         f"{' and '.join(changed)} of {job.workload} changed while it trained, so a result would belong to neither; "

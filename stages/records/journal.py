@@ -146,7 +146,7 @@ def start() -> Journal:
     writer.write(str(os.getpid()))
     writer.flush()
     (folder / "journal.jsonl").touch()
-    if moved := keep_to_this_project():
+    if moved := keep_to_this_project(timeout_seconds=0.1):  # a training waits for no store: the uploader does
         print(f"tracking: {moved}", flush=True)
     with (folder / "uploader.log").open("w") as log:
         uploader = subprocess.Popen(
@@ -200,19 +200,3 @@ def has_writer(folder: Path) -> bool:
 def is_written(folder: Path) -> bool:
     """Whether a living process still writes the journal in `folder`."""
     return has_writer(folder) and not is_complete(folder)
-
-
-def is_alive(process: int) -> bool:
-    """Whether the process runs. Without psutil: the doctor asks this where no package is installed."""
-    if process <= 0:  # an empty writer file; signal 0 to process 0 would ask for this very process group
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:  # killed, but not yet waited for by its parent
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return True

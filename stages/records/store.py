@@ -118,17 +118,20 @@ def schema_versions() -> tuple[str, set[str]]:
     return latest.pop() if len(latest) == 1 else "", known
 
 
-def keep_to_this_project() -> str:
+def keep_to_this_project(timeout_seconds: float) -> str:
     """Have this project's own store keep its artifacts in this project. One sentence where it kept them elsewhere.
 
     MLflow writes absolute locations into its experiments, runs and models: in a project that was copied, moved or
-    restored from a backup, they lead to where it was before.
+    restored from a backup, they lead to where it was before. Waits so long for a locked store, and then leaves it.
     """
     path, num_runs = MLRUNS / "mlflow.db", 0
     if database_file(tracking_uri()) != path or not path.exists():
         return ""
     try:
-        with closing(sqlite3.connect(path, timeout=20)) as database, database:  # the second: one transaction
+        with (
+            closing(sqlite3.connect(path, timeout=timeout_seconds)) as database,
+            database,
+        ):  # the second: one transaction
             places = former_places(database)
             for old in places:
                 for before, after in ((old, MLRUNS.as_uri()), (unquote(old.removeprefix("file://")), str(MLRUNS))):

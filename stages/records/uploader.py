@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from stages.files import HOME, MLRUNS, STATE, locked, relative, write_json
+from stages.files import FULL, HOME, MLRUNS, STATE, locked, relative, write_json
 from stages.records import journal, store
 from stages.records.store import shown, tracking_uri
 from stages.urls import without_password
@@ -49,7 +49,6 @@ UNREACHABLE = {
     "gaierror": " (its name is not known)",
     "ConnectionError": "",
 }
-FULL = (errno.ENOSPC, errno.EDQUOT)
 # Each run has one byte of this file, which the process that sends to it locks.
 CLAIMS = STATE / "claims.lock"
 # A file that changed more recently may belong to a process that is still making its schema.
@@ -266,7 +265,7 @@ def open_client() -> Any:
     if path := store.database_file(uri):
         path.parent.mkdir(parents=True, exist_ok=True)
         make_schema(path)
-        if moved := store.keep_to_this_project():
+        if moved := store.keep_to_this_project(timeout_seconds=20.0):
             print(moved, flush=True)
     return connect(uri)
 
