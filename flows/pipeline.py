@@ -31,6 +31,7 @@ from stages import files
 from stages.params.loading import parse_params, read_yaml
 from stages.params.parsing import nearest, one_line, replaced, shown
 from stages.params.schema import Device
+from stages.records.store import run_page
 from stages.urls import without_password
 
 # With Prefect's own settings a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
@@ -234,8 +235,7 @@ def show_artifacts(results: dict[str, Any], display: Display) -> None:
     for row in rows if server.startswith("http") else ():
         for tracking in [run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]][:1]:
             name, run_id = f"{row['workload']}-{row['requested']}", tracking["run_id"]
-            address = f"{without_password(server).rstrip('/')}/#/experiments/{tracking['experiment_id']}"
-            link = f"[MLflow run of {name}]({address}/runs/{run_id})"
+            link = f"[MLflow run of {name}]({run_page(server, tracking['experiment_id'], run_id)})"
             display.artifact(f"mlflow-{name.lower()}".replace("_", "-"), "markdown", link, f"MLflow run of {name}")
 
 

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from stages.files import MLRUNS, relative
 from stages.urls import without_password
 
+VIEW = "tandem"  # the key of the view that the uploader saves with an experiment
 # Rows that MLflow itself writes into a new store.
 BOOKKEEPING = {"alembic_version", "experiments", "experiment_tags", "workspaces"}
 # Where MLflow writes absolute locations.
@@ -39,6 +40,17 @@ def database_file(uri: str) -> Path | None:
     """The SQLite file that `uri` names; None where the store is a server or lies in memory."""
     found = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", uri)
     return Path(found[1]).absolute() if found and found[1] != ":memory:" else None
+
+
+def runs_page(server: str, experiment_id: str) -> str:
+    """The address of an experiment's runs in MLflow's pages, with the columns that VIEW names."""
+    address = f"{without_password(server).rstrip('/')}/#/experiments/{experiment_id}/runs"
+    # Without the type MLflow opens its page for language-model applications, whatever the experiment's tag says.
+    return f"{address}?workflowType=machine_learning&viewStateShareKey={VIEW}"
+
+
+def run_page(server: str, experiment_id: str, run_id: str) -> str:
+    return f"{without_password(server).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def shown(uri: str) -> str:
