@@ -1,7 +1,7 @@
 """One table over all workloads and devices, and what may be said of them side by side.
 
-In: results/runs/. Out: results/compare.json, compare.md, compare.png, a page per workload (pages/) and all of it in one
-file to look at (report.html).
+In: results/runs/. Out: results/compare.json, compare.md, compare.png, a page per workload (pages/), all of it in one
+file to look at (report.html), and what people compare as DVC's metrics (metrics.json).
 """
 
 import statistics
@@ -49,6 +49,7 @@ def main() -> None:
     folder = files.results_dir()
     files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
     files.write_text(folder / "compare.md", text)
+    files.write_json(folder / "metrics.json", {name: figures(own) for name, own in by_workload.items()})
     all_runs = drawing.save(overview.summary(rows), folder / "compare.png")
     pages = {}
     for workload, own in by_workload.items():
@@ -56,6 +57,20 @@ def main() -> None:
         pages[workload] = [("Training", drawing.save(page, folder / "pages" / f"{workload}.png")), *pictures(own)]
     report.write_report(folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", all_runs)])
     print(text, end="")
+
+
+def figures(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What a person compares, by the device of params.yaml; a measurement that there is none of is left out."""
+    measured = {"epoch_seconds": "epoch_seconds", "samples_per_second": "samples_per_second"}
+    measured["vram_peak_mib"] = "peak_allocated_mib"
+    return {
+        row["requested"]: {
+            row["score_name"]: row["score"],
+            **{name: row[key] for name, key in measured.items() if row[key] is not None},
+            "device": row["device"],
+        }
+        for row in rows
+    }
 
 
 def judged(workload: str, rows: list[dict[str, Any]]) -> Judgement:

@@ -133,7 +133,7 @@ def scores_by_noise(
 def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], measured: dict[str, Any]) -> list[Path]:
     """Write the files and pictures; return those that MLflow gets a copy of."""
     out, score = job.folder, job.task.score_name
-    write_json(out / "metrics.json", result.metrics)  # numbers alone: it is a DVC metric
+    write_json(out / "metrics.json", result.metrics)
     write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})
     write_json(out / "evaluate.json", measured)
     tables = {

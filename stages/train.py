@@ -307,7 +307,7 @@ def write_results(
     of_gpu, missing_reasons = summarize_gpu(record.sampled.values())
     result = {**summarize(record.timings), **of_gpu}
     record.missing_reasons |= missing_reasons
-    files.write_json(out / "timings.json", result)  # numbers alone: it is a DVC metric
+    files.write_json(out / "timings.json", result)
     measured = describe_measurement(job, trainer, record, inputs, result)
     files.write_json(out / "measured.json", measured)
     files.write_json(out / manifest.OF_TRAINING, describe_run(job, trainer, record, inputs, {**result, **measured}))

@@ -12,8 +12,8 @@ from typing import Any
 
 from stages.files import ROOT, sha256_file
 
-# No edit of these is one of the code: DVC writes the first, and raw data has a digest of its own.
-NO_CODE = (":!*dvc.lock", ":!data")
+# No edit of these is one of the code: DVC and its stages write the first two, and raw data has a digest of its own.
+NO_CODE = (":!*dvc.lock", ":!results", ":!data")
 # Where a file that git does not track may be part of what runs.
 CODE = ("stages", "flows", "hw", "dvc.yaml", "params.yaml")
 MAX_PATCH_MIB = 4.0  # more is no edit of code, and the patch is kept with every run

@@ -1,0 +1,108 @@
+"""`python -m flows.show [WORKLOAD ...]`, which is `make show`: what is published, what is here, and every experiment.
+
+A table for each workload, a line for each device: score, seconds per epoch, samples/s, VRAM peak, and the parameters
+that are not as in the last commit, whose results are the published ones. `dvc exp show` has more, wider than a terminal.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from stages import files
+from stages.comparing.comparability import flat
+from stages.params.loading import load_params
+
+SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
+METRICS = "results/metrics.json"
+MEASURED = {"epoch_seconds": ".3f", "samples_per_second": ",.0f", "vram_peak_mib": ",.0f"}
+TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "differs from the last commit in")
+WIDTHS = (28, 12, 18, 9, 10, 9, 48)  # 140 columns with the space between them
+ROWS = {"workspace": "here, now"}
+Experiment = Mapping[str, Any]  # of `dvc exp show --json`: rev, name, and data with metrics and params
+
+
+def main(arguments: list[str]) -> int:
+    known = load_params().workloads
+    parser = argparse.ArgumentParser(prog="python -m flows.show", description=__doc__)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {', '.join(known)}")
+    parser.add_argument("--commits", type=int, default=1, metavar="N", help="with experiments of the last N commits")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.workloads if name not in known]:
+        sys.exit(f"error: {unknown[0]!r} is no workload of params.yaml; it has {', '.join(known)}")
+    try:
+        experiments = list(recorded(options.commits))
+    except RuntimeError as error:
+        sys.exit(f"error: {error}")
+    for workload in options.workloads or known:
+        lines = [line for experiment in experiments for line in lines_of(workload, experiment, experiments)]
+        text = "\n".join(laid_out(TITLES) + [row for line in lines for row in laid_out(line)])
+        print(f"{workload}\n{text}\n" if lines else f"{workload}: no results; `dvc repro` makes them\n")
+    return 0
+
+
+def recorded(num_commits: int) -> Iterator[Experiment]:
+    """The workspace, each commit, and below each its experiments. Raises RuntimeError with what DVC says."""
+    command = ["dvc", "exp", "show", "--json", "--num", str(num_commits)]
+    done = subprocess.run(command, cwd=files.ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"`{' '.join(command)}` failed: {(done.stderr.strip().splitlines() or ['killed'])[-1]}")
+    for baseline in json.loads(done.stdout):
+        yield baseline
+        for branch in baseline["experiments"] or ():
+            yield from branch["revs"]
+
+
+def lines_of(workload: str, experiment: Experiment, experiments: Sequence[Experiment]) -> Iterator[tuple[str, ...]]:
+    name = experiment["name"] or ROWS.get(experiment["rev"], experiment["rev"][:7])
+    if not experiment["data"]:  # it waits, runs or has failed
+        return
+    changed = ", ".join(differing(workload, experiment, experiments))
+    of_workload = content(experiment, "metrics", METRICS).get(workload, {})
+    for requested, values in of_workload.items():
+        score = next(key for key in values if key not in (*MEASURED, "device"))
+        yield (
+            name,
+            values["device"] if requested == "auto" else requested,
+            f"{score} {values[score]:.4f}",
+            *(format(values[key], style) if key in values else "-" for key, style in MEASURED.items()),
+            changed,
+        )
+
+
+def differing(workload: str, experiment: Experiment, experiments: Sequence[Experiment]) -> Iterator[str]:
+    """The parameters that are not as in the last commit, such as `train.epochs=5`."""
+    committed = next((each for each in experiments if each["rev"] != "workspace"), experiment)
+    theirs, own = (chosen(workload, each) for each in (committed, experiment))
+    for key, value in own.items():
+        if value != theirs.get(key):
+            yield f"{key}={value}"
+
+
+def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:
+    params = content(experiment, "params", "params.yaml")
+    return {key: params.get(key) for key in SHARED} | dict(flat(params.get(workload, {})))
+
+
+def content(experiment: Experiment, kind: str, path: str) -> dict[str, Any]:
+    """What DVC read from a file of metrics or parameters; nothing where it could not."""
+    data = experiment["data"] or {}
+    return dict((data.get(kind) or {}).get(path, {}).get("data") or {})
+
+
+def laid_out(cells: Sequence[str]) -> list[str]:
+    """The cells in columns of WIDTHS, as many lines as the longest needs."""
+    columns = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, WIDTHS, strict=True)]
+    return [
+        " ".join(
+            (part[number] if number < len(part) else "").ljust(width) for part, width in zip(columns, WIDTHS)
+        ).rstrip()
+        for number in range(max(map(len, columns)))
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
