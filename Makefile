@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test faults lint ui doctor gpu audit lock clean
+.PHONY: help setup repro test faults lint show ui doctor gpu audit lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -47,5 +47,8 @@ audit: $(BIN)/.installed  ## the lock against known vulnerabilities, where a dat
 lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
 
-clean:  ## remove what was made here (results, caches, state), keep the environment and MLflow's history
-	rm -rf data/prepared data/packed results .tandem dvc.lock hw/dvc.lock .dvc/cache .dvc/tmp
+show: $(BIN)/.installed  ## what is published, what is here, every experiment; ARGS="sign"
+	@python -m flows.show $(ARGS)
+
+clean:  ## remove what was made here (data, results, caches, state); not what git keeps, the environment, MLflow's history
+	git clean -fdXq -- data results .tandem .dvc/cache .dvc/tmp

@@ -1,10 +1,11 @@
 """`python -m flows.show [WORKLOAD ...]`, which is `make show`: what is published, what is here, and every experiment.
 
 A table for each workload, a line for each device: score, seconds per epoch, samples/s, VRAM peak, and the parameters
-that are not as in the last commit, whose results are the published ones. `dvc exp show` has more, wider than a terminal.
+that are not as in the last commit, whose results are the published ones. `dvc exp show` has more, and is wider.
 """
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -96,12 +97,8 @@ def content(experiment: Experiment, kind: str, path: str) -> dict[str, Any]:
 def laid_out(cells: Sequence[str]) -> list[str]:
     """The cells in columns of WIDTHS, as many lines as the longest needs."""
     columns = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, WIDTHS, strict=True)]
-    return [
-        " ".join(
-            (part[number] if number < len(part) else "").ljust(width) for part, width in zip(columns, WIDTHS)
-        ).rstrip()
-        for number in range(max(map(len, columns)))
-    ]
+    lines = itertools.zip_longest(*columns, fillvalue="")
+    return [" ".join(part.ljust(width) for part, width in zip(line, WIDTHS, strict=True)).rstrip() for line in lines]
 
 
 if __name__ == "__main__":

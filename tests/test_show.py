@@ -1,0 +1,65 @@
+"""What git keeps of the results, and how it stands beside one's own: DVC's own commands, and flows/show.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.records import provenance
+from tests.conftest import ROOT, commit, copy_of, dvc, git, run
+
+RESULTS = "results/runs/tiny/cpu/0"
+
+
+@pytest.fixture(scope="module")
+def published(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose results are committed, and an experiment after that."""
+    project = copy_of(trained, tmp_path_factory.mktemp("published") / "project")
+    commit(project)
+    dvc(project, "exp", "run", "--name", "shorter", "-S", "tiny.train.epochs=2")
+    return project
+
+
+def test_git_keeps_the_lock_the_metrics_and_small_plots(published: Path):
+    kept = subprocess.run(["git", "ls-files", "results", "*.lock"], cwd=published, capture_output=True, text=True)
+    plots = [f"{RESULTS}/{name}.csv" for name in ("confusion", "history", "timings")]
+    assert kept.stdout.split() == ["dvc.lock", "hw/dvc.lock", "results/metrics.json", *plots]
+
+
+def test_metrics_diff_shows_the_published_beside_ones_own(published: Path):
+    found = json.loads(dvc(published, "metrics", "diff", "--json").stdout)["results/metrics.json"]
+    seconds = found["tiny.cpu.epoch_seconds"]
+    assert seconds["old"] > 0 and seconds["new"] > 0 and seconds["old"] != seconds["new"]
+
+
+def test_experiments_fit_a_terminal(published: Path):
+    lines = run(published, sys.executable, "-m", "flows.show").stdout.splitlines()
+    assert max(map(len, lines)) <= 140
+    found = {line.split()[0]: line for line in lines[2:] if line}
+    assert list(found) == ["here,", "main", "shorter"]
+    assert all(" cpu " in line and "accuracy 0." in line for line in found.values())
+    assert "train.epochs=2" in found["shorter"] and "train.epochs" not in found["main"]
+    refused = run(published, sys.executable, "-m", "flows.show", "tinny", check=False)
+    assert refused.returncode == 1 and refused.stdout == "error: 'tinny' is no workload of params.yaml; it has tiny\n"
+
+
+def test_what_dvc_writes_is_no_edit_of_the_code(published: Path, tmp_path: Path):
+    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+    git(project, "checkout", "-q", "params.yaml")
+    changed = subprocess.run(["git", "status", "--short"], cwd=project, capture_output=True, text=True).stdout
+    assert " M dvc.lock" in changed and " M results/metrics.json" in changed
+    assert provenance.tree(project)["patch"] == ""
+
+
+def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
+    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+    (project / "data/raw/tiny/more.csv").write_text("mine\n")
+    run(project, "make", "-f", str(ROOT / "Makefile"), "clean")
+    left = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
+    plots = {f"{RESULTS}/{name}.csv" for name in ("confusion", "history", "timings")}
+    assert left == {"results/metrics.json", *plots}
+    assert (project / "dvc.lock").exists() and (project / "data/raw/tiny/more.csv").exists()
+    assert (project / "mlruns/mlflow.db").exists()
+    assert not any((project / gone).exists() for gone in ("data/prepared", "data/packed", ".tandem", ".dvc/cache"))
