@@ -109,6 +109,7 @@ def train(
     trainer, record = open_trainer(job, saved), Record(**saved["record"])
     with translate_oom(trainer.oom):
         if not trainer.epochs_done:
+            print(introduction(job, trainer), flush=True)
             record.start = describe_start(trainer)
             realized = auto.realize(trainer, job.identity)
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
@@ -130,6 +131,16 @@ def train(
             record.end = describe_end(trainer, record)
             saver.save_last()
         write_results(job, trainer, record, checkpoint.belongs_to, journal)
+
+
+def introduction(job: Job, trainer: Trainer) -> str:
+    """The first line: what is measured before the first epoch may take seconds."""
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    model, num_sequences = job.params.train.model.name, len(trainer.train_split)
+    return (
+        f"{job.workload} on {job.identity['name']}: {model} with {num_parameters:,} parameters, {num_sequences:,} "
+        f"sequences to train on, {job.settings.epochs} epochs"
+    )
 
 
 def describe_start(trainer: Trainer) -> dict[str, Any]:
@@ -190,8 +201,8 @@ def find_bound(trainer: Trainer, record: Record) -> None:
 
 def epochs(job: Job, trainer: Trainer, journal: tracking.Journal) -> Iterator[Epoch]:
     """The epochs that are left. MLflow gets what is done about memory, also in an epoch that fails."""
-    title, num_samples = f"{job.workload} on {job.identity['name']}", len(trainer.train_split)
-    progress = Progress(title, job.settings.epochs, trainer.epochs_done)
+    num_samples = len(trainer.train_split)
+    progress = Progress(job.workload, job.settings.epochs, trainer.epochs_done)
     while trainer.epochs_done < job.settings.epochs:
         num_actions = len(trainer.oom.actions)
         try:

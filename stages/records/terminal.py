@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stages.machine.regions import Measurement
     from stages.training.trainer import Epoch
 
 
@@ -38,24 +40,46 @@ class Interruption:
 
 
 class Progress:
-    """A bar with rate and time left on a terminal, a line per epoch where there is none."""
+    """On a terminal a bar with rate, time left, memory and how busy the device was; elsewhere a line per epoch."""
 
     def __init__(self, title: str, num_epochs: int, num_done: int):
         from tqdm import tqdm
 
         self.bar = tqdm(total=num_epochs, initial=num_done, desc=title, unit="epoch", disable=not sys.stderr.isatty())
         self.title, self.num_epochs, self.start, self.num_before = title, num_epochs, time.monotonic(), num_done
+        self.ended = threading.Event()
+        if not self.bar.disable:
+            threading.Thread(target=self.tick, name="progress", daemon=True).start()
+
+    def tick(self) -> None:
+        """Keep the bar's clock going: an epoch may take minutes."""
+        while not self.ended.wait(1.0):
+            self.bar.refresh()
 
     def show(self, epoch: Epoch, score: str, num_samples: int) -> None:
-        line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
+        rate = f"{num_samples / epoch.training.seconds:,.0f} samples/s"
         if not self.bar.disable:
-            self.bar.set_postfix_str(line, refresh=False)
+            quality = f"loss {epoch.train_loss:.3f}, val {score} {epoch.val_score:.3f}"
+            self.bar.set_postfix_str(", ".join([quality, rate, *load(epoch.training)]), refresh=False)
             self.bar.update()
             return
+        line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
         left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.num_epochs - epoch.number)
-        rate = num_samples / epoch.training.seconds
-        speed = f"{epoch.training.seconds:.3f} s, {rate:,.0f} samples/s, {left:.0f} s left"
+        speed = f"{epoch.training.seconds:.3f} s, {rate}, {left:.0f} s left"
         print(f"epoch {epoch.number}/{self.num_epochs}: {line}, {speed}", flush=True)
 
     def close(self) -> None:
+        self.ended.set()
         self.bar.close()
+
+
+def load(measured: Measurement) -> list[str]:
+    """Memory and how busy the device was, in words; what is not measured is left out."""
+    on_gpu = measured.process_mib or measured.peak_allocated_mib
+    found = {
+        "VRAM {:,.0f} MiB": on_gpu,
+        "GPU {:.0%} busy": measured.gpu_busy_share,
+        "memory {:,.0f} MiB": None if on_gpu else measured.peak_rss_mib,
+        "{:.1f} cores busy": None if on_gpu else measured.cpu_share,
+    }
+    return [text.format(value) for text, value in found.items() if value is not None]
