@@ -82,6 +82,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
         "PREFECT_HOME": str(files.STATE / "prefect"),
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         # By default any page in the user's browser may call the API, and start what it likes.
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{prefect},http://localhost:{prefect_port}",
         "PREFECT_CLI_COLORS": "false",
@@ -92,7 +93,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     }
     os.environ.pop("PREFECT_PROFILES_PATH", None)
     print("starting Prefect, MLflow and the deployments ...", flush=True)
-    command = ["prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)]
+    command = ["flows.server", "--host", HOST, "--port", str(prefect_port)]
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
     # The server would make the schema in place, without the lock that trainings take.
     making = subprocess.run(

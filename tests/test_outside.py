@@ -1,0 +1,67 @@
+"""Nothing goes out: what Tandem runs, and the pages it serves, in a network in which every packet is seen."""
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, needs, run
+
+INSIDE = ("unshare", "-n", sys.executable, str(ROOT / "tests/outside.py"))
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+# What a browser asks for of its own accord is not ours. It waits for a page that waits for an answer.
+OWN = "MAP update.googleapis.com 127.0.0.1, MAP clients2.google.com 127.0.0.1"
+QUIET = (
+    f"--host-resolver-rules='{OWN}'",
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-default-apps", "--disable-domain-reliability",
+    "--disable-features=OptimizationHints,MediaRouter,AutofillServerCommunication", "--virtual-time-budget=20000",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _may_have_a_network_of_its_own() -> None:
+    needs("dvc", "mlflow", "prefect")
+    if not shutil.which("ip") or subprocess.run(["unshare", "-n", "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("this user, or this container, may not make a network namespace, or iproute2 is not installed")
+
+
+def asked(project: Path, *command: str) -> str:
+    done = run(project, *INSIDE, *command)
+    return done.stdout.splitlines()[-1]
+
+
+def test_what_is_asked_is_seen(tmp_path: Path):
+    ask = "import socket; socket.create_connection(('198.51.100.7', 80), 0.2)"
+    done = run(tmp_path, *INSIDE, sys.executable, "-c", ask, check=False)
+    assert done.stdout.splitlines()[-1] == "asked outside: 198.51.100.7 port 80"
+
+
+def test_a_pipeline_asks_nobody(ready: Path):
+    """DVC, the training, the upload to MLflow, and DVC's own pages."""
+    assert asked(ready, sys.executable, "-m", "flows.repro") == "asked outside: nobody"
+    assert asked(ready, "dvc", "plots", "diff") == "asked outside: nobody"
+
+
+@pytest.mark.long
+def test_servers_and_their_pages_ask_nobody(ready: Path, tmp_path: Path):
+    """`make ui`, a run of the pipeline there, and the pages of Prefect and MLflow in a browser."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    script = f"""
+    set -e
+    python -m flows.ui > {tmp_path}/ui.log 2>&1 & ui=$!
+    for wait in $(seq 600); do test -e .tandem/ui.json && break; sleep 0.5; done
+    python -m flows.pipeline > {tmp_path}/pipeline.log 2>&1
+    for page in $(python -c "from flows.repro import running_servers as s; print(s()['prefect'], s()['mlflow'])"); do
+        timeout 120 {CHROMIUM} {" ".join(QUIET)} --user-data-dir={tmp_path}/browser --dump-dom $page/ \\
+            > {tmp_path}/page.html 2> {tmp_path}/chromium.log
+        grep -qi "prefect\\|mlflow" {tmp_path}/page.html
+    done
+    kill -INT $ui
+    wait $ui
+    """
+    assert asked(ready, "bash", "-c", textwrap.dedent(script)) == "asked outside: nobody"
