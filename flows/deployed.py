@@ -5,7 +5,6 @@ flow run ends what it has started. By hand the commands need no Prefect.
 """
 
 import os
-import re
 import subprocess
 
 from prefect import flow
@@ -13,7 +12,8 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows import dvc
-from flows.pipeline import one_at_a_time
+from flows.display import slug
+from flows.turn import one_at_a_time
 from stages.params.loading import load_params
 
 VERIFIED = {0: "verified", 1: "different", 2: "not verifiable", 3: "inconclusive"}  # by exit status of flows.verify
@@ -40,7 +40,7 @@ def compare(runs: list[str]) -> State:
 
 
 @flow(name="verify", log_prints=True, persist_result=False)
-def verify(run: str | None = None, quick: bool = False) -> State:
+def verify(run: str = "", quick: bool = False) -> State:
     """Make recorded runs again, and say whether they are the same.
 
     Args:
@@ -106,8 +106,3 @@ def headline(lines: list[str]) -> str:
 
 def shortened(text: str) -> str:
     return text if len(text) <= NOT_SAID else text[: NOT_SAID - 3] + "..."
-
-
-def slug(run: str) -> str:
-    """`run` as a key of Prefect's artifacts may be."""
-    return re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")

@@ -1,4 +1,4 @@
-"""Shows a pipeline run in Prefect's UI: each stage as a child flow run, its log lines, and artifacts.
+"""Shows a pipeline run in Prefect's UI: each stage as a child flow run, its log lines, progress and artifacts.
 
 Goes in: the lines that DVC prints (flows/dvc.py). Comes out: calls of Prefect's own client, made by the pipeline's
 process. Losing the server costs the display and no result.
@@ -6,6 +6,7 @@ process. Losing the server costs the display and no result.
 
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,14 +14,14 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 from prefect import Flow, Task, get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
+from prefect.client.schemas.objects import Artifact, FlowRun, StateType, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.logging.loggers import flow_run_logger
@@ -28,18 +29,20 @@ from prefect.settings import temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows import dvc
+from flows.progress import Training
 from flows.stage import STAGES
 from stages.urls import without_password
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a run that has started and not ended
 SECONDS_BETWEEN_POLLS = 2.0  # of the child's state, for a cancel in the UI
+SECONDS_BETWEEN_PROGRESS = 2.0
 SECONDS_TO_FINISH = 15.0  # for what is not sent when DVC has ended
 TRIES = 4  # of a request that a server on SQLite answers with 503, because two of its own transactions crossed
 NOT_RUN: dict[str, dict[str, Any]] = {  # the state of a stage that DVC did not run
     "skipped": {"name": "Skipped", "message": "unchanged since the last run; DVC skipped it"},
     "restored": {"name": "Cached", "message": "restored from DVC's run-cache, timings included, without running"},
 }
-KEPT = "a training's checkpoint is kept, and the next run goes on from it"
+NOTHING_LOST = "the same run again does nothing a second time that is finished"
 T = TypeVar("T")
 
 
@@ -79,6 +82,9 @@ class Display:
         self.progress = dvc.Progress()
         self.token = dvc.prepare_environment()
         self.child: FlowRun | None = None
+        self.training: Training | None = None  # of the child, or of the last one
+        self.shown: tuple[Artifact, str] | None = None  # its progress, and what was shown of it last
+        self.next_progress = 0.0
         self.cancelled_stage = ""
         self.next_poll = 0.0
         self.todo: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -96,9 +102,11 @@ class Display:
         self.finish()
         if kind is not None:
             why = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
-            reason = f"{why}; {KEPT}"
-            final: State[Any] = Cancelled(message=reason)
+            final: State[Any] = Cancelled(message=f"{why}; {self.left()}")
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
+            # Prefect's runner gives the state of a cancelled run words of its own.
+            get_run_logger().warning("stopped; %s", self.left())
+            self.artifact("cancelled", "markdown", f"Stopped: {self.left()}.", "Where it stands, and how to go on")
 
     def environment(self) -> dict[str, str]:
         """What DVC and the stages inherit. The stages' own flow runs begin after them, so they know the pipeline's."""
@@ -139,12 +147,40 @@ class Display:
         level = logging.ERROR if is_error else logging.WARNING if first.endswith("warning") else logging.INFO
         logger = flow_run_logger(self.child) if self.child else get_run_logger()
         logger.log(level, "%s", line)
+        if self.training:
+            self.training.read(line)
         if event and event.kind == "running":
             self.child = self.start_child(event.stages[0])
+            self.training = Training(event.stages[0]) if event.stages[0].startswith("train@") else None
+            self.shown, self.next_progress = None, 0.0
+            self.show_progress()
             self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
         elif event and event.kind in NOT_RUN:
             state: State[Any] = Completed(**NOT_RUN[event.kind])
             self.send(lambda: self.create_task_run(event.stages[0], state))
+
+    def left(self) -> str:
+        """What a run that is stopped leaves, and how to go on."""
+        return self.training.left() if self.training else NOTHING_LOST
+
+    def show_progress(self, is_last: bool = False) -> None:
+        """Bring the progress of the training up to date, where it is time for it."""
+        child, training = self.child, self.training
+        is_early = time.monotonic() < self.next_progress and not is_last
+        if child is None or training is None or is_early or (self.shown and self.shown[1] == training.about):
+            return
+        self.next_progress = time.monotonic() + SECONDS_BETWEEN_PROGRESS
+        about = training.about
+        found = self.shown[0] if self.shown else None
+        if found:
+            id, update = found.id, ArtifactUpdate(data=training.percent, description=about)
+            self.send(lambda: self.client.update_artifact(id, update))
+        else:
+            key = f"progress-{slug(training.name.partition('@')[2])}"
+            found = self.artifact(key, "progress", training.percent, about, child.parent_task_run_id)
+        self.shown = (found, about) if found else None
+        if found is None:  # refused, or the server is lost
+            self.next_progress = float("inf")
 
     def create_task_run(self, name: str, state: State[Any] | None = None) -> TaskRun:
         task, key = Task(do_nothing, name=name.partition("@")[0]), f"{name}-{uuid4().hex}"
@@ -171,6 +207,7 @@ class Display:
         )
 
     def end_child(self, state: State[Any]) -> None:
+        self.show_progress(is_last=True)
         if child := self.child:
             self.child = None
             self.send(lambda: self.client.set_flow_run_state(child.id, state, force=True))
@@ -178,10 +215,11 @@ class Display:
     def failed_state(self) -> State[Any]:
         failure = self.progress.failure(self.token, "DVC ended before it")
         if failure.killed_by == "SIGINT":
-            return Cancelled(message=f"interrupted; {KEPT}")
+            return Cancelled(message=f"interrupted; {self.left()}")
         return (Crashed if failure.killed_by else Failed)(message=failure.message)
 
     def poll(self) -> None:
+        self.show_progress()
         child = self.child
         if child is None or time.monotonic() < self.next_poll:
             return
@@ -191,10 +229,12 @@ class Display:
         if run and run.state and (run.state.is_cancelling() or run.state.is_cancelled()):
             self.cancelled_stage = child.name
 
-    def artifact(self, key: str, kind: str, data: str, description: str) -> None:
+    def artifact(self, key: str, kind: str, data: Any, description: str, task: UUID | None = None) -> Artifact | None:
         run_id = self.pipeline_run.id
-        artifact = ArtifactCreate(key=key, type=kind, data=data, description=description, flow_run_id=run_id)
-        self.send(lambda: self.client.create_artifact(artifact))
+        artifact = ArtifactCreate(
+            key=key, type=kind, data=data, description=description, flow_run_id=run_id, task_run_id=task
+        )
+        return self.send(lambda: self.client.create_artifact(artifact))
 
     def check(self) -> None:
         """Send all, and ask whether the server answers: it may have been lost since the last call, or be back."""
@@ -230,3 +270,8 @@ def warn_of_loss(error: Exception) -> None:
 
 def do_nothing() -> None:
     """Prefect's Flow and Task want a function; DVC runs what these stand for."""
+
+
+def slug(name: str) -> str:
+    """`name` as a key of Prefect's artifacts may be."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -6,25 +6,48 @@
     verify/on-demand      a recorded run made again: is it the same?
     verify/nightly        the latest run of each workload, at 04:00 local time
 
-One run at a time: the others wait their turn.
+One run at a time: the others wait their turn (flows/waiting.py). What is changed in the UI (schedules, what is paused,
+parameters, tags, limits) stays: only a new deployment gets what is said here.
 """
 
+import asyncio
 import os
+from contextvars import copy_context
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from uuid import UUID
 
-from prefect import serve
-from prefect.deployments.runner import EntrypointType
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.deployments.runner import EntrypointType, RunnerDeployment
+from prefect.exceptions import ObjectNotFound, TerminationSignal
+from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.settings import temporary_settings
 
+from flows import waiting
 from flows.deployed import compare, verify
+from flows.display import prefect_client
 from flows.pipeline import PATIENT_ENOUGH, pipeline
 
 NIGHTLY, VERIFY_NIGHTLY = "0 2 * * *", "0 4 * * *"
+OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
 
 
 def main() -> None:
+    with temporary_settings(PATIENT_ENOUGH):
+        # It pauses its schedules when it stops, unless told otherwise; two seconds between two looks for work.
+        runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
+        attend = Thread(target=copy_context().run, args=(waiting.attend, register(runner)), daemon=True)
+        attend.start()
+        try:
+            asyncio.run(runner.start())
+        except (KeyboardInterrupt, TerminationSignal):
+            pass
+
+
+def register(runner: Runner) -> dict[str, UUID]:
+    """Make the deployments, or bring them up to date. Returns their ids by name."""
     zone = local_timezone()
     schedules = {pipeline: Cron(NIGHTLY, timezone=zone), verify: Cron(VERIFY_NIGHTLY, timezone=zone)}
     about: tuple[tuple[Any, str, str], ...] = (
@@ -35,18 +58,31 @@ def main() -> None:
         (pipeline, "on-demand", "Start by hand, with overrides."),
         (pipeline, "nightly", "Every night: whatever has changed since the last run."),
     )
-    deployments: list[Any] = [
-        flow.to_deployment(
-            name,
-            description=description,
-            schedule=schedules[flow] if name == "nightly" else None,
-            entrypoint_type=EntrypointType.MODULE_PATH,
-        )
-        for flow, name, description in about
-    ]
-    with temporary_settings(PATIENT_ENOUGH):
-        # serve() pauses its schedules when it stops, unless told otherwise; two seconds between two looks for work
-        serve(*deployments, pause_on_shutdown=False, limit=1, query_seconds=2, print_starting_message=False)
+    ids: dict[str, UUID] = {}
+    with prefect_client(timeout=30.0) as client:
+        for flow, name, description in about:
+            deployment = flow.to_deployment(
+                name,
+                description=description,
+                schedule=schedules[flow] if name == "nightly" else None,
+                entrypoint_type=EntrypointType.MODULE_PATH,
+            )
+            if is_known(client, deployment):
+                # What is not set is not sent. An empty list of schedules would delete those that there are.
+                deployment.schedules = None
+                deployment.model_fields_set.difference_update(OF_THE_USER)
+            id = runner.add_deployment(deployment)
+            assert isinstance(id, UUID)  # a coroutine only where an event loop runs
+            ids[deployment.full_name] = id
+    return ids
+
+
+def is_known(client: SyncPrefectClient, deployment: RunnerDeployment) -> bool:
+    try:
+        client.read_deployment_by_name(deployment.full_name)
+        return True
+    except ObjectNotFound:
+        return False
 
 
 def local_timezone() -> str:

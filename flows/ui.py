@@ -1,7 +1,8 @@
 """`python -m flows.ui`, which is `make ui`: Prefect's server, MLflow's server and the deployments, until Ctrl+C.
 
-They listen on this machine only, because neither server asks for a password (docs/security.md). State and logs are in
-`.tandem/` and `mlruns/`; nothing in the user's home changes.
+This process itself serves the pictures and the reports that Prefect's pages show (flows/pages.py). All listen on this
+machine only, because no server asks for a password (docs/security.md). State and logs are in `.tandem/` and `mlruns/`;
+nothing in the user's home changes.
 """
 
 import argparse
@@ -15,12 +16,13 @@ import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
-from flows import dvc, repro
+from flows import dvc, pages, repro
 from stages import files
 
 HOST = "127.0.0.1"
-PORTS = {"Prefect": 4200, "MLflow": 5000}
+PORTS = {"Prefect": 4200, "MLflow": 5000, "results": 5100}
 LOGS = files.STATE / "logs"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
@@ -42,8 +44,9 @@ def main(arguments: list[str]) -> int:
         parser.add_argument(f"--{name.lower()}-port", type=int, default=port)
     parser.add_argument("--host", default=HOST, help=f"{HOST} alone is accepted")
     options = parser.parse_args(arguments)
+    ports = [getattr(options, f"{name.lower()}_port") for name in PORTS]
     if options.host not in (HOST, "localhost"):
-        tunnel = " ".join(f"-L {port}:{HOST}:{port}" for port in (options.prefect_port, options.mlflow_port))
+        tunnel = " ".join(f"-L {port}:{HOST}:{port}" for port in ports)
         sys.exit(
             f"error: --host is {options.host!r}, which others could reach, and who reaches these servers may run code; "
             f"leave it out, and from another machine use `ssh {tunnel} {socket.gethostname()}`"
@@ -54,7 +57,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.default_int_handler)
     servers: list[Server] = []
     try:
-        start_all(servers, options.prefect_port, options.mlflow_port)
+        start_all(servers, *ports)
         while not (dead := [server for server in servers if server.process.poll() is not None]):
             time.sleep(0.5)
         raise RuntimeError(f"{dead[0].name} ended with exit status {dead[0].process.returncode}; see {dead[0].log}")
@@ -73,10 +76,12 @@ def main(arguments: list[str]) -> int:
             dvc.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
 
 
-def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> None:
+def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, results_port: int) -> None:
     """Start one after the other, each added to `servers` as soon as it has a process. Raises RuntimeError."""
     LOGS.mkdir(parents=True, exist_ok=True)
     prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
+    results = pages.server(free_port("results", results_port))
+    Thread(target=results.serve_forever, daemon=True).start()
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
     os.environ |= {  # the processes started below inherit it
         "PREFECT_HOME": str(files.STATE / "prefect"),
@@ -123,6 +128,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     for server in servers[1:]:
         wait_until_ready(server)
     state = {"pid": os.getpid(), "project": str(files.HOME), "prefect": prefect, "mlflow": mlflow}
+    state["results"] = f"http://{HOST}:{results.server_port}"
     repro.UI_STATE.write_text(json.dumps(state), encoding="utf-8")
     print(f"  runs and logs     {prefect}")
     print(f"  every training    {mlflow}")

@@ -3,6 +3,7 @@
 The repository is small and its stages do nothing but print, sleep, fail or write a line, as `behave.json` tells them.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -11,9 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,10 +40,18 @@ def main(*arguments):
         if (root / "behave.json").exists() else {}
     print(f"{name} says hello", flush=True)
     (root / f"{Path(__file__).stem}.pid").write_text(str(os.getpid()))
-    for _ in range(int(10 * behave.get("sleep", 0))):
-        time.sleep(0.1)
-        if (root / "go").exists():
-            break
+    if name.startswith("train"):
+        print("epoch 1/2: train loss 0.5000, val accuracy 0.800, 0.100 s, 4,896 samples/s, 7 s left", flush=True)
+    try:
+        for _ in range(int(10 * behave.get("sleep", 0))):
+            time.sleep(0.1)
+            if (root / "go").exists():
+                break
+    except KeyboardInterrupt:
+        print("interrupted after epoch 1, saved in {CHECKPOINT}; run again to go on", flush=True)
+        raise
+    if name.startswith("train"):
+        print("epoch 2/2: train loss 0.4000, val accuracy 0.900, 0.100 s, 4,900 samples/s, 0 s left", flush=True)
     if "fail" in behave:
         raise ValueError(behave["fail"])
     if "bug" in behave:
@@ -52,18 +61,23 @@ def main(*arguments):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else "the comparison of all runs")
 """
+CHECKPOINT = ".tandem/checkpoints/sign/auto-7.pt"
 STAGE_SECONDS = 600  # of a stage that has to be stopped: a test that succeeds waits for none of them
 ROW = {
     "workload": "sign", "requested": "auto", "device": "cpu", "device_name": "Some CPU", "epoch_seconds": 0.5,
     "samples_per_second": 100.0, "metrics": {"accuracy": 0.875}, "score_name": "accuracy", "score": 0.875,
     "measured_at": "2026-01-02T03:04:05+0000",
     "measured_on": "somewhere", "seeds": [0],
+    "missing_reasons": {"peak_allocated_mib": "the device is the CPU"},
     "runs": [{"seed": 0, "tracking": {"run_id": "abc", "experiment_id": "1"}}],
 }  # fmt: skip
 STAGES: dict[str, tuple[list[str], Any]] = {
     "hardware": (["results/hardware/auto.json", "results/hardware/cpu.json"], {}),
     "train": (["results/runs/{0}/{1}/{2}/tracking.json"], {"run_id": "abc", "experiment_id": "1"}),
-    "compare": (["results/compare.json", "results/compare.md"], {"rows": [ROW], "verdicts": []}),
+    "compare": (
+        [f"results/{name}" for name in ("compare.json", "report.html", "compare.png", "pages/sign.png")],
+        {"rows": [ROW], "verdicts": []},
+    ),
 }
 GRAPH = """
 stages:
@@ -80,7 +94,7 @@ stages:
   compare:
     cmd: python -m flows.stage compare
     deps: [results/runs]
-    outs: [results/compare.json, results/compare.md]
+    outs: [results/compare.json, results/report.html, results/compare.png, results/pages]
 """
 
 
@@ -89,7 +103,7 @@ def make_project(root: Path) -> Path:
         shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, (outs, content) in STAGES.items():
         (root / "stages" / f"{name}.py").write_text(
-            f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + textwrap.dedent(STAGE)
+            f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE.replace("{CHECKPOINT}", CHECKPOINT)
         )
     (root / "stages/records/journal.py").write_text("def start():\n    return None\n")  # the stages record nothing
     params = (SOURCE / "params.yaml").read_text().splitlines()
@@ -142,8 +156,9 @@ def processes(root: Path, *words: str) -> list[psutil.Process]:
 
 
 class Project:
-    def __init__(self, root: Path, prefect: str, mlflow: str, ui: "subprocess.Popen[str]"):
-        self.root, self.prefect, self.mlflow, self.ui = root, prefect, mlflow, ui
+    def __init__(self, root: Path, servers: dict[str, str], ui: "subprocess.Popen[str]"):
+        self.root, self.ui = root, ui
+        self.prefect, self.mlflow, self.results = (servers[name] for name in ("prefect", "mlflow", "results"))
 
     def behave(self, **stages: dict[str, Any]) -> None:
         (self.root / "behave.json").write_text(json.dumps(stages))
@@ -183,6 +198,25 @@ class Project:
     def task_states(self, run: dict[str, Any]) -> dict[str, str]:
         found = self.api("POST", "/task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run["id"]]}}})
         return {task["name"]: task["state"]["name"] for task in found}
+
+    def artifacts(self, run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        found = self.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
+        return {each["key"]: each for each in found}
+
+    def state(self, run: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self.api("GET", f"/flow_runs/{run['id']}")["state"]
+        return found
+
+    def create(self, deployment: str, **parameters: Any) -> dict[str, Any]:
+        """A run of a deployment, as the form creates it."""
+        id = self.api("GET", f"/deployments/name/{deployment}")["id"]
+        body = {"parameters": parameters}
+        created: dict[str, Any] = self.api("POST", f"/deployments/{id}/create_flow_run", body)
+        return created
+
+    def cancel(self, run: dict[str, Any]) -> None:
+        state = {"type": "CANCELLING", "name": "Cancelling"}
+        self.api("POST", f"/flow_runs/{run['id']}/set_state", {"state": state})
 
     def logs(self, run: dict[str, Any]) -> str:
         found = self.api("POST", "/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})
@@ -226,7 +260,7 @@ def running_ui(root: Path) -> Iterator[Project]:
         assert f"port {taken[0]} is in use; Prefect takes " in text, text
         assert f"port {taken[1]} is in use; MLflow takes " in text, text
         servers = json.loads((root / ".tandem" / "ui.json").read_text())
-        yield Project(root, servers["prefect"], servers["mlflow"], ui)
+        yield Project(root, servers, ui)
     if ui.poll() is None:
         ui.send_signal(signal.SIGINT)
         ui.wait(600)
@@ -447,12 +481,22 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
         ("pipeline", "Use `dvc push` to send your updates to remote storage."),
     ):
         assert lines.count(line) == 1 and line in logs[owner], (line, logs)
-    body = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}}
-    artifacts = {one["key"]: one for one in project.api("POST", "/artifacts/filter", body)}
-    assert set(artifacts) == {"metrics", "comparison", "mlflow-sign-auto"}
-    assert json.loads(artifacts["metrics"]["data"])[0]["accuracy"] == 0.875
-    assert artifacts["comparison"]["data"] == "the comparison of all runs"
-    assert f"{project.mlflow}/#/experiments/1/runs/abc" in artifacts["mlflow-sign-auto"]["data"]
+    artifacts = project.artifacts(run)
+    assert set(artifacts) == {"results", "progress-sign-auto-0"}
+    progress = artifacts["progress-sign-auto-0"]
+    assert (progress["type"], progress["data"]) == ("progress", 100)
+    assert progress["description"].startswith("epoch 2 of 2: 0 s left, 4,900 samples/s, 0.100 s")
+    page, folder = artifacts["results"]["data"], f"{project.results}/{run['id']}"
+    assert "| **sign** | **0.8750** accuracy | 0.500 | 100 | none | cpu: Some CPU |" in page
+    assert "No VRAM peak (sign on cpu): the device is the CPU." in page
+    assert f"({project.mlflow}/#/experiments/1/runs/abc)" in page
+    for link in (f"[the report]({folder}/report.html)", f"]({folder}/compare.png)", f"]({folder}/sign.png)"):
+        assert link in page
+    with urllib.request.urlopen(f"{folder}/report.html", timeout=60) as answer:
+        assert answer.read() == b"the comparison of all runs"
+    other_site = urllib.request.Request(f"{folder}/report.html", headers={"Host": "evil.example:80"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(other_site, timeout=60)
 
     result = project.run("-m", "flows.pipeline")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -460,11 +504,35 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
     expected = {"hardware": "Completed", "train@sign-auto-0": "Skipped", "compare": "Skipped"}
     assert states == expected, result.stdout + result.stderr
 
-    (project.root / "results" / "runs" / "sign" / "auto" / "0" / "tracking.json").unlink()
-    lock = project.root / "dvc.lock"
-    lock.write_text(lock.read_text().partition("  train@sign-auto-0:")[0])  # DVC's run-cache still knows it
-    assert project.run("-m", "flows.pipeline").returncode == 0
-    assert project.task_states(project.latest("pipeline"))["train@sign-auto-0"] == "Cached"
+
+@pytest.mark.case(46)
+def test_a_cut_lock_file_is_mended_and_a_damaged_object_is_named(project: Project, saw: Callable[[str], None]) -> None:
+    """The pipeline as a flow, after dvc.lock was cut by a kill and an object in DVC's cache was altered."""
+    result = project.run("-m", "flows.pipeline")
+    assert result.returncode == 0, result.stdout + result.stderr
+    out, lock = project.root / "results/runs/sign/auto/0/tracking.json", project.root / "dvc.lock"
+    md5 = hashlib.md5(out.read_bytes(), usedforsecurity=False).hexdigest()
+    damaged = project.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+    content = damaged.read_bytes()
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"x" * len(content))
+    out.unlink()
+    text = lock.read_text()
+    lock.write_text(text[: text.index("train@sign-auto-0:") + 40])
+    try:
+        result = project.run("-m", "flows.pipeline")  # DVC's run-cache knows the training
+    finally:
+        damaged.write_bytes(content)
+        out.unlink()
+    assert result.returncode == 1, result.stdout + result.stderr
+    run = project.latest("pipeline")
+    assert project.task_states(run)["train@sign-auto-0"] == "Cached"
+    assert "dvc.lock is cut off" in project.logs(run)
+    message = run["state"]["message"]
+    assert (
+        f"{md5[2:]} in DVC's cache is damaged" in message and "tracking.json" in message and "run: rm -rf " in message
+    )
+    saw(message)
 
 
 def test_pipeline_fails_with_the_stages_own_message(project: Project) -> None:
@@ -484,7 +552,7 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
     result = project.run("-m", "flows.pipeline", "-S", "sign.train.epoch=3")
     assert result.returncode == 1 and "did you mean 'sign.train.epochs'?" in result.stderr
     assert not project.children(project.latest("pipeline"))
-    from flows.pipeline import make_plan
+    from flows.plan import make_plan
 
     nothing: dict[str, Any] = dict.fromkeys(("workloads", "devices", "seeds", "preset"))
     nothing |= {"overrides": {}, "force": False, "name": "calm-fox"}
@@ -497,6 +565,8 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
         with pytest.raises(ValueError, match=re.escape(expected)):
             make_plan(**nothing | given)
     assert make_plan(**nothing).commands == [["repro"]]
+    as_it_is = {"workloads": ["rally", "sign", "pen", "price"], "devices": ["auto"], "seeds": [0], "preset": "none"}
+    assert make_plan(**nothing | as_it_is).commands == [["repro"]], "a form sends what it was filled in with"
     small = make_plan(**nothing | {"preset": "small-gpu"})
     assert small.commands == [["exp", "run", "--temp", "--name", "calm-fox", "--set-param", 'preset="small-gpu"']]
     with pytest.raises(ValueError, match="preset is given both"):
@@ -508,6 +578,35 @@ def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
     assert plan.commands == [["exp", "run", "--temp", "--name", "calm-fox", *sets]] and plan.experiment == "calm-fox"
 
 
+def test_the_form_offers_what_params_yaml_has_and_takes_nothing_else(project: Project) -> None:
+    def fields() -> dict[str, Any]:
+        found: dict[str, Any] = project.api("GET", "/deployments/name/pipeline/on-demand")["parameter_openapi_schema"]
+        return found["properties"]
+
+    params = project.root / "params.yaml"
+    before = params.read_text()
+    wait_for(lambda: fields()["seeds"].get("default") == [0], what="the form as params.yaml is")
+    try:
+        params.write_text(before.replace("seeds: [0]", "seeds: [0, 1]"))
+        wait_for(lambda: fields()["seeds"]["default"] == [0, 1], what="the form as params.yaml is after an edit")
+    finally:
+        params.write_text(before)
+    wait_for(lambda: fields()["seeds"]["default"] == [0], what="the form as params.yaml was")
+    form = fields()
+    assert form["workloads"]["items"]["enum"] == ["sign", "pen", "price", "rally"]
+    assert form["workloads"]["default"] == ["sign"] and form["devices"]["items"]["enum"] == ["auto", "cpu", "cuda"]
+    assert form["preset"]["enum"][:3] == ["none", "auto", "cpu"] and form["preset"]["default"] == "none"
+    assert not any("anyOf" in field for field in form.values()), "a field that asks for its type first"
+    for wrong, reason in (
+        ({"workloads": ["sgin"]}, "'sgin' is not one of"),
+        ({"preset": "small"}, "'small' is not one of"),
+        ({"overrides": {"sign.train.epoch": 3}}, "'sign.train.epoch' was unexpected"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            project.create("pipeline/on-demand", **wrong)
+        assert refused.value.code == 409 and reason in refused.value.read().decode()
+
+
 def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Project) -> None:
     before = (project.root / "params.yaml").read_bytes()
     project.behave(train={"fail": "this is not in git, so the experiment does not see it"})
@@ -517,6 +616,7 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     run = project.latest("pipeline")
     assert run["parameters"]["overrides"] == {"sign.train.epochs": 7}
     assert set(project.children(run)) == {"hardware", "train@sign-cpu-0", "compare"}
+    assert f"{project.results}/{run['id']}/sign.png" in project.artifacts(run)["results"]["data"]
     shown = project.run("-m", "dvc", "exp", "show", "--json", "--drop", ".*", "--keep", "sign.train.epochs")
     assert run["name"] in shown.stdout
 
@@ -567,25 +667,41 @@ def test_killing_dvc_ends_its_stage(project: Project) -> None:
 
 @pytest.mark.case(27)
 def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], None]) -> None:
-    """As the UI does it: a run of the deployment, put into state Cancelling."""
+    """As the UI does it: a run of the deployment, put into state Cancelling; another one waits meanwhile."""
     project.behave(train={"sleep": STAGE_SECONDS})
-    deployment = project.api("GET", "/deployments/name/pipeline/on-demand")
-    run = project.api("POST", f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"force": True}})
+    run = project.create("pipeline/on-demand", force=True)
     project.stage_process()
-    cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+
+    after = project.create("pipeline/on-demand")
+    mistaken = project.create("pipeline/on-demand", overrides={"sign.train.epochs": "three"})
+    wait_for(lambda: project.state(mistaken)["type"] == "FAILED", what="the refusal of a wrong value")
+    assert "sign.train.epochs is 'three'" in project.state(mistaken)["message"]
+    state = wait_for(lambda: (found := project.state(after))["name"].startswith("Waiting") and found, what="a reason")
+    assert (state["type"], state["name"]) == ("SCHEDULED", f"Waiting for {run['name']}")
+    assert state["message"] == f"one run at a time; before this one: {run['name']}"
+    project.cancel(after)
+    progress = wait_for(lambda: project.artifacts(run).get("progress-sign-auto-0"), what="the progress")
+    progress = wait_for(lambda: (found := project.artifacts(run)["progress-sign-auto-0"])["data"] == 50 and found)
+    assert progress["description"].startswith("epoch 1 of 2: 7 s left, 4,896 samples/s")
+
     started = time.monotonic()
-    project.api("POST", f"/flow_runs/{run['id']}/set_state", cancelling)
-    read = lambda: project.api("GET", f"/flow_runs/{run['id']}")["state"]["type"]  # noqa: E731
-    wait_for(lambda: read() == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
+    project.cancel(run)
+    wait_for(lambda: project.state(run)["type"] == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
     wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of every process")
     seconds = time.monotonic() - started
     children = project.children(run)
     states = {name: child["state"]["type"] for name, child in children.items()}
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
     train = children["train@sign-auto-0"]
-    assert "checkpoint is kept" in train["state"]["message"]
+    how = (
+        "the checkpoint of train@sign-auto-0 is .tandem/checkpoints/sign/auto-7.pt: the same run again goes on from it"
+    )
+    assert train["state"]["message"] == f"stopped with the pipeline run above it; {how}"
+    assert project.artifacts(run)["cancelled"]["data"] == f"Stopped: {how}."
     # What the stage says at its end reaches the log: a training, where it has saved.
     wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
+    wait_for(lambda: how in project.logs(run), what="the way on in the log")
+    assert project.state(after)["type"] == "CANCELLED"
     saw(f"{train['state']['message']} ({seconds:.0f} s after the cancel)")
 
 
@@ -597,13 +713,15 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, s
         project.stage_process()
         run = project.latest("pipeline")
         child = wait_for(lambda: project.children(run).get("train@sign-auto-0"), what="the stage's flow run")
-        cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
-        project.api("POST", f"/flow_runs/{child['id']}/set_state", cancelling)
+        project.cancel(child)
         output, _ = process.communicate(timeout=600)
     assert process.returncode == 130 and "Traceback" not in output, output
     assert not project.left_running()
     run = project.latest("pipeline")
-    message = "train@sign-auto-0 was cancelled; run the pipeline again to go on from the last checkpoint"
+    message = (
+        f"train@sign-auto-0 was cancelled; the checkpoint of train@sign-auto-0 is {CHECKPOINT}: "
+        "the same run again goes on from it"
+    )
     assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
     saw(message)
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
@@ -640,8 +758,7 @@ def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, sa
     """kill -9 of Prefect's runner, or of `make ui`, while a run of a deployment trains."""
     with running_ui(make_project(tmp_path / "project")) as project:
         project.behave(train={"sleep": STAGE_SECONDS})
-        deployment = project.api("GET", "/deployments/name/pipeline/on-demand")
-        project.api("POST", f"/deployments/{deployment['id']}/create_flow_run", {"parameters": {"force": True}})
+        project.create("pipeline/on-demand", force=True)
         project.stage_process()
         [process, *_] = processes(project.root, victim)
         process.kill()
@@ -656,11 +773,16 @@ def test_a_second_pipeline_waits_for_the_first(project: Project, saw: Callable[[
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force") as first:
         project.stage_process()
+        name = project.latest("pipeline")["name"]
         with project.start("-m", "flows.pipeline") as second:
             assert second.stdout
             said = iter(second.stdout.readline, "")
             saw(next(line for line in said if "another pipeline run works in this repository" in line))
             assert first.poll() is None
+            named = f"Waiting for {name}"
+            wait_for(
+                lambda: project.latest("pipeline")["state"]["name"] == named, what="the state that names the first"
+            )
             (project.root / "go").touch()
             second.communicate(timeout=600)
         assert (first.wait(600), second.returncode) == (0, 0)
@@ -717,22 +839,20 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(project: Project)
         record_by_hand(project.root / "results/recorded" / name, **changes)
     (project.root / "flows/verify.py").write_text(VERIFY)
 
-    def ended(deployment: str, parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    def ended(deployment: str, **parameters: Any) -> tuple[dict[str, Any], dict[str, str]]:
         """The run's state, and its artifacts by key."""
-        id = project.api("GET", f"/deployments/name/{deployment}")["id"]
-        run = project.api("POST", f"/deployments/{id}/create_flow_run", {"parameters": parameters})
-        read = lambda: project.api("GET", f"/flow_runs/{run['id']}")["state"]  # noqa: E731
-        state = wait_for(lambda: (found := read())["type"] in ("COMPLETED", "FAILED", "CRASHED") and found, 600)
-        found = project.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
-        return state, {each["key"]: each["data"] for each in found}
+        run = project.create(deployment, **parameters)
+        ends = ("COMPLETED", "FAILED", "CRASHED")
+        state = wait_for(lambda: (found := project.state(run))["type"] in ends and found, 600)
+        return state, {key: each["data"] for key, each in project.artifacts(run).items()}
 
     paths = [f"results/recorded/{name}" for name in ("laptop", "server")]
-    state, artifacts = ended("compare/on-demand", {"runs": paths})
+    state, artifacts = ended("compare/on-demand", runs=paths)
     assert state["type"] == "COMPLETED", state
     assert state["message"].startswith("sign: no speed-up is stated. What stands against it: ")
     assert "| cpu of laptop" in artifacts["compare"] and "| machine" in artifacts["compare"]
     assert state["message"].partition("...")[0] in artifacts["compare"]
-    state, artifacts = ended("compare/on-demand", {"runs": [paths[0], "results/recorded/older"]})
+    state, artifacts = ended("compare/on-demand", runs=[paths[0], "results/recorded/older"])
     assert state["type"] == "FAILED" and "schema 0, made by an older Tandem" in state["message"] and not artifacts
 
     for status, kind, name in (
@@ -742,7 +862,7 @@ def test_compare_and_verify_leave_their_verdict_as_an_artifact(project: Project)
     ):
         line = f"sign@auto-0: as status {status} says"
         project.behave(verify={"status": status, "line": line})
-        state, artifacts = ended("verify/on-demand", {"run": "sign@auto", "quick": True} if status else {})
+        state, artifacts = ended("verify/on-demand", **({"run": "sign@auto", "quick": True} if status else {}))
         assert (state["type"], state["name"], state["message"]) == (kind, name, line)
         quick = "--quick " if status else ""  # nothing given: each of params.yaml
         assert f"making {quick}-- sign@auto again\n{line}\n  took 1 s" in artifacts["verify-sign-auto"]
@@ -758,6 +878,27 @@ def test_the_schedule_makes_runs(project: Project) -> None:
     for each in nightly:
         own = {"deployments": {"id": {"any_": [each["id"]]}}, **body}
         wait_for(lambda own=own: project.api("POST", "/flow_runs/count", own), what="a run of each schedule")
+
+
+def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
+    """What the page of a deployment can change, and then what `make ui` does to the deployments at its next start."""
+
+    def read(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = project.api("GET", f"/deployments/name/{name}/nightly")
+        return {key: found[key] for key in ("id", "paused", "parameters", "schedules")}
+
+    pipeline, verify = read("pipeline"), read("verify")
+    schedule = f"/deployments/{pipeline['id']}/schedules/{pipeline['schedules'][0]['id']}"
+    project.api("PATCH", schedule, {"active": False, "schedule": {"cron": "30 5 * * 1", "timezone": "UTC"}})
+    project.api("PATCH", f"/deployments/{pipeline['id']}", {"parameters": {"workloads": ["pen"]}})
+    project.api("POST", f"/deployments/{verify['id']}/pause_deployment")
+    before = read("pipeline"), read("verify")
+    [edited] = before[0]["schedules"]
+    assert not edited["active"] and edited["schedule"]["cron"] == "30 5 * * 1" and before[1]["paused"]
+    code = "from prefect.runner import Runner; from flows import serve; serve.register(Runner())"
+    again = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
+    assert again.returncode == 0, again.stderr
+    assert (read("pipeline"), read("verify")) == before
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:

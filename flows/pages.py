@@ -1,0 +1,158 @@
+"""What a finished run shows: one artifact with the table, the pictures and the way to report and MLflow.
+
+The next run overwrites results/, and an experiment's are in no folder. So what the page links to is copied to
+`.tandem/pages/<flow run>/`, and `make ui` serves that folder: Prefect's pages show pictures by address only.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from flows import dvc, repro
+from stages import files
+from stages.records.store import run_page, runs_page
+
+PAGES = files.STATE / "pages"
+NUM_KEPT = 20  # runs
+LOOPBACK = ("127.0.0.1", "localhost")
+Row = dict[str, Any]
+
+
+def reader(experiment: str | None) -> Callable[[str], bytes]:
+    """Reads a file of the project, from the workspace or from an experiment's commit. It raises OSError."""
+    if experiment is None:
+        return lambda path: (files.ROOT / path).read_bytes()
+    from dvc.api import DVCFileSystem
+
+    tree: Any = DVCFileSystem(str(files.ROOT), rev=experiment)
+    return lambda path: bytes(tree.cat_file(path))
+
+
+def read_results(read: Callable[[str], bytes]) -> dict[str, Any]:
+    """compare.json; `rows` and `verdicts` are empty where there is none."""
+    try:
+        results: dict[str, Any] = json.loads(read("results/compare.json"))
+        return results
+    except OSError as error:
+        print(f"warning: no results to show ({error})")
+        return {"rows": [], "verdicts": []}
+
+
+def keep(read: Callable[[str], bytes], rows: list[Row], run: str) -> list[str]:
+    """Copy what the page of `run` links to. Returns the names of what is there."""
+    names = {"report.html": "results/report.html", "compare.png": "results/compare.png"}
+    names |= {f"{each}.png": f"results/pages/{each}.png" for each in dict.fromkeys(row["workload"] for row in rows)}
+    folder, kept = PAGES / run, []
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, path in names.items():
+        try:
+            (folder / name).write_bytes(read(path))
+            kept.append(name)
+        except OSError as error:
+            print(f"warning: {path} is not shown ({error})")
+    runs = sorted(PAGES.iterdir(), key=lambda each: each.stat().st_mtime)
+    for old in runs[:-NUM_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return kept
+
+
+def page(results: dict[str, Any], kept: list[str], run: str) -> str:
+    """The artifact, in Markdown. Where `make ui` does not run there are no pictures, and a path in place of a link."""
+    rows: list[Row] = results["rows"]
+    servers = repro.running_servers()
+    address = f"{servers['results']}/{run}" if "results" in servers else ""
+    mlflow = servers.get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
+    # Of one device there is nothing to say that the table does not.
+    verdicts = results["verdicts"] if len(rows) > len({row["workload"] for row in rows}) else []
+    ways = []
+    if "report.html" in kept:
+        where = files.relative(PAGES / run / "report.html")
+        ways.append(f"[the report]({address}/report.html)" if address else f"the report: {where}, in a browser")
+    if mlflow.startswith("http"):
+        ways += [link for row in rows for link in links(row, mlflow)]
+    pictures = [f"![{name}]({address}/{name})" for name in kept if address and name.endswith(".png")]
+    parts = [table(rows), why_no_vram(rows), bullets(verdicts), bullets(ways), *([each] for each in pictures)]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def bullets(sentences: list[str]) -> list[str]:
+    return [f"- {sentence}" for sentence in sentences]
+
+
+def table(rows: list[Row]) -> list[str]:
+    titles = ["", "test score", "s per epoch", "samples/s", "VRAM peak", "device", "measured"]
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+    for row in rows:
+        cells = [
+            f"**{row['workload']}**",
+            f"**{row['score']:.4f}** {row['score_name'].replace('_', ' ')}{spread(row)}",
+            rounded(row["epoch_seconds"], ".3f"),
+            rounded(row["samples_per_second"], ",.0f"),
+            rounded(row.get("peak_allocated_mib"), ",.0f", " MiB"),
+            f"{row['device']}: {row['device_name']}",
+            f"{row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']}",
+        ]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return lines
+
+
+def spread(row: Row) -> str:
+    if len(row["seeds"]) == 1:
+        return ""
+    return f", mean of {len(row['seeds'])} seeds ({row['score_lowest']:.4f} to {row['score_highest']:.4f})"
+
+
+def rounded(value: float | None, form: str, unit: str = "") -> str:
+    return "none" if value is None else f"{value:{form}}{unit}"
+
+
+def why_no_vram(rows: list[Row]) -> list[str]:
+    """A sentence for each reason why there is no VRAM peak."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("peak_allocated_mib") is None:
+            why = row.get("missing_reasons", {}).get("peak_allocated_mib", "no reason is recorded")
+            reasons.setdefault(why, []).append(f"{row['workload']} on {row['device']}")
+    return [f"No VRAM peak ({', '.join(names)}): {why}." for why, names in reasons.items()]
+
+
+def links(row: Row, server: str) -> list[str]:
+    """The first seed's run in MLflow, and all of its workload."""
+    tracking = next((run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]), None)
+    if tracking is None:
+        return []
+    experiment, name = tracking["experiment_id"], f"{row['workload']} on {row['requested']}"
+    one, every = run_page(server, experiment, tracking["run_id"]), runs_page(server, experiment)
+    return [f"{name}: [this run in MLflow]({one}), [all runs of {row['workload']}]({every})"]
+
+
+def headline(rows: list[Row], stages: Mapping[str, dvc.Kind]) -> str:
+    """One line for the list of runs: `sign 0.931 on cpu, pen 0.994 on cpu; 7 ran, 2 restored, 4 unchanged`."""
+    scores = [f"{row['workload']} {row['score']:.4f} on {row['device']}" for row in rows]
+    words = {"running": "ran", "restored": "restored", "skipped": "unchanged"}
+    counts = {word: sum(kind == outcome for outcome in stages.values()) for kind, word in words.items()}
+    return "; ".join([", ".join(scores), ", ".join(f"{n} {word}" for word, n in counts.items() if n)]).strip("; ")
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def send_head(self) -> Any:
+        """Answers who asks for this machine only: a page of another site may have its name lead here."""
+        if self.headers.get("Host", "").rpartition(":")[0] not in LOOPBACK:
+            self.send_error(403)
+            return None
+        return super().send_head()
+
+    def list_directory(self, path: Any) -> Any:
+        self.send_error(404)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+def server(port: int) -> ThreadingHTTPServer:
+    PAGES.mkdir(parents=True, exist_ok=True)
+    return ThreadingHTTPServer((LOOPBACK[0], port), partial(Handler, directory=str(PAGES)))

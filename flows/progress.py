@@ -1,0 +1,47 @@
+"""How far a training is, and what it leaves when it is stopped: read from the lines that it prints."""
+
+import re
+import time
+from pathlib import Path
+
+from stages import files
+
+EPOCH = re.compile(r"epoch (?P<number>\d+)/(?P<all>\d+): (?P<about>.+)")
+CHECKPOINT = re.compile(r"(?:saved in|(?<!not )going on from) (?P<path>\S+\.pt)\b")
+
+
+class Training:
+    """One run of a stage `train@<workload>-<device>-<seed>`."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.began = name, time.time()
+        self.percent, self.about = 0.0, "no epoch is finished yet"
+        self.checkpoint = ""
+
+    def read(self, line: str) -> None:
+        if found := EPOCH.match(line):
+            self.percent = round(100 * int(found["number"]) / int(found["all"]), 1)
+            # the last part says how long it still takes, which a card has to show first
+            about = ", ".join(reversed(found["about"].split(", ")))
+            self.about = f"epoch {found['number']} of {found['all']}: {about}"
+        elif found := CHECKPOINT.search(line):
+            self.checkpoint = found["path"]
+
+    def left(self) -> str:
+        """Where its checkpoint lies, and how to go on."""
+        path = self.checkpoint or self.newest_checkpoint()
+        if not path:
+            return f"{self.name} had not saved anything: the same run again begins it anew"
+        return f"the checkpoint of {self.name} is {path}: the same run again goes on from it"
+
+    def newest_checkpoint(self) -> str:
+        """One that it wrote and said nothing of, because it was killed."""
+        workload = self.name.partition("@")[2].rsplit("-", 2)[0]
+        written: dict[Path, float] = {}
+        for path in (files.STATE / "checkpoints" / workload).glob("*.pt"):
+            try:
+                written[path] = path.stat().st_mtime
+            except FileNotFoundError:  # it was the one before the newest
+                continue
+        newest = max(written, key=lambda path: written[path], default=None)
+        return files.relative(newest) if newest and written[newest] >= self.began else ""
