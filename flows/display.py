@@ -42,7 +42,8 @@ NOT_RUN: dict[str, dict[str, Any]] = {  # the state of a stage that DVC did not 
     "skipped": {"name": "Skipped", "message": "unchanged since the last run; DVC skipped it"},
     "restored": {"name": "Cached", "message": "restored from DVC's run-cache, timings included, without running"},
 }
-NOTHING_LOST = "the same run again does nothing a second time that is finished"
+STOPPED = "stopped"  # the key of the artifact of a run that is stopped
+NOTHING_LOST = "the same run again (Retry in Prefect) does nothing a second time that is finished"
 T = TypeVar("T")
 
 
@@ -104,9 +105,9 @@ class Display:
             why = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
             final: State[Any] = Cancelled(message=f"{why}; {self.left()}")
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
-            # Prefect's runner gives the state of a cancelled run words of its own.
+            # Prefect's runner gives a cancelled run a state with words of its own, and flows/waiting.py one with these.
             get_run_logger().warning("stopped; %s", self.left())
-            self.artifact("cancelled", "markdown", f"Stopped: {self.left()}.", "Where it stands, and how to go on")
+            self.artifact(STOPPED, "markdown", f"stopped; {self.left()}", "Where it stands, and how to go on")
 
     def environment(self) -> dict[str, str]:
         """What DVC and the stages inherit. The stages' own flow runs begin after them, so they know the pipeline's."""

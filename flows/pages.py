@@ -7,7 +7,7 @@ The next run overwrites results/, and an experiment's are in no folder. So what 
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -75,12 +75,9 @@ def page(results: dict[str, Any], kept: list[str], run: str) -> str:
     if mlflow.startswith("http"):
         ways += [link for row in rows for link in links(row, mlflow)]
     pictures = [f"![{name}]({address}/{name})" for name in kept if address and name.endswith(".png")]
-    parts = [table(rows), why_no_vram(rows), bullets(verdicts), bullets(ways), *([each] for each in pictures)]
+    remarks = [*devices(rows), *why_no_vram(rows), *verdicts, *ways]
+    parts = [table(rows), [f"- {sentence}" for sentence in remarks], *([each] for each in pictures)]
     return "\n\n".join("\n".join(part) for part in parts if part)
-
-
-def bullets(sentences: list[str]) -> list[str]:
-    return [f"- {sentence}" for sentence in sentences]
 
 
 def table(rows: list[Row]) -> list[str]:
@@ -93,7 +90,7 @@ def table(rows: list[Row]) -> list[str]:
             rounded(row["epoch_seconds"], ".3f"),
             rounded(row["samples_per_second"], ",.0f"),
             rounded(row.get("peak_allocated_mib"), ",.0f", " MiB"),
-            f"{row['device']}: {row['device_name']}",
+            row["device"],
             f"{row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']}",
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
@@ -110,14 +107,25 @@ def rounded(value: float | None, form: str, unit: str = "") -> str:
     return "none" if value is None else f"{value:{form}}{unit}"
 
 
+def devices(rows: list[Row]) -> list[str]:
+    """Which hardware each device is, once: a name is longer than all numbers of a row."""
+    return grouped((f"{row['device']} is {row['device_name']}", row) for row in rows)
+
+
 def why_no_vram(rows: list[Row]) -> list[str]:
-    """A sentence for each reason why there is no VRAM peak."""
-    reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.get("peak_allocated_mib") is None:
-            why = row.get("missing_reasons", {}).get("peak_allocated_mib", "no reason is recorded")
-            reasons.setdefault(why, []).append(f"{row['workload']} on {row['device']}")
-    return [f"No VRAM peak ({', '.join(names)}): {why}." for why, names in reasons.items()]
+    missing = [row for row in rows if row.get("peak_allocated_mib") is None]
+    why = "no reason is recorded"
+    return grouped(
+        (f"no VRAM peak: {row.get('missing_reasons', {}).get('peak_allocated_mib', why)}", row) for row in missing
+    )
+
+
+def grouped(sentences: Iterable[tuple[str, Row]]) -> list[str]:
+    """Each sentence once, with the workloads that it is about."""
+    about: dict[str, list[str]] = {}
+    for sentence, row in sentences:
+        about.setdefault(sentence, []).append(row["workload"])
+    return [f"{sentence} ({', '.join(dict.fromkeys(names))})" for sentence, names in about.items()]
 
 
 def links(row: Row, server: str) -> list[str]:

@@ -25,14 +25,14 @@ class Training:
             about = ", ".join(reversed(found["about"].split(", ")))
             self.about = f"epoch {found['number']} of {found['all']}: {about}"
         elif found := CHECKPOINT.search(line):
-            self.checkpoint = found["path"]
+            self.checkpoint = files.relative(Path(found["path"]))  # an experiment's stage says where it is in full
 
     def left(self) -> str:
         """Where its checkpoint lies, and how to go on."""
         path = self.checkpoint or self.newest_checkpoint()
         if not path:
-            return f"{self.name} had not saved anything: the same run again begins it anew"
-        return f"the checkpoint of {self.name} is {path}: the same run again goes on from it"
+            return f"{self.name} had not saved anything: the same run again (Retry in Prefect) begins it anew"
+        return f"the checkpoint of {self.name} is {path}: the same run again (Retry in Prefect) goes on from it"
 
     def newest_checkpoint(self) -> str:
         """One that it wrote and said nothing of, because it was killed."""

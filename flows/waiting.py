@@ -1,4 +1,4 @@
-"""What `flows.serve` does beside starting runs: it keeps the form as params.yaml is, and looks at the runs that wait.
+"""What `flows.serve` does beside starting runs: it keeps the form as params.yaml is, and tells what runs wait for.
 
 One run is started at a time, and the others are only planned: no process of theirs takes time from a training that is
 measured. So they are looked at from here: a wrong parameter is refused at once, and the state says for what a run
@@ -8,21 +8,21 @@ waits, where Prefect says "Late".
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from httpx import HTTPError, HTTPStatusError
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentUpdate
-from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectException
-from prefect.states import Failed, Scheduled
+from prefect.states import Cancelled, Failed, Scheduled
 
 from flows import form
-from flows.display import prefect_client, unfinished
+from flows.display import STOPPED, prefect_client, unfinished
 from flows.pipeline import pipeline
 from flows.plan import make_plan
 from stages import files
@@ -31,6 +31,7 @@ from stages.params.parsing import one_line
 
 PARAMS = files.ROOT / "params.yaml"
 SECONDS_BETWEEN_LOOKS = 2.0
+BY_RUNNER = "Flow run was cancelled successfully."  # what Prefect's runner says in place of the run's own words
 
 
 def attend(deployments: Mapping[str, UUID]) -> None:
@@ -44,6 +45,7 @@ def attend(deployments: Mapping[str, UUID]) -> None:
                     fill_forms(client, forms)
                     read = changed
                 look(client, list(deployments.values()), forms, checked)
+                explain_cancelled(client, forms)
                 time.sleep(SECONDS_BETWEEN_LOOKS)
         time.sleep(SECONDS_BETWEEN_LOOKS)  # the server is busy or gone
 
@@ -84,6 +86,20 @@ def look(client: SyncPrefectClient, deployments: list[UUID], pipelines: list[UUI
             name, when = f"Waiting for {before[0]}", run.next_scheduled_start_time
             client.set_flow_run_state(run.id, Scheduled(scheduled_time=when, name=name, message=message))
         before.append(run.name)
+
+
+def explain_cancelled(client: SyncPrefectClient, pipelines: list[UUID]) -> None:
+    """Have the state of a run that was cancelled say where its checkpoint lies, as its artifact does."""
+    wanted = {
+        "deployment_id": {"any_": pipelines},
+        "state": {"type": {"any_": [StateType.CANCELLED]}},
+        "end_time": {"after_": datetime.now(UTC) - timedelta(minutes=1)},
+    }
+    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted)):
+        if run.state and run.state.message == BY_RUNNER:
+            about = {"flow_run_id": {"any_": [run.id]}, "key": {"any_": [STOPPED]}}
+            for artifact in client.read_artifacts(artifact_filter=ArtifactFilter.model_validate(about))[:1]:
+                client.set_flow_run_state(run.id, Cancelled(message=str(artifact.data)), force=True)
 
 
 def planned_for_now(client: SyncPrefectClient, deployments: list[UUID]) -> list[FlowRun]:

@@ -62,6 +62,7 @@ def main(*arguments):
         path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else "the comparison of all runs")
 """
 CHECKPOINT = ".tandem/checkpoints/sign/auto-7.pt"
+GOES_ON = "the same run again (Retry in Prefect) goes on from it"
 STAGE_SECONDS = 600  # of a stage that has to be stopped: a test that succeeds waits for none of them
 ROW = {
     "workload": "sign", "requested": "auto", "device": "cpu", "device_name": "Some CPU", "epoch_seconds": 0.5,
@@ -139,8 +140,14 @@ def clean_environment(root: Path, **more: str) -> dict[str, str]:
 def call(url: str, method: str, path: str, body: Any = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"{url}/api{path}", data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=600) as answer:
-        return json.loads(answer.read() or b"null")
+    for is_last in (False, False, False, True):
+        try:
+            with urllib.request.urlopen(request, timeout=600) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:  # 503: two transactions of the server crossed, on SQLite
+            if error.code != 503 or is_last:
+                raise
+        time.sleep(1)
 
 
 def processes(root: Path, *words: str) -> list[psutil.Process]:
@@ -487,8 +494,8 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
     assert (progress["type"], progress["data"]) == ("progress", 100)
     assert progress["description"].startswith("epoch 2 of 2: 0 s left, 4,900 samples/s, 0.100 s")
     page, folder = artifacts["results"]["data"], f"{project.results}/{run['id']}"
-    assert "| **sign** | **0.8750** accuracy | 0.500 | 100 | none | cpu: Some CPU |" in page
-    assert "No VRAM peak (sign on cpu): the device is the CPU." in page
+    assert "| **sign** | **0.8750** accuracy | 0.500 | 100 | none | cpu |" in page
+    assert "cpu is Some CPU (sign)" in page and "no VRAM peak: the device is the CPU (sign)" in page
     assert f"({project.mlflow}/#/experiments/1/runs/abc)" in page
     for link in (f"[the report]({folder}/report.html)", f"]({folder}/compare.png)", f"]({folder}/sign.png)"):
         assert link in page
@@ -516,12 +523,14 @@ def test_a_cut_lock_file_is_mended_and_a_damaged_object_is_named(project: Projec
     content = damaged.read_bytes()
     damaged.chmod(0o644)
     damaged.write_bytes(b"x" * len(content))
+    damaged.chmod(0o444)  # or DVC asks what it holds
     out.unlink()
     text = lock.read_text()
-    lock.write_text(text[: text.index("train@sign-auto-0:") + 40])
+    lock.write_text(text[: text.index("@sign-auto-0:")])
     try:
         result = project.run("-m", "flows.pipeline")  # DVC's run-cache knows the training
     finally:
+        damaged.chmod(0o644)
         damaged.write_bytes(content)
         out.unlink()
     assert result.returncode == 1, result.stdout + result.stderr
@@ -693,11 +702,9 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     states = {name: child["state"]["type"] for name, child in children.items()}
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
     train = children["train@sign-auto-0"]
-    how = (
-        "the checkpoint of train@sign-auto-0 is .tandem/checkpoints/sign/auto-7.pt: the same run again goes on from it"
-    )
-    assert train["state"]["message"] == f"stopped with the pipeline run above it; {how}"
-    assert project.artifacts(run)["cancelled"]["data"] == f"Stopped: {how}."
+    how = f"the checkpoint of train@sign-auto-0 is {CHECKPOINT}: {GOES_ON}"
+    assert train["state"]["message"].endswith(f"; {how}")
+    wait_for(lambda: project.state(run)["message"] == f"stopped; {how}", what="the way on as the run's state")
     # What the stage says at its end reaches the log: a training, where it has saved.
     wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
     wait_for(lambda: how in project.logs(run), what="the way on in the log")
@@ -718,10 +725,7 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, s
     assert process.returncode == 130 and "Traceback" not in output, output
     assert not project.left_running()
     run = project.latest("pipeline")
-    message = (
-        f"train@sign-auto-0 was cancelled; the checkpoint of train@sign-auto-0 is {CHECKPOINT}: "
-        "the same run again goes on from it"
-    )
+    message = f"train@sign-auto-0 was cancelled; the checkpoint of train@sign-auto-0 is {CHECKPOINT}: {GOES_ON}"
     assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
     saw(message)
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
