@@ -515,9 +515,9 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
 @pytest.mark.case(46)
 def test_a_cut_lock_file_is_mended_and_a_damaged_object_is_named(project: Project, saw: Callable[[str], None]) -> None:
     """The pipeline as a flow, after dvc.lock was cut by a kill and an object in DVC's cache was altered."""
-    result = project.run("-m", "flows.pipeline")
-    assert result.returncode == 0, result.stdout + result.stderr
     out, lock = project.root / "results/runs/sign/auto/0/tracking.json", project.root / "dvc.lock"
+    if not out.exists():  # a test before this one has made it
+        assert project.run("-m", "flows.pipeline").returncode == 0
     md5 = hashlib.md5(out.read_bytes(), usedforsecurity=False).hexdigest()
     damaged = project.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
     content = damaged.read_bytes()
