@@ -14,12 +14,10 @@ from typing import Any
 from flows import verify
 from stages import files
 from stages.comparing import published, retraced
+from stages.comparing.published import FILE, SCHEMA, read
 from stages.comparing.retraced import Verdict
 from stages.params.loading import load_params
 from stages.records import manifest
-
-FILE = files.ROOT / "docs" / "published.json"
-SCHEMA = 1
 
 
 def check() -> int:
@@ -30,18 +28,6 @@ def check() -> int:
         print(f"  {workload:<{width}}  {verdict}{f' ({verdict.sentence})' if verdict.sentence else ''}")
     statuses = {verdict.status for verdict in verdicts.values()}
     return next(status for status in (1, 2, 3, 0) if status in statuses)
-
-
-def read() -> dict[str, list[dict[str, Any]]]:
-    """Workload -> what is published of it, for each kind of hardware. Raises ValueError for another version's file."""
-    mend = f"`git checkout {files.relative(FILE)}` brings it back"
-    content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
-    if content["schema"] != SCHEMA:
-        raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
-    for workload, entries in content["workloads"].items():
-        if not entries or not all(isinstance(entry, dict) for entry in entries):
-            raise files.damaged(files.relative(FILE), f"its entries of {workload} are no objects", mend)
-    return dict(content["workloads"])
 
 
 def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from stages import files
+from stages.comparing import published
 from stages.comparing.verdict import Judgement, Run, judge
 from stages.figures import comparison, drawing, overview, report, training
 from stages.files import read_json, run_dir
@@ -43,19 +44,20 @@ def main() -> None:
     if not rows:
         raise ValueError("results/runs holds no evaluated run of params.yaml's workloads and devices; run `dvc repro`")
     by_workload = {row["workload"]: [each for each in rows if each["workload"] == row["workload"]] for row in rows}
-    judgements = [judged(workload, own) for workload, own in by_workload.items()]
-    verdicts = [sentence for judgement in judgements for sentence in sentences(judgement)]
+    sections = [section(own, judged(workload, own)) for workload, own in by_workload.items()]
+    verdicts = [sentence for each in sections for sentence in comparison.sentences(each)]
+    if alone := [each.workload for each in sections if not comparison.sentences(each)]:
+        verdicts.append(f"{', '.join(alone)}: measured on one kind of device; nothing to compare it with.")
     text = comparison.markdown(rows, verdicts)
     folder = files.results_dir()
     files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
     files.write_text(folder / "compare.md", text)
     files.write_json(folder / "metrics.json", {name: figures(own) for name, own in by_workload.items()})
-    all_runs = drawing.save(overview.summary(rows), folder / "compare.png")
-    pages = {}
+    drawing.save(overview.summary(rows), folder / "compare.png")
     for workload, own in by_workload.items():
         page = training.page(workload, [files.read_run(workload, row["requested"], row["seeds"][0]) for row in own])
-        pages[workload] = [("Training", drawing.save(page, folder / "pages" / f"{workload}.png")), *pictures(own)]
-    report.write_report(folder / "report.html", [facts(row) for row in rows], verdicts, pages, [("All runs", all_runs)])
+        drawing.save(page, folder / "pages" / f"{workload}.png")
+    report.write_report(folder / "report.html", sections)
     print(text, end="")
 
 
@@ -86,11 +88,6 @@ def judged(workload: str, rows: list[dict[str, Any]]) -> Judgement:
         sides.setdefault(row["device"], runs)
     taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
     return judge(workload, sides, read_json(taken_in_turns) if taken_in_turns.exists() else None)
-
-
-def sentences(judgement: Judgement) -> list[str]:
-    """Where there is one side, its score stands in the table."""
-    return judgement.sentences if judgement.comparability else [judgement.sentences[0]]
 
 
 def read_row(workload: str, device: str, seed: int) -> dict[str, Any]:
@@ -158,24 +155,28 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(found) else None
 
 
-def pictures(rows: list[dict[str, Any]]) -> list[tuple[str, bytes]]:
-    """The pictures that evaluate drew of the results: (caption, PNG)."""
-    return [
-        (f"{path.stem.capitalize()}, {row['device']}", path.read_bytes())
-        for row in rows
-        for path in sorted((run_dir(row["workload"], row["requested"], row["seeds"][0]) / "plots").glob("*.png"))
-        if path.stem != "training"  # the page shows the trainings of all devices together
-    ]
+def section(rows: list[dict[str, Any]], judgement: Judgement) -> comparison.Section:
+    """What the report shows of a workload: where one kind of device trained it, the published runs beside it."""
+    shown = [facts(row) for row in rows]
+    if judgement.comparability:
+        return comparison.Section(shown, judgement)
+    workload, device = rows[0]["workload"], rows[0]["requested"]
+    own = [manifest.read(run_dir(workload, device, seed) / manifest.NAME) for seed in rows[0]["seeds"]]
+    entries = published.read().get(workload, []) if published.FILE.exists() else []
+    return comparison.Section(shown, judgement, *published.references(entries, own))
 
 
 def facts(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with what the report shows in addition: the parameters, the scores in detail, the data."""
+    """A row with what the report shows in addition: parameters and data, and of its first seed curves, scores and
+    predictions."""
     folder = run_dir(row["workload"], row["requested"], row["seeds"][0])
     summary = read_json(files.prepared_dir(row["workload"]) / "summary.json")
+    tables = {name: files.read_rows(folder / f"{name}.csv") for name in ("scores", "confusion", "predictions")}
     return {
         **row,
+        **tables,
+        **{name: files.read_numbers(folder / f"{name}.csv") for name in ("history", "timings")},
         "parameters": flatten(load_workload(row["workload"])),
-        "scores": files.read_rows(folder / "scores.csv"),
         "data": {
             name: value
             for name, value in summary.items()

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOME = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
 STATE = HOME / ".tandem"
 MLRUNS = HOME / "mlruns"
+PUBLISHED = ROOT / "docs" / "published.json"  # stages/comparing/published.py reads it
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 UNWRITABLE = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM)

@@ -3,8 +3,8 @@
 Out: `results/hardware/<device>.json` for every device in params.yaml (`auto`, `cpu`, `cuda`): DVC's cache can never
 hand one machine's timing to another, because every measuring stage depends on it.
 `results/code/<workload>/<stage>.json`: the files that the stage runs through with a fingerprint each
-(stages/closure.py), because dvc.yaml cannot follow imports. And `results/presets/<workload>.json`: what the preset in
-force changes in the workload's block.
+(stages/closure.py), because dvc.yaml cannot follow imports; for `compare` also the published results, which it shows
+beside one's own. And `results/presets/<workload>.json`: what the preset in force changes in the workload's block.
 
 Runs on every `dvc repro`, so it takes milliseconds: torch is not imported, its version is read from its files. It has a
 dvc.yaml of its own (hw/): a stage that always runs makes DVC write its lock anew, and this one is short.
@@ -38,4 +38,5 @@ def main() -> None:
         named = named_by(load_workload(name))
         for stage in PER_WORKLOAD:
             write_json(code_file(stage, name), closure(stage, named, code))
-    write_json(code_file("compare"), closure("compare", {}, code))
+    beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
+    write_json(code_file("compare"), closure("compare", {}, code) | beside)

@@ -73,3 +73,23 @@ def test_the_nearest_published_run_is_the_one_that_counts(trained: Path) -> None
     gpu = {**elsewhere, "device": "cuda"}
     assert published.best_match([gpu, elsewhere, own], manifest) is own
     assert published.best_match([gpu, elsewhere], manifest) is elsewhere
+
+
+def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(project: Path, tmp_path: Path) -> None:
+    other = copy_of(project, tmp_path / "other")
+    stage(other, "compare")
+    text = (other / "results/report.html").read_text(encoding="utf-8")
+    assert "the same as CPU" in text and "Bit-equal to the published run" in text
+    content = json.loads((other / "docs/published.json").read_text())
+    (entry,) = content["workloads"]["tiny"]
+    assert entry["timings"]["0"]["epoch_seconds"] > 0
+    elsewhere = json.loads(json.dumps(entry))
+    elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
+    stage(other, "hardware")
+    assert "docs/published.json" in json.loads((other / "results/code/compare.json").read_text())
+    manifest = json.loads((other / "results/runs/tiny/cpu/0/manifest.json").read_text())
+    found, why = published.references([entry, elsewhere], [manifest])
+    assert [each.hardware for each in found] == [entry["hardware"]["name"], "Another Processor"] and not why
+    entry["block"]["train"]["epochs"] = 4
+    assert published.references([entry], [manifest]) == ([], "published with other parameters (train.epochs)")
+    assert published.references([], [manifest]) == ([], "nothing is published of it")

@@ -1,22 +1,26 @@
-"""Properties of the pictures and of the report: they hold for few and for many classes, devices and epochs, and for
-any name.
-"""
+"""Properties of the report: they hold for few and for many classes, devices and epochs, and for any name."""
 
-import base64
-import functools
-import io
+import html
 import json
+import math
 import re
-from collections.abc import Callable
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from matplotlib.text import Text
 
-from stages.figures import classify, comparison, detect, drawing, forecast, noise, overview, report, training
+from stages.comparing.published import Reference
+from stages.comparing.retraced import Verdict
+from stages.comparing.verdict import Judgement, judge
+from stages.figures import comparison, curves, report, training
+from stages.figures.comparison import Section
+from stages.figures.text import words
+from tests.test_comparing import SPEED, sides
 
 NASTY = '<b>&"$x$_\u624b'
 REASON = "the device is the CPU: there is no VRAM"
@@ -56,174 +60,79 @@ def make_run(device: str = "cpu", num_epochs: int = 12, num_warmup: int = 1) -> 
     }
 
 
-def make_confusion(num_classes: int) -> Any:
-    cells = np.random.default_rng(0).poisson(0.02, size=(num_classes, num_classes)) + 9 * np.eye(num_classes, dtype=int)
-    return classify.draw(cells.tolist(), [f"{NASTY} {number}" for number in range(num_classes)], NASTY)
-
-
-def make_forecast(num_windows: int, num_steps: int) -> Any:
-    level = 100 + np.random.default_rng(0).normal(size=num_windows + num_steps).cumsum()
-    times = (np.datetime64("2024-01-01T00:00") + 15 * np.arange(num_windows)).astype(str).tolist()
-    actual = np.stack([level[1 + step : 1 + step + num_windows] for step in range(num_steps)], axis=1)
-    known = np.repeat(level[:num_windows, None], num_steps, axis=1)
-    baselines = {"persistence": known, "linear autoregression": 0.5 * (known + actual)}
-    return forecast.draw(times, level[:num_windows], actual, {"network": known + 0.1, **baselines}, NASTY)
-
-
-def make_events(num_sequences: int, num_steps: int, num_classes: int) -> Any:
-    actual = np.zeros((num_sequences, num_steps), dtype=np.int64)
-    actual[:, 2::9] = 1 + np.arange(len(actual[0, 2::9])) % (num_classes - 1)
-    predicted = np.roll(actual, 1, axis=1)
-    predicted[:, :5] = 0
-    values = np.random.default_rng(0).normal(size=(num_sequences, num_steps, 3))
-    values[:, 1:3] = np.nan
-    probabilities = np.full((num_sequences, num_steps, num_classes), 1 / num_classes)
-    classes = ["none", *(f"{NASTY} {number}" for number in range(1, num_classes))]
-    titles = [f"{NASTY} {number}" for number in range(num_sequences)]
-    return detect.events(values, actual, predicted, probabilities, classes, titles, ["u", "v", "_visible"])
-
-
-def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97) -> dict[str, Any]:
+def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, seeds: int = 1) -> dict[str, Any]:
     """A row as `compare` hands it to the report and to the summary."""
+    run = make_run(device)
     return {
         "workload": workload,
         "device": device,
-        "device_name": f"{NASTY} processor",
+        "requested": device,
+        "device_name": f"{NASTY} {device} processor",
+        "finished_on": device,
+        "precision": "fp32",
         "threads": 2,
         "torch": "2.11.0",
         "task": "classify",
         "model": "gru",
-        "score_name": "macro_f1",
+        "score_name": "accuracy",
         "score": score,
-        "seeds": [0],
-        "metrics": {"macro_f1": score, "loss": 0.2, **{f"linear_error_{number}": 0.1 for number in range(9)}},
+        "score_lowest": score,
+        "score_highest": score + 0.004 * (seeds - 1),
+        "seeds": list(range(seeds)),
+        "runs": [
+            {
+                "seed": seed,
+                "score": score + 0.004 * seed,
+                "epoch_seconds": 0.25 + 0.01 * seed,
+                "measured_at": "2026-11-21T06:19:40+0000",
+                "tracking": {"run_id": "abc"},
+            }
+            for seed in range(seeds)
+        ],
+        "metrics": {"accuracy": score, "loss": 0.2, **{f"linear_error_{number}": 0.1 for number in range(9)}},
         "epoch_seconds": 0.25,
         "epoch_seconds_quartile_low": None,
         "epoch_seconds_quartile_high": None,
+        "epoch_seconds_lowest": 0.25,
+        "epoch_seconds_highest": 0.29,
         "samples_per_second": 1564.5,
         "train_seconds": 10.9,
+        "peak_rss_mib": 806.4,
         "peak_allocated_mib": None if device == "cpu" else 212.4,
         "missing_reasons": {"peak_allocated_mib": REASON} if device == "cpu" else {},
         "measured_at": "2026-11-21T06:19:40+0000",
         "measured_on": "desk",
         "sentence": f"Of 180 sequences 175 are named correctly, {NASTY} among them.",
+        "summary_lines": {"bound": f"compute-bound, {NASTY}"},
         "parameters": {"train.epochs": 100, "train.learning_rate": 0.006, "preprocess.columns.label": NASTY},
         "scores": [{"class": NASTY, "f1": 0.5, "num_true": 12}, {"class": "circle", "f1": 1.0, "offset": None}],
+        "confusion": [
+            {"actual": NASTY, "predicted": NASTY},
+            {"actual": NASTY, "predicted": "circle"},
+            {"actual": "circle", "predicted": "circle"},
+        ],
+        "predictions": [],
+        "history": run["history"],
+        "timings": run["timings"],
         "data": {"num_sequences": 360, "num_per_class": {"train": {NASTY: 11}}, "classes": [NASTY] * 300},
     }
 
 
-FIGURES: dict[str, Callable[[], Any]] = {
-    "2 classes": lambda: make_confusion(2),
-    "300 classes": lambda: make_confusion(300),
-    "1 window": lambda: make_forecast(1, 1),
-    "5,000 windows": lambda: make_forecast(5000, 8),
-    "1 sequence": lambda: make_events(1, 6, 2),
-    "sequences of 300 classes": lambda: make_events(2, 600, 300),
-    "noise": lambda: noise.noise([0, 2, 4], [0.9, 0.8, 0.5], NASTY),
-    "noise at one level": lambda: noise.noise([0], [0.9], NASTY),
-    "1 device, 1 epoch": lambda: training.page(NASTY, [make_run(num_epochs=1, num_warmup=0)]),
-    "warm-up alone": lambda: training.page(NASTY, [make_run(num_epochs=1)]),
-    "2 devices": lambda: training.page(NASTY, [make_run(), make_run("cuda", 300)]),
-    "summary of 1 run": lambda: overview.summary([make_row()]),
-    "summary with a negative score": lambda: overview.summary(
-        [make_row(NASTY, "cpu", -0.02), make_row(NASTY, "cuda", 0.01), make_row("sign")]
-    ),
-}
+def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str = "") -> Section:
+    """A workload on one kind of device."""
+    judgement = Judgement(rows[0]["workload"], "one kind of device.", "accuracy 0.97.", (), None, None)
+    return Section(rows, judgement, references, why)
 
 
-@functools.cache
-def drawn(name: str) -> tuple[Any, bytes]:
-    figure = FIGURES[name]()
-    return figure, drawing.png_bytes(figure)
+def side_by_side(workload: str = "sign", seeds: int = 1) -> Section:
+    """A CPU and a GPU that took turns."""
+    rows = [make_row(workload, device, seeds=seeds) for device in ("cpu", "cuda")]
+    return Section(rows, judge(workload, sides(*["1" * 20] * seeds), SPEED))
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_picture_is_drawn_with_nothing_cut_at_its_edges(name: str):
-    """Warnings are errors here: no layout collapses, no axis has equal ends, no name is taken for a formula."""
-    figure, png = drawn(name)
-    assert png.startswith(b"\x89PNG\r\n\x1a\n") and b"matplotlib" not in png
-    width, height = figure.get_size_inches()
-    assert 4 < width < 15 and 1.5 < height < 18
-    inked = figure.get_tightbbox()
-    assert inked.x0 >= 0 and inked.y0 >= 0 and inked.x1 <= width and inked.y1 <= height
-
-
-@pytest.mark.parametrize("name", ["2 classes", "1 window", "1 sequence", "warm-up alone", "summary of 1 run"])
-def test_saving_again_gives_the_same_bytes(name: str, tmp_path: Path):
-    figure, png = drawn(name)
-    drawing.save(figure, tmp_path / "again.png")
-    assert (tmp_path / "again.png").read_bytes() == png
-
-
-@pytest.mark.parametrize("name", ["2 classes", "1 sequence", "noise"])
-def test_equal_data_give_the_same_bytes(name: str):
-    assert drawing.png_bytes(FIGURES[name]()) == drawn(name)[1]
-
-
-def test_a_dollar_sign_in_a_name_is_drawn_as_one():
-    texts = [text.get_text() for text in drawn("2 devices")[0].findobj(Text)]
-    assert any(r"\$x\$" in text for text in texts)
-    assert not any(r"\\$" in text for text in texts)
-
-
-def test_a_device_keeps_its_colour():
-    figure = training.page("sign", [make_run(), make_run("cuda")])
-    colours = {line.get_label().split(": ")[0]: line.get_color() for line in figure.axes[0].lines}
-    assert colours == {
-        "train, cpu": "tab:blue",
-        "val, cpu": "tab:blue",
-        "train, cuda": "tab:green",
-        "val, cuda": "tab:green",
-    }
-
-
-def test_absent_vram_is_said_with_its_reason():
-    cpu, gpu = training.page("sign", [make_run()]), training.page("sign", [make_run("cuda")])
-    assert f"VRAM not measured, because {REASON}" in [text.get_text() for text in cpu.axes[3].texts]
-    assert "whole process not measured, because NVML lists no process" in [
-        text.get_text() for text in gpu.axes[3].texts
-    ]
-    assert len(cpu.axes[3].lines) == 1 and len(gpu.axes[3].lines) == 2
-
-
-def test_a_warmup_epoch_does_not_stretch_the_axis_and_is_written():
-    axes = training.page("sign", [make_run()]).axes[2]
-    assert axes.get_ylim()[1] < 0.2
-    assert [text.get_text() for text in axes.texts] == ["9 s"]
-
-
-def test_the_largest_confusions_come_first():
-    assert classify.most_confused([[5, 1, 0], [3, 5, 0], [0, 2, 5]], 2) == [(1, 0, 3), (2, 1, 2)]
-
-
-def test_the_band_knows_only_what_was_known():
-    errors = np.arange(100.0)
-    low, high = forecast.error_band(errors, num_steps=3)
-    # The forecast 22 is made when the errors 0 to 19 are known, the first twenty.
-    assert np.isnan(low[:22]).all() and np.isfinite(low[22:]).all()
-    assert low[22] == pytest.approx(0.05 * 19) and high[22] == pytest.approx(0.95 * 19)
-    changed = errors.copy()
-    changed[51:] = 1e6
-    assert np.array_equal(forecast.error_band(changed, 3)[1][:54], high[:54], equal_nan=True)
-    assert forecast.error_band(changed, 3)[1][60] > high[60]
-
-
-def test_no_line_is_drawn_across_a_gap():
-    minutes = np.array([0, 1, 2, 30, 31], dtype="datetime64[m]")
-    times, values = forecast.with_gaps(minutes, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
-    assert np.array_equal(values, [1, 2, 3, np.nan, 4, 5], equal_nan=True)
-    assert (np.diff(times) >= np.timedelta64(0)).all()
-
-
-def test_events_are_matched_by_class_and_each_once():
-    truth = detect.events_of(np.array([0, 1, 0, 1, 0, 0, 2, 0, 0, 0, 0, 1]))
-    found = detect.events_of(np.array([0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0]))
-    assert truth == [(1, 1), (3, 1), (6, 2), (11, 1)]
-    assert found == [(3, 1), (5, 1), (6, 1)]
-    # The closest pair first (3, 3) would leave the event at 1 alone: as many as possible are paired.
-    assert detect.matched(truth, found, tolerance=2) == [(0, 0), (1, 1)]
-    assert detect.matched(truth, found, tolerance=0) == [(1, 0)]
+def published(hardware: str = f"{NASTY} elsewhere", verdict: Verdict | None = None) -> Reference:
+    timings = [{"epoch_seconds": seconds, "samples_per_second": 900.0} for seconds in (0.3, 0.4, 0.5)]
+    return Reference("cpu", hardware, {"0": 0.95, "1": 0.96, "2": 0.97}, timings, verdict)
 
 
 class Page(HTMLParser):
@@ -252,13 +161,16 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
+def page_of(path: Path, *sections: Section) -> Page:
+    report.write_report(path, sections)
+    return Page(path.read_text(encoding="utf-8"))
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    png = drawn("noise at one level")[1]
-    rows = [make_row(NASTY), make_row(NASTY, "cuda"), {**make_row("price", score=-0.02), "scores": [], "data": {}}]
-    pages = {NASTY: [(f"training {NASTY}", png), ("result", png)], "price": [("training", png)]}
-    report.write_report(path, rows, [f"{NASTY}: nothing to compare"], pages, [("all runs", png)])
+    price = {**make_row("price", score=-0.02), "scores": [], "confusion": [], "data": {}}
+    report.write_report(path, [side_by_side(NASTY), alone(price, why="nothing is published of it")])
     return path
 
 
@@ -269,20 +181,20 @@ def page(written: Path) -> Page:
 
 def test_the_report_is_balanced_and_asks_for_nothing(written: Path, page: Page):
     assert page.open == []
-    assert not page.all("script") and not page.all("link") and not page.all("iframe")
+    assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe", "img", "object", "use", "image"}
     for _, attributes in page.tags:
         for name in ("src", "href", "srcset", "action", "data"):
-            assert (attributes.get(name) or "#").startswith(("#", "data:image/png;base64,"))
+            assert (attributes.get(name) or "#").startswith("#")
     style = re.search(r"<style>(.*?)</style>", written.read_text(encoding="utf-8"), re.DOTALL)
     assert style and "url(" not in style[1] and "@import" not in style[1]
+    assert page.all("html")[0]["lang"] == "en"
 
 
 def test_a_name_cannot_break_the_report(written: Path, page: Page):
     assert not page.all("b")
     assert "<b>" not in written.read_text(encoding="utf-8")
-    for place in (f"{NASTY} processor", f"{NASTY}: nothing to compare", f"{NASTY} among them", f"training {NASTY}"):
+    for place in (f"{NASTY} cpu processor", f"{NASTY} among them", f"compute-bound, {NASTY}", f"{NASTY} taken for"):
         assert place in page.text
-    assert f"training {NASTY}" in [attributes["alt"] for attributes in page.all("img")]
 
 
 def test_every_workload_has_one_section_that_the_contents_lead_to(page: Page):
@@ -290,92 +202,157 @@ def test_every_workload_has_one_section_that_the_contents_lead_to(page: Page):
     links = [attributes["href"] for attributes in page.all("a")]
     assert sections == ["workload-0", "workload-1"]
     assert links == ["#top", "#workload-0", "#workload-1"]
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
 
 
-def test_every_picture_is_in_the_report_itself(page: Page):
-    from PIL import Image
-
-    pictures = page.all("img")
-    assert len(pictures) == 4
-    for attributes in pictures:
-        assert attributes["alt"] and attributes["src"]
-        with Image.open(io.BytesIO(base64.b64decode(attributes["src"].partition(",")[2], validate=True))) as image:
-            image.verify()
-            assert (str(image.width), str(image.height)) == (attributes["width"], attributes["height"])
+def test_hardware_is_named_once(page: Page):
+    assert [page.text.count(f"{NASTY} {device} processor") for device in ("cpu", "cuda")] == [1, 1]
+    rows = [{**make_row(device_name), "device_name": device_name} for device_name in ("one", "another")]
+    shown, hardware = comparison.named(rows)
+    assert [row["label"] for row in shown] == ["CPU 1", "CPU 2"]
+    assert [(each.label, each.name) for each in hardware] == [("CPU 1", "one"), ("CPU 2", "another")]
+    shown, _ = comparison.named([make_row(), {**make_row(), "requested": "auto"}])
+    assert [row["label"] for row in shown] == ["CPU (cpu)", "CPU (auto)"]
 
 
 def test_the_report_says_what_was_measured_and_what_was_not(page: Page):
-    for words in (
-        "-0.02",
-        "macro f1",
-        REASON,
-        "212",
-        "Measured 2026-11-21 on desk",
-        "06:19 on desk",
-        "1,564",
-        "0.250",
-        "and 270 more",
-        "and 6 more",
-    ):
-        assert words in page.text
+    for found in ("-0.0200", "212", "MiB of VRAM", "Measured 2026-11-21 on desk", "1,564", "0.250", "and 270 more"):
+        assert found in page.text
+    assert page.text.count("nothing is published of it, so nothing to compare with") == 1
+    without = {**make_row(device="cuda"), "peak_allocated_mib": None, "missing_reasons": {"peak_allocated_mib": REASON}}
+    assert comparison.memory(without) == comparison.Cell("not measured", (REASON,))
     # Equal on both devices, so said once.
-    assert page.text.count("Effective parameters (3)") == 2
-    assert "num_per_class.train" in page.text
+    assert page.text.count("learning_rate") == 2
+    assert "number of per class.train" in page.text
 
 
-def test_a_long_table_is_folded_and_a_row_without_a_score_has_an_empty_cell(tmp_path: Path):
-    scores = [{"class": number, "f1": 0.5} for number in range(300)]
-    report.write_report(tmp_path / "r.html", [{**make_row(), "scores": [*scores, {"class": "more"}]}], [], {})
-    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
-    assert "301 rows" in page.text and page.open == []
+def test_charts_are_said_in_words_and_take_their_colours_from_the_page(written: Path, page: Page):
+    charts = page.all("svg")
+    # Scores, speeds, loss, score and times of two devices; loss, score and times of one.
+    assert len(charts) == 2 + 2 + 2 + 3
+    for attributes in charts:
+        assert attributes["role"] == "img" and re.search(r"\d", attributes["aria-label"] or "")
+    body = written.read_text(encoding="utf-8").partition("</style>")[2]
+    assert not re.search(r"(fill|stroke|style|font)=", body)
+
+
+def test_the_verdict_is_on_the_first_screen_in_few_words():
+    assert comparison.verdict(side_by_side(seeds=3)) == [
+        "GPU 8.10 times as fast as CPU (95% interval 7.60 to 8.60)",
+        "CPU better in accuracy by 0.0500 (95% interval 0.0141 to 0.0859)",
+    ]
+    found = side_by_side()
+    slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 1.25, "num_pairs": 5}}
+    unclear = replace(found, judgement=judge("sign", sides("1" * 20), slower))
+    assert comparison.verdict(unclear)[0] == "Speeds not told apart: 2.00 (95% interval 0.80 to 2.50)"
+    few = {**SPEED, "speed_up": {"ratio": 3.1, "low": None, "high": None, "num_pairs": 2}}
+    single = replace(found, judgement=judge("sign", sides("1" * 20), few))
+    assert comparison.verdict(single)[0] == "GPU 3.10 times as fast as CPU; no interval"
+    for name in comparison.AS_PUBLISHED:
+        own = alone(make_row(), references=[published(verdict=Verdict(name))])
+        assert comparison.verdict(own) == [comparison.AS_PUBLISHED[name]]
+    assert comparison.verdict(alone(make_row())) == []
+    price = {**make_row(), "score_name": "skill", "metrics": {"skill_low": -0.01, "skill_high": 0.02}}
+    assert comparison.verdict(alone(price)) == ["Not told from persistence (95% interval -0.0100 to +0.0200)"]
+
+
+def test_one_device_stands_beside_the_published_runs_or_alone_without_charts(tmp_path: Path):
+    assert (
+        curves.scores([{**make_row(), "label": "CPU"}], [])
+        is curves.speeds([{**make_row(), "label": "CPU"}], [])
+        is None
+    )
+    text = page_of(tmp_path / "r.html", alone(make_row(), references=[published()])).text
+    assert text.count(f"{NASTY} elsewhere") == 1 and "published 0.400 (0.300 to 0.500, 3 processes)" in text
+    assert "published 0.9600 (0.9500 to 0.9700, 3 seeds)" in text
+    here = page_of(tmp_path / "r.html", alone(make_row(), references=[published(make_row()["device_name"])])).text
+    assert "the same as CPU" in here
+
+
+def test_what_has_no_curve_is_said_and_not_drawn(tmp_path: Path):
+    nothing = [{**epoch, "train_loss": math.nan, "val_loss": None} for epoch in make_row()["history"]]
+    assert curves.losses([{**make_row(), "history": nothing}]).sentence == "Nothing was recorded."
+    short = make_run(num_epochs=2)
+    row = {**make_row(), "history": short["history"], "timings": short["timings"][:1]}
+    page = page_of(tmp_path / "r.html", alone(row))
+    assert not page.all("svg")
+    assert "Training loss goes from 2 to 1 in 2 epochs" in page.text
+    assert "No epoch after the warm-up is timed." in page.text
+
+
+def test_names_of_the_code_are_words():
+    assert words("num_duplicates_across_splits") == "number of duplicates across splits"
+    assert words("linear_mae") == "linear MAE" and words("event_f1") == "event F1"
 
 
 def test_numbers_that_come_as_text_are_shortened_and_labels_are_not(tmp_path: Path):
     scores = [{"class": "007", "f1": "0.12345678901", "num_true": "12"}, {"class": "1.10", "f1": "", "num_true": "3"}]
-    report.write_report(tmp_path / "r.html", [{**make_row(), "scores": scores}], [], {})
+    report.write_report(tmp_path / "r.html", [alone({**make_row(), "scores": scores, "confusion": []})])
     text = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert ">007<" in text and ">1.10<" in text and ">0.1235<" in text and "0.12345" not in text and ">12<" in text
+    assert "0.8000" in text  # always the most frequent class
 
 
 def test_markdown_and_html_show_the_same_cells(tmp_path: Path):
-    rows = [{**make_row(device=device), "device_name": "a|b", "summary_lines": {}} for device in ("cpu", "cuda")]
-    report.write_report(tmp_path / "r.html", rows, [], {})
-    in_html = Page((tmp_path / "r.html").read_text(encoding="utf-8")).text
-    table = comparison.markdown(rows, []).splitlines()[: 2 + len(rows)]
-    assert {len(re.split(r"(?<!\\)\|", line)) for line in table} == {len(comparison.COLUMNS) - 1 + 2}
-    for row, line in zip(rows, table[2:], strict=True):
-        for (title, *_), cell in zip(comparison.COLUMNS, comparison.cells(row), strict=True):
+    rows = [{**make_row(device=device), "device_name": f"a|b {device}"} for device in ("cpu", "cuda")]
+    in_html = page_of(tmp_path / "r.html", alone(*rows)).text
+    lines = comparison.markdown(rows, []).splitlines()
+    assert lines[0] == "CPU: a|b cpu; GPU: a|b cuda"
+    table = lines[2 : 4 + len(rows)]
+    assert {len(re.split(r"(?<!\\)\|", line)) for line in table} == {len(comparison.COLUMNS) + 2}
+    shown, _ = comparison.named(rows)
+    for row, line in zip(shown, table[2:], strict=True):
+        for name, cell in comparison.cells(row).items():
             for text in (cell.text, *cell.details):
-                assert text in in_html
-                assert title == "other metrics" or text.replace("|", r"\|") in line
+                assert text.replace("|", r"\|") in line and (name == "measured" or text in in_html)
 
 
-def test_the_same_input_gives_the_same_report(tmp_path: Path):
+def test_the_same_input_gives_the_same_report_of_less_than_a_megabyte(tmp_path: Path):
+    sections = [side_by_side(f"workload {number}", seeds=5) for number in range(4)]
+    long = make_run("cuda", 300)
+    for row in (row for section in sections for row in section.rows):
+        row |= {"history": long["history"], "timings": long["timings"]}
+        row["confusion"] = [{"actual": str(n % 30), "predicted": str(n * n % 30)} for n in range(900)]
     for name in ("first", "second"):
-        report.write_report(tmp_path / name, [make_row()], ["verdict"], {"sign": []})
+        report.write_report(tmp_path / name, sections)
     assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert (tmp_path / "first").stat().st_size < 1_000_000
+
+
+@pytest.mark.skipif(not (BROWSER := shutil.which("chromium") or shutil.which("google-chrome")), reason="no browser")
+def test_a_browser_as_narrow_as_a_telephone_shows_all_of_it(tmp_path: Path):
+    """Nothing makes the page wider than 390 pixels, folded parts opened, and no text of a chart leaves the chart."""
+    report.write_report(
+        tmp_path / "r.html", [side_by_side(seeds=5), alone(make_row("price"), references=[published()])]
+    )
+    content = re.sub(r"<meta http-equiv[^>]*>", "", (tmp_path / "r.html").read_text(encoding="utf-8"))
+    frame = f'<iframe width="390" height="844" srcdoc="{html.escape(content.replace("<details", "<details open"))}">'
+    script = """<script>onload = () => {
+      const page = document.querySelector("iframe").contentDocument, box = (each) => each.getBoundingClientRect();
+      const texts = [...page.querySelectorAll("svg text")];
+      const left = texts.filter((text) => box(text).right > box(text.closest("svg")).right + 2);
+      const whole = page.documentElement, wider = whole.scrollWidth - whole.clientWidth;
+      document.title = `${wider} too wide, ${left.length} outside`;
+    }</script>"""
+    (tmp_path / "frame.html").write_text(f"<html>{frame}</iframe>{script}</html>", encoding="utf-8")
+    quiet = ("--disable-gpu", "--disable-background-networking", "--no-first-run")
+    options = ("--headless", "--no-sandbox", *quiet, "--virtual-time-budget=2000", "--dump-dom")
+    command = [str(BROWSER), *options, f"--user-data-dir={tmp_path}/browser", f"file://{tmp_path}/frame.html"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "<title>0 too wide, 0 outside</title>" in done.stdout, done.stdout[-2000:]
 
 
 def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
     """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
     from flows.repro import results_lines
-    from stages.figures import comparison, overview, report, training
 
-    more = {"requested": "auto", "data_sha256": "d", "parameters_sha256": "p", "precision": "fp32", "summary_lines": {}}
-    untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu", "epochs": []}
-    gpu = {**make_row(device="cuda"), **more, **untimed}
-    cpu = {**make_row(), **more, "finished_on": "cpu", "epochs": [1.0, 2.0]}
-    message = "sign: no speed-up is stated."
-    lines = comparison.markdown([cpu, gpu], [message]).splitlines()
-    assert "| 0.250 | 1,564 |" in lines[2] and "| none | none |" in lines[3]
-    report.write_report(tmp_path / "report.html", [cpu, gpu], [message], {})
+    untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu"}
+    gpu = {**make_row(device="cuda"), **untimed, "runs": [{**make_row()["runs"][0], **untimed}]}
+    cpu = make_row()
+    lines = comparison.markdown([cpu, gpu], ["sign: no speed-up is stated."]).splitlines()
+    assert "| 0.250 | 1,564 |" in lines[4] and "| none | none |" in lines[5] and "finished on the CPU" in lines[5]
+    report.write_report(tmp_path / "report.html", [alone(cpu, gpu)])
     assert (tmp_path / "report.html").read_text(encoding="utf-8").count(">none<") == 2
     (tmp_path / "compare.json").write_text(json.dumps({"rows": [cpu, gpu]}))
     assert " none " in results_lines(tmp_path / "compare.json", {})[2]
-    labels = [text.get_text() for axes in overview.summary([cpu, gpu]).axes for text in axes.texts]
-    assert labels.count("none") == 1
-
-    run = make_run("cuda", 10)
-    run["timings"] = [{**row, "is_elsewhere": float(row["epoch"] > 6)} for row in run["timings"]]
-    titles = [axes.get_title() for axes in training.page("sign", [run]).axes]
-    assert any("(5 epochs), 5 of warm-up or on the CPU in grey" in title for title in titles), titles

@@ -1,25 +1,41 @@
 """The results that are published with the project, and whether one's own are the same.
 
 docs/published.json has for each workload and kind of hardware the score of every seed and the run of one: its digests,
-its exact losses, and how far rounding moves these there (`envelope`). In: that file's content and one's own manifests.
-Out: verdicts as in stages/comparing/retraced.py. By them a person who has the git repository alone sees whether what
-they get is what was published.
+its exact losses, and how far rounding moves these there (`envelope`); and the time of every seed's training. In: that
+file's content (`read`) and one's own manifests. Out: verdicts as in stages/comparing/retraced.py. By them a person who
+has the git repository alone sees whether what they get is what was published.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from stages import files
 from stages.comparing import retraced
 from stages.comparing.comparability import flat
 from stages.comparing.differences import margin_of_seeds
 from stages.comparing.retraced import Envelope, Facts, Manifest, Retraced, Verdict, different
 
+FILE = files.PUBLISHED
+SCHEMA = 1
 # What is published of a manifest; the rest says where and when, or is text to make the run again.
 KEPT = ("schema", "workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
+TIMED = ("epoch_seconds", "samples_per_second", "train_seconds", "peak_allocated_mib", "peak_rss_mib")
+
+
+def read() -> dict[str, list[dict[str, Any]]]:
+    """Workload -> what is published of it, for each kind of hardware. Raises ValueError for another version's file."""
+    mend = f"`git checkout {files.relative(FILE)}` brings it back"
+    content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
+    for workload, entries in content["workloads"].items():
+        if not entries or not all(isinstance(entry, dict) for entry in entries):
+            raise files.damaged(files.relative(FILE), f"its entries of {workload} are no objects", mend)
+    return dict(content["workloads"])
 
 
 def entry(manifests: Sequence[Manifest], nudged: Sequence[Retraced]) -> dict[str, Any]:
@@ -36,6 +52,7 @@ def entry(manifests: Sequence[Manifest], nudged: Sequence[Retraced]) -> dict[str
         "envelope": asdict(envelope),
         "score_name": first["result"]["score_name"],
         "scores": {str(each["seed"]): score_of(each) for each in manifests},
+        "timings": {str(each["seed"]): {name: each["timing"].get(name) for name in TIMED} for each in manifests},
     }
 
 
@@ -50,6 +67,39 @@ def as_retraced(manifest: Manifest) -> dict[str, Any]:
         "weights": manifest["digests"]["weights"],
         "predictions": {"sha256": manifest["digests"]["predictions"]},
     }
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A published training beside one's own, of the same data with the same parameters."""
+
+    device: str
+    hardware: str  # the device's name
+    scores: Mapping[str, float]  # by seed
+    timings: Sequence[Mapping[str, Any]]  # of each seed, by TIMED; none where they are not published
+    verdict: Verdict | None  # of one's own training with the published run's seed; None: there is none
+    label: str = "published"
+
+    def measured(self, name: str) -> list[float]:
+        """What each seed's training gave of TIMED, where it is known."""
+        return [float(each[name]) for each in self.timings if each.get(name) is not None]
+
+
+def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Manifest]) -> tuple[list[Reference], str]:
+    """Those of `entries` that one's own runs stand beside, and in a sentence why there is none."""
+    found, reasons = [], []
+    for entry in entries:
+        if asked := parameters(entry, own[0]):
+            more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
+            reasons.append(f"published with other parameters ({', '.join(asked[:3])}{more})")
+        if other := other_data(entry, own[0]):
+            reasons += other
+        if asked or other:
+            continue
+        verdict = next((judge(entry, each) for each in own if each["seed"] == entry["seed"]), None)
+        timings = list(entry.get("timings", {}).values())
+        found.append(Reference(entry["device"], entry["hardware"]["name"], entry["scores"], timings, verdict))
+    return found, "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
 
 
 def best_match(entries: Sequence[Mapping[str, Any]], own: Manifest) -> Mapping[str, Any]:

@@ -62,6 +62,7 @@ class Judgement:
     notes: tuple[str, ...]
     comparability: Comparability | None  # None: one side, nothing to compare
     difference: Difference | None  # None: the scores are not compared, and `scores` says why
+    ratio: Speed | None = None  # None: no speed-up is stated, and `speed` says why
 
     @property
     def sentences(self) -> list[str]:
@@ -92,7 +93,10 @@ def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str,
     # In turns the CPU has the number of threads with which it is fastest, whatever the trainings had.
     threads = [] if speed else [best_threads(side.manifest) for side in described]
     notes = tuple(f"{workload}: {each}." for each in (*filter(None, threads), *found.notes))
-    return Judgement(workload, f"{speed_sentence(first, second, found, speed)}.", f"{scored}.", notes, found, compared)
+    known = speed_of(first, second, found, speed)
+    fast = known if isinstance(known, str) else speed_sentence(first, second, found, known)
+    ratio = None if isinstance(known, str) else known
+    return Judgement(workload, f"{fast}.", f"{scored}.", notes, found, compared, ratio)
 
 
 @dataclass(frozen=True)
@@ -141,12 +145,15 @@ class Speed:
     threads: tuple[int | None, int | None]  # of each side, where they were not the training's
 
 
-def speed_sentence(first: Side, second: Side, found: Comparability, speed: Mapping[str, Any] | None) -> str:
+def speed_of(first: Side, second: Side, found: Comparability, speed: Mapping[str, Any] | None) -> Speed | str:
+    """The ratio of the two, or why none is stated."""
     if found.refusals:
         return f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
     known = measured_in_turns(first, second, speed) if speed else measured_apart(first, second)
-    if isinstance(known, str):
-        return f"no speed-up is stated: {known}"
+    return f"no speed-up is stated: {known}" if isinstance(known, str) else known
+
+
+def speed_sentence(first: Side, second: Side, found: Comparability, known: Speed) -> str:
     sides = [describe(side.manifest, threads) for side, threads in zip((first, second), known.threads, strict=True)]
     differing = [each for each in found.named if each.what in NOT_DESCRIBED]
     others = " and ".join(f"{each.what} ({each.second} against {each.first})" for each in differing)

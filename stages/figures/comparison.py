@@ -1,82 +1,275 @@
-"""The table over all runs: compare.json's rows in, its cells out, once for compare.md and report.html."""
+"""The comparison of all runs, as compare.md and the first screen of report.html show it.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+In: rows of compare.json, what may be said of them, and the published runs beside them. Out: cells, short verdicts, and
+short names of the hardware, which is named in full once.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from stages.figures.text import number, seconds, words
+from stages.comparing.comparability import short_hardware
+from stages.comparing.published import Reference
+from stages.comparing.verdict import Judgement, Speed
+from stages.figures.text import as_number, score_text, seconds, words
 
-MAX_METRICS = 4  # beside the score; report.html lists all of them further down
-# Title, CSS class in HTML, and what joins a cell's lines in Markdown.
-COLUMNS = (
-    ("workload", "whole", ": "),
-    ("device", "wide", ": "),
-    ("test score", "whole", " "),
-    ("other metrics", "whole", ", "),
-    ("epoch (s), median [quartiles]", "number", " "),
-    ("samples/s", "number", " "),
-    ("training (s)", "number", " "),
-    ("VRAM peak (MiB)", "wide", " "),
-    ("measured", "whole", " "),
-)
+Row = Mapping[str, Any]
+KINDS = {"cpu": "CPU", "cuda": "GPU"}
+# Title in compare.md, and what stands there before a cell's first detail and between the others.
+COLUMNS = {
+    "workload": ("workload", ": ", ", "),
+    "device": ("device", ", ", ", "),
+    "score": ("test score", " ", ", "),
+    "epoch": ("seconds per epoch", " ", ", "),
+    "rate": ("samples/s", " ", ", "),
+    "training": ("training (s)", " ", ", "),
+    "memory": ("peak memory", " ", ", "),
+    "measured": ("measured", " ", ", "),
+}
+# How a verdict on the published run is said in a few words.
+AS_PUBLISHED = {
+    "bit-equal": "Bit-equal to the published run",
+    "within rounding": "The published run, within rounding",
+    "statistically compatible": "Compatible with the published scores",
+    "inconclusive": "Cannot be told from the published run, nor shown to be it",
+    "different": "Differs from the published run",
+    "not verifiable": "Not to be compared with the published run",
+}
 
 
 @dataclass(frozen=True)
 class Cell:
     text: str
     details: tuple[str, ...] = ()  # the lines below it
-    style: str = ""  # of `text`, a CSS class
 
 
-def cells(row: Mapping[str, Any]) -> list[Cell]:
+@dataclass(frozen=True)
+class Hardware:
+    """A device under the short name that the tables and charts have for it."""
+
+    css: str
+    label: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One workload: its rows, one for each device, and what stands beside them."""
+
+    rows: Sequence[Row]
+    judgement: Judgement
+    references: Sequence[Reference] = ()
+    no_reference: str = ""  # why there are none
+
+    @property
+    def workload(self) -> str:
+        return str(self.rows[0]["workload"])
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one kind of device is all there is."""
+        return self.judgement.comparability is None
+
+
+def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
+    """The rows, each with a `label`; and the hardware that the labels stand for.
+
+    `CPU`, or `CPU 1` and `CPU 2` where rows come from two machines.
+    """
+    found: list[Hardware] = []
+    for kind in dict.fromkeys(row["device"] for row in rows):
+        names = list(dict.fromkeys(row["device_name"] for row in rows if row["device"] == kind))
+        for index, name in enumerate(names, 1):
+            label = KINDS.get(kind, str(kind))
+            found.append(Hardware(kind, label if len(names) == 1 else f"{label} {index}", name))
+    labels = {(each.css, each.name): each.label for each in found}
+    own = [{**row, "label": labels[row["device"], row["device_name"]]} for row in rows]
+    # `cpu` and `auto` may have come to the same device.
+    num = Counter((row["workload"], row["label"]) for row in own)
+    twice = [num[row["workload"], row["label"]] > 1 for row in own]
+    return [
+        {**row, "label": f"{row['label']} ({row['requested']})" if is_twice else row["label"]}
+        for row, is_twice in zip(own, twice, strict=True)
+    ], found
+
+
+def name_references(sections: Sequence[Section], known: Sequence[Hardware]) -> tuple[list[Section], list[Hardware]]:
+    """The same for what is published."""
+    names = list(dict.fromkeys(each.hardware for section in sections for each in section.references))
+    labels = {name: "published" if len(names) == 1 else f"published {index}" for index, name in enumerate(names, 1)}
+    here = {each.name: f"the same as {each.label}" for each in known}
+    hardware = [Hardware("published", label, here.get(name, short_hardware(name))) for name, label in labels.items()]
+    return [
+        replace(section, references=[replace(each, label=labels[each.hardware]) for each in section.references])
+        for section in sections
+    ], hardware
+
+
+def cells(row: Row) -> dict[str, Cell]:
     """One run, a cell for each of COLUMNS."""
-    metrics = [f"{words(name)} {number(value)}" for name, value in row["metrics"].items() if name != row["score_name"]]
-    metrics.sort(key=len)  # the basic metrics have the short names: mae comes before linear_mae
-    if len(metrics) > MAX_METRICS:
-        metrics[MAX_METRICS:] = [f"and {len(metrics) - MAX_METRICS} more"]
-    first, *others = metrics or [""]
-
-    epoch, rate, vram = row["epoch_seconds"], row["samples_per_second"], row["peak_allocated_mib"]
+    num_seeds, epoch, rate = len(row["seeds"]), row["epoch_seconds"], row["samples_per_second"]
+    score_details = [words(row["score_name"])]
     low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
-    quartiles: tuple[str, ...] = () if low is None else (f"[{seconds(low)}, {seconds(high)}]",)
-    score_details: tuple[str, ...] = (words(row["score_name"]),)
-    if (num_seeds := len(row["seeds"])) > 1:
-        spread = f"{number(row['score_lowest'])} to {number(row['score_highest'])}"
-        score_details += (f"mean of {num_seeds} seeds, {spread}",)
+    epoch_details = [] if low is None else [f"[{seconds(low)}, {seconds(high)}]"]
+    if num_seeds > 1:
+        lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
+        score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
         if epoch is not None:
             fastest, slowest = seconds(row["epoch_seconds_lowest"]), seconds(row["epoch_seconds_highest"])
-            quartiles = (f"of {num_seeds} processes, {fastest} to {slowest}",)
-    why = row["missing_reasons"].get("peak_allocated_mib", "no reason is recorded")
-    return [
-        Cell(row["workload"], (f"{row['task']}, {row['model']}",), "strong"),
-        Cell(row["device"], (computer(row),), row["device"]),
-        Cell(number(row["score"]), score_details, "strong"),
-        Cell(first, tuple(others)),
-        Cell("none") if epoch is None else Cell(seconds(epoch), quartiles, "strong"),
-        Cell("none" if rate is None else f"{rate:,.0f}"),
-        Cell(f"{row['train_seconds']:,.1f}"),
-        Cell(why, style="soft") if vram is None else Cell(f"{vram:,.0f}"),
-        Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
-    ]
+            epoch_details = [f"median of {num_seeds} processes", f"{fastest} to {slowest}"]
+    threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
+    computed = [f"{threads if row['device'] == 'cpu' else ''}{row['precision']}"]
+    if row["finished_on"] != row["device"]:
+        computed.append(f"finished on the {KINDS[row['finished_on']]}")
+    return {
+        "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
+        "device": Cell(row["label"], tuple(computed)),
+        "score": Cell(score_text(row["score"]), tuple(score_details)),
+        "epoch": Cell("none") if epoch is None else Cell(seconds(epoch), tuple(epoch_details)),
+        "rate": Cell("none" if rate is None else f"{rate:,.0f}"),
+        "training": Cell(f"{row['train_seconds']:,.1f}", (f"{num_seeds} seeds together",) if num_seeds > 1 else ()),
+        "memory": memory(row),
+        "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
+    }
 
 
-def computer(row: Mapping[str, Any]) -> str:
-    """What computed, and with how many threads where the time depends on them."""
-    threads = "1 thread" if row["threads"] == 1 else f"{row['threads']} threads"
-    return f"{row['device_name']}, {threads}" if row["device"] == "cpu" else str(row["device_name"])
+def memory(row: Row) -> Cell:
+    """The most of the device's own memory, which for the CPU is the process's."""
+    name, kind = ("peak_rss_mib", "MiB of RAM") if row["device"] == "cpu" else ("peak_allocated_mib", "MiB of VRAM")
+    if row.get(name) is None:
+        return Cell("not measured", (row["missing_reasons"].get(name, "no reason is recorded"),))
+    return Cell(f"{row[name]:,.0f}", (kind,))
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], verdicts: Sequence[str]) -> str:
-    """The table without the other metrics, then a line per run and per verdict."""
-    shown = [index for index, (title, *_) in enumerate(COLUMNS) if title != "other metrics"]
-    lines = [[COLUMNS[index][0] for index in shown], ["---"] * len(shown)]
-    for line in map(cells, rows):
-        texts = [COLUMNS[index][2].join((line[index].text, *line[index].details)) for index in shown]
-        lines.append([text.replace("|", r"\|") for text in texts])
-    # The result, what bounds the training, what its memory is for, whether its device was used.
-    remarks = [
-        f"{row['workload']} on {row['device']}: {'; '.join([row['sentence'], *row['summary_lines'].values()])}."
-        for row in rows
-    ]
+def reference_cells(reference: Reference) -> dict[str, Cell]:
+    """A published training, with the same columns; empty where nothing of the kind is published."""
+    scores, times = list(reference.scores.values()), reference.measured("epoch_seconds")
+    is_cpu = reference.device == "cpu"
+
+    def of_seeds(name: str, form: str, reduce: Callable[[list[float]], float], *details: str) -> Cell:
+        found = reference.measured(name)
+        return Cell(form.format(reduce(found)), details) if found else Cell("")
+
+    name, kind = ("peak_rss_mib", "MiB of RAM") if is_cpu else ("peak_allocated_mib", "MiB of VRAM")
+    many = (f"mean of {len(scores)} seeds", f"{score_text(min(scores))} to {score_text(max(scores))}")
+    of_times = (f"median of {len(times)} processes", f"{seconds(min(times))} to {seconds(max(times))}") if times else ()
+    return {
+        "device": Cell(reference.label),
+        "score": Cell(score_text(statistics.fmean(scores)), many if len(scores) > 1 else ()),
+        "epoch": Cell(seconds(statistics.median(times)), of_times if len(times) > 1 else ()) if times else Cell(""),
+        "rate": of_seeds("samples_per_second", "{:,.0f}", statistics.median),
+        "training": of_seeds(
+            "train_seconds", "{:,.1f}", sum, *([f"{len(scores)} seeds together"] if len(scores) > 1 else [])
+        ),
+        "memory": of_seeds(name, "{:,.0f}", max, kind),
+    }
+
+
+def yardstick(row: Row) -> Cell:
+    """What the score has to beat, and how it is had without learning anything."""
+    counts = [number for each in row["scores"] if (number := as_number(each.get("num_true"))) is not None]
+    if row["task"] == "classify" and sum(counts):
+        return Cell(score_text(max(counts) / sum(counts)), ("always the most frequent class",))
+    if row["task"] == "forecast":
+        return Cell("0", ("persistence: nothing changes",))
+    return Cell("0", ("no event at all",)) if row["task"] == "detect" else Cell("")
+
+
+def verdict(section: Section) -> list[str]:
+    """Whether the difference is real, in a few words; empty where there is nothing to compare with."""
+    if section.is_alone:
+        found = [as_published(each, len(section.references) > 1) for each in section.references]
+    else:
+        names = [KINDS.get(each, each) for each in dict.fromkeys(row["device"] for row in section.rows)]
+        found = [speed_in_short(section.judgement, *names), score_in_short(section.judgement, *names)]
+    return [*found, *against_persistence(section.rows[0])]
+
+
+def against_persistence(row: Row) -> list[str]:
+    """A forecast's score is the share of persistence's error that it takes away, and `evaluate` gives its interval."""
+    low, high = (row["metrics"].get(f"{row['score_name']}_{end}") for end in ("low", "high"))
+    if low is None or high is None:
+        return []
+    told = (
+        "Better than persistence" if low > 0 else "Worse than persistence" if high < 0 else "Not told from persistence"
+    )
+    return [f"{told} (95% interval {low:+.4f} to {high:+.4f})"]
+
+
+def as_published(reference: Reference, is_one_of_many: bool) -> str:
+    where = f" ({reference.label})" if is_one_of_many else ""
+    if reference.verdict is None:
+        return f"Other seeds than the published run{where}, so no verdict"
+    cause = f": {reference.verdict.cause}" if reference.verdict.cause else ""
+    return f"{AS_PUBLISHED[reference.verdict.name]}{where}{cause}"
+
+
+def sentences(section: Section) -> list[str]:
+    """The verdict in full."""
+    if not section.is_alone:
+        return section.judgement.sentences
+    found = []
+    for each in section.references:
+        if each.verdict:
+            told, seen = as_published(each, False), f" ({each.verdict.sentence})" if each.verdict.sentence else ""
+            found.append(f"{section.workload}: {told[0].lower()}{told[1:]}{seen}.")
+    return found
+
+
+def speed_in_short(judgement: Judgement, first: str, second: str) -> str:
+    known = judgement.ratio
+    if known is None:
+        refusals = judgement.comparability.refusals if judgement.comparability else ()
+        return f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is stated"
+    fast, slow, found = (second, first, known) if known.ratio >= 1 else (first, second, turned(known))
+    if found.low is None or found.high is None:
+        return f"{fast} {found.ratio:.2f} times as fast as {slow}; no interval"
+    interval = f"(95% interval {found.low:.2f} to {found.high:.2f})"
+    if found.low <= 1 <= found.high:
+        return f"Speeds not told apart: {found.ratio:.2f} {interval}"
+    return f"{fast} {found.ratio:.2f} times as fast as {slow} {interval}"
+
+
+def turned(known: Speed) -> Speed:
+    """The ratio the other way round."""
+    low, high = (None if bound is None else 1 / bound for bound in (known.high, known.low))
+    return replace(known, ratio=1 / known.ratio, low=low, high=high)
+
+
+def score_in_short(judgement: Judgement, first: str, second: str) -> str:
+    found = judgement.difference
+    if found is None:
+        return "Scores are not compared"
+    if found.is_equal:
+        return f"Scores equal in all {found.num_units:,} {found.unit}"
+    if found.verdict == "different":
+        better = second if (found.difference > 0) == found.is_larger_better else first
+        by, low, high = (found.number(abs(value)) for value in (found.difference, found.low, found.high))
+        low, high = (low, high) if found.difference > 0 else (high, low)
+        return f"{better} better in {found.measure} by {by} (95% interval {low} to {high})"
+    told = "No difference that matters" if found.verdict == "equivalent" else "Not told apart"
+    interval = f"(95% interval {found.signed(found.low)} to {found.signed(found.high)})"
+    return f"{told} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
+
+
+def markdown(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
+    """The hardware, the table, the verdicts, then what is said of each run."""
+    shown, hardware = named(rows)
+    lines = [[title for title, *_ in COLUMNS.values()], ["---"] * len(COLUMNS)]
+    for found in map(cells, shown):
+        lines.append([in_one_line(found[name], *joins).replace("|", r"\|") for name, (_, *joins) in COLUMNS.items()])
     table = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([*table, "", *(f"- {sentence}" for sentence in (*remarks, *verdicts))]) + "\n"
+    # What bounds the training, what its memory is for, whether its device was used.
+    remarks = [
+        f"- {row['workload']} on {row['label']}: {row['sentence']}"
+        + "".join(f"\n  - {line}" for line in row["summary_lines"].values())
+        for row in shown
+    ]
+    named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
+    return "\n".join([named_once, "", *table, "", *(f"- {sentence}" for sentence in verdicts), *remarks]) + "\n"
+
+
+def in_one_line(cell: Cell, first: str, others: str) -> str:
+    return f"{cell.text}{first}{others.join(cell.details)}" if cell.details else cell.text

@@ -1,64 +1,110 @@
 """results/report.html: all runs in one file that needs no network, no script and no other file.
 
-In: the comparison's rows and verdicts, and the pictures as PNG bytes. Out: report.html.j2 filled in; equal input gives
-equal bytes.
+In: a `comparison.Section` for each workload, its rows with what `stages.compare.facts` adds. Out: report.html.j2 filled
+in; equal input gives equal bytes.
 """
 
-import base64
-import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from stages import files
-from stages.figures import comparison
+from stages.figures import comparison, curves, outcomes
+from stages.figures.chart import Chart
+from stages.figures.comparison import Cell, Hardware, Section
 from stages.figures.text import as_number, number, readable, words
 
 Row = Mapping[str, Any]
-Picture = tuple[str, bytes]  # caption, PNG
-MAX_OPEN_ROWS = 40  # a longer table is folded
+Table = tuple[list[tuple[str, str]], list[tuple[str, ...]]]  # (title, CSS class) of each column; lines
 
 
-def write_report(
-    path: Path,
-    rows: Sequence[Row],
-    verdicts: Sequence[str],
-    pictures: Mapping[str, Sequence[Picture]],
-    overview: Sequence[Picture] = (),
-) -> None:
-    """Write the report to `path`.
+@dataclass(frozen=True)
+class Line:
+    """A line of the comparison."""
 
-    `rows` are compare.json's, each with parameters, data (dict) and scores (list of dict); `pictures` are those of each
-    workload; those of `overview` stand below the comparison. All text may come from a user's data.
-    """
-    loader = FileSystemLoader(Path(__file__).parent)
+    css: str
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A workload, as the template shows it."""
+
+    section: Section
+    lines: Sequence[Line]
+    yardstick: Cell
+    verdict: Sequence[str]
+    charts: Sequence[Chart]
+    times: Sequence[Chart]
+    outcomes: Sequence[tuple[str, Sequence[Chart], outcomes.Confusion | None]]  # of which device
+    sentences: Sequence[str]  # the verdict in full
+
+
+def write_report(path: Path, sections: Sequence[Section]) -> None:
+    """Write the report to `path`. All text may come from a user's data."""
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
-        "base64": lambda content: base64.b64encode(content).decode("ascii"),
-        **{function.__name__: function for function in (by_device, flat, metrics, readable, records, size)},
+        function.__name__: function for function in (by_device, flat, metrics, readable, records, words)
     }
-    workloads = dict.fromkeys(row["workload"] for row in rows)
-    page = environment.get_template("report.html.j2").render(
+    shown, hardware = named(sections)
+    pages = [page(section) for section in shown]
+    rows = [row for section in shown for row in section.rows]
+    alone = {section.workload: section.no_reference for section in shown if section.is_alone and not section.references}
+    text = environment.get_template("report.html.j2").render(
         rows=rows,
-        devices=dict.fromkeys(f"{row['device']}: {row['device_name']}" for row in rows),
-        columns=[(title, css) for title, css, _ in comparison.COLUMNS],
-        comparison=[comparison.cells(row) for row in rows],
-        verdicts=verdicts,
-        overview=overview,
-        pages={name: ([row for row in rows if row["workload"] == name], pictures.get(name, ())) for name in workloads},
-        max_open_rows=MAX_OPEN_ROWS,
+        hardware=hardware,
+        pages=pages,
+        alone=grouped(alone),
+        has_verdicts=any(page.verdict for page in pages),
     )
-    files.write_text(path, page)
+    files.write_text(path, text)
+
+
+def named(sections: Sequence[Section]) -> tuple[list[Section], list[Hardware]]:
+    """The sections with short names for their hardware, and what these stand for."""
+    rows, own = comparison.named([row for section in sections for row in section.rows])
+    of = [[row for row in rows if row["workload"] == section.workload] for section in sections]
+    renamed = [replace(section, rows=each) for section, each in zip(sections, of, strict=True)]
+    found, published = comparison.name_references(renamed, own)
+    return found, [*own, *published]
+
+
+def page(section: Section) -> Page:
+    rows, references = section.rows, section.references
+    lines = [Line(str(row["device"]), comparison.cells(row)) for row in rows]
+    lines += [Line("published", comparison.reference_cells(each)) for each in references]
+    every = [curves.scores(rows, references), curves.speeds(rows, references)]
+    charts = [each for each in (*every, curves.losses(rows), curves.validation(rows)) if each]
+    times = [curves.epoch_times(row, rows) for row in rows]
+    others = [row for row in rows[1:] if row["predictions"] != rows[0]["predictions"]]
+    shown = [(row["label"], outcomes.charts(row), outcomes.confusion(row)) for row in (rows[0], *others)]
+    return Page(
+        section, lines, comparison.yardstick(rows[0]), comparison.verdict(section), charts, times,
+        [each for each in shown if each[1] or each[2]], comparison.sentences(section),
+    )  # fmt: skip
+
+
+def grouped(reasons: Mapping[str, str]) -> list[tuple[list[str], str]]:
+    """Workloads that share a reason, said once."""
+    return [
+        ([workload for workload, own in reasons.items() if own == reason], reason)
+        for reason in dict.fromkeys(reasons.values())
+    ]
 
 
 def metrics(rows: Sequence[Row]) -> list[Row]:
     """A row per metric, a column per device."""
     names = dict.fromkeys(name for row in rows for name in row["metrics"])
-    columns = {f"{row['device']}: {row['device_name']}": row["metrics"] for row in rows}
+    columns = {row["label"]: row["metrics"] for row in rows}
     return [{"metric": words(name), **{title: own.get(name) for title, own in columns.items()}} for name in names]
 
 
@@ -66,10 +112,10 @@ def by_device(rows: Sequence[Row], key: str) -> list[tuple[Row, str]]:
     """The rows that hold anything under `key`, each with its device in words; one without where all hold the same."""
     if rows[0][key] and all(row[key] == rows[0][key] for row in rows):
         return [(rows[0], "")]
-    return [(row, f" on {row['device']}: {row['device_name']}") for row in rows if row[key]]
+    return [(row, f", {row['label']}") for row in rows if row[key]]
 
 
-def records(rows: Sequence[Row]) -> tuple[list[tuple[str, str]], list[tuple[str, ...]]]:
+def records(rows: Sequence[Row]) -> Table:
     """Columns (title, CSS class) and lines of a table of dicts; its columns are all their keys, in order of appearance.
 
     A column of numbers, or of their text as in a CSV, is shortened. The first column names the row and stays as it is.
@@ -92,9 +138,3 @@ def flat(values: Row, prefix: str = "") -> Iterable[tuple[str, Any]]:
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def size(png: bytes) -> tuple[int, int]:
-    """Width and height in pixels: of the IHDR chunk, which is always the first."""
-    width, height = struct.unpack(">II", png[16:24])
-    return width, height

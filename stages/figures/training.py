@@ -24,9 +24,11 @@ def page(workload: str, runs: Sequence[Mapping[str, Any]]) -> Figure:
     losses, scores = grid[0]
     for index, run in enumerate(runs):
         width = 1.5 if index == len(runs) - 1 else 3.5  # the devices' curves nearly coincide: one shows below the other
-        draw_curve(losses, run, "history", "train_loss", f"train, {run['label']}", linewidth=width)
-        draw_curve(losses, run, "history", "val_loss", f"val, {run['label']}", linewidth=width, linestyle="--")
-        draw_scores(scores, run, width)
+        # The names of the hardware stand above the lower axes; a legend of them would be cut.
+        label = run["device"] if [each["device"] for each in runs].count(run["device"]) == 1 else run["label"]
+        draw_curve(losses, run, "history", "train_loss", f"train, {label}", linewidth=width)
+        draw_curve(losses, run, "history", "val_loss", f"val, {label}", linewidth=width, linestyle="--")
+        draw_scores(scores, run, label, width)
         draw_seconds(grid[1 + index][0], run)
         draw_memory(grid[1 + index][1], run)
     losses.set(ylabel="loss", title="loss", xlabel="epoch")
@@ -48,14 +50,14 @@ def draw_curve(axes: Axes, run: Mapping[str, Any], table: str, key: str, label: 
     axes.plot(epochs, values, color=DEVICE_COLOURS[run["device"]], marker=marker, label=plain(label, 64), **style)
 
 
-def draw_scores(axes: Axes, run: Mapping[str, Any], width: float) -> None:
+def draw_scores(axes: Axes, run: Mapping[str, Any], label: str, width: float) -> None:
     """The validation score over the epochs; a diamond for the test score, at the last one."""
     name = run["score"]
-    draw_curve(axes, run, "history", f"val_{name}", f"val, {run['label']}", linewidth=width)
+    draw_curve(axes, run, "history", f"val_{name}", f"val, {label}", linewidth=width)
     if name in run["metrics"]:
         test, colour = run["metrics"][name], DEVICE_COLOURS[run["device"]]
         style: dict[str, Any] = {"color": colour, "markeredgecolor": "black", "zorder": 3}
-        axes.plot(run["history"][-1]["epoch"], test, "D", label=plain(f"test {test:.4f}, {run['label']}", 64), **style)
+        axes.plot(run["history"][-1]["epoch"], test, "D", label=plain(f"test {test:.4f}, {label}", 64), **style)
 
 
 def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
@@ -91,7 +93,7 @@ def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
 
 
 def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
-    """VRAM on a GPU, else the process's memory; a note gives the reason for what was not measured."""
+    """VRAM on a GPU, with a note of what was not measured and why; else the process's memory."""
     columns = VRAM if run["device"] == "cuda" else {"peak_rss_mib": "process (RAM)"}
     for (key, name), style in zip(columns.items(), ("-", "--", ":"), strict=False):
         _, values = epochs_of(run["timings"], key)
@@ -101,12 +103,12 @@ def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
         axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
         axes.legend(handles=axes.lines, fontsize=8, loc="upper right")
     why: dict[str, list[str]] = {}  # reason -> what is absent for it
-    for key in [name for name in VRAM if name in run["missing_reasons"]]:  # power and the like are no memory
-        why.setdefault(run["missing_reasons"][key], []).append(VRAM[key])
+    for key in [name for name in columns if name in run["missing_reasons"]]:  # a CPU has no VRAM to measure
+        why.setdefault(run["missing_reasons"][key], []).append(columns[key])
     if why:
         absent = {reason: "VRAM" if len(names) == len(VRAM) else " and ".join(names) for reason, names in why.items()}
         lines = [f"{names} not measured, because {reason}" for reason, names in absent.items()]
-        note = "\n".join(textwrap.fill(plain(line, 200), 76) for line in lines)
+        note = "\n".join(textwrap.fill(plain(line, 200), 60) for line in lines)
         box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none"}
         axes.text(0.03, 0.06, note, transform=axes.transAxes, fontsize=9, style="italic", va="bottom", bbox=box)
     axes.set(ylabel="MiB", xlabel="epoch")
