@@ -15,6 +15,7 @@ from typing import Any
 
 from flows import cache, dvc, lockfile
 from stages import files
+from stages.records import store
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # stages whose time is printed
@@ -110,6 +111,7 @@ def next_lines() -> list[str]:
     return [
         *lines,
         f"  every run         MLflow {servers['mlflow']}",
+        *(f"  runs of {name:<9} {address}" for name, address in store.runs_pages(servers["mlflow"]).items()),
         f"  runs and logs     Prefect {servers['prefect']}",
     ]
 

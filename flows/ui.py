@@ -20,6 +20,7 @@ from threading import Thread
 
 from flows import dvc, pages, repro
 from stages import files
+from stages.records import store
 
 HOST = "127.0.0.1"
 PORTS = {"Prefect": 4200, "MLflow": 5000, "results": 5100}
@@ -132,6 +133,8 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, result
     repro.UI_STATE.write_text(json.dumps(state), encoding="utf-8")
     print(f"  runs and logs     {prefect}")
     print(f"  every training    {mlflow}")
+    for name, address in store.runs_pages(mlflow).items():
+        print(f"  runs of {name:<9} {address}")
     print(f"  start or schedule {prefect}/deployments")
     print("Ctrl+C stops all three. Logs: " + files.relative(LOGS), flush=True)
 

@@ -58,6 +58,7 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
         journal.artifact(job.folder / manifest.NAME)
         journal.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
         journal.artifact(job.folder / "model.json", "model")
+        journal.model(validation_score(job), job.summary["sha256"])
         journal.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
     except OutOfMemory as error:
         if not job.may_finish_on_cpu:
@@ -110,6 +111,13 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
         "measured_on": platform.node(),
     }
     return result, by_noise, measurement
+
+
+def validation_score(job: Job) -> float:
+    """Of the weights that are evaluated: what may choose between models, as the test split may not."""
+    rows = files.read_rows(job.folder / "history.csv")
+    row = rows[-1] if job.params.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
+    return float(row[f"val_{job.task.score_name}"])
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:

@@ -119,7 +119,7 @@ def train(
         saver, first_epoch = Saver(job, trainer, record, checkpoint, journal), trainer.epochs_done + 1
         restate(job, record, journal)
         if not record.end:
-            with sampled(trainer.device) as readings:
+            with journal.watched(gpu_uuid(trainer.device)), sampled(trainer.device) as readings:
                 for epoch in epochs(job, trainer, journal):
                     check_finite(epoch, checkpoint)
                     keep(job, trainer, record, epoch)
@@ -193,6 +193,7 @@ def find_bound(trainer: Trainer, record: Record) -> None:
         record.summary_lines["bound"] = f"not probed: {found}"
     else:
         record.probe, record.not_probed = found.numbers(), found.missing_reasons
+        record.bound = {"bound": found.bound, "advice": found.advice()}
         record.summary_lines = {"bound": found.sentence(), "memory": found.memory_sentence()}
         if missing := found.missing_sentence():
             record.summary_lines["not_measured"] = missing
@@ -324,7 +325,9 @@ def write_results(
     files.write_json(out / manifest.OF_TRAINING, describe_run(job, trainer, record, inputs, {**result, **measured}))
 
     journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
-    journal.metrics({f"probe/{name.replace(' ', '_')}": value for name, value in record.probe.items()})
+    if record.probe:
+        probed = {"probe": record.probe, "not_probed": record.not_probed}
+        journal.text(json.dumps(probed, indent=2) + "\n", "probe.json")
     journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
     for name in ("history.csv", "timings.csv"):
         journal.artifact(out / name)
@@ -448,7 +451,8 @@ def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any],
     about, git = describe(trainer.device, job.identity), provenance.git_tags(record.start["tree"])
     preset = read_json(preset_file(job.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
-    name = f"{job.workload}-{trainer.device.type}"
+    experiment = os.environ.get("DVC_EXP_NAME")
+    name = f"{f'{experiment}: ' if experiment else ''}{job.workload}-{trainer.device.type}"
     journal.run(
         record.token,
         experiment=job.workload,
@@ -469,6 +473,7 @@ def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any],
             "environment.sha256": digest(provenance.environment())[:16],
             "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
             "residency": trainer.oom.residency,
+            **record.bound,
         },
         tags={
             **about,

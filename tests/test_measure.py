@@ -6,6 +6,7 @@ any machine.
 
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.diagnosis.counts import Traffic
 from stages.machine import rates, sampler
+from stages.machine.activity import Activity
 from stages.machine.nvml import Gpu
 from stages.machine.rates import best_seconds, has_cores, host_to_device_rate, matrix_rate, memory_rate
 from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled, seconds_of, seconds_per_item
@@ -433,6 +435,31 @@ def test_every_quantity_takes_one_call_of_nvml_and_has_the_unit_of_its_name():
     assert str(gpu.read()["gpu_busy_share"]).startswith("NVML: ")
 
 
+def test_what_mlflow_shows_of_a_gpu_has_mlflows_units_and_what_is_refused_is_left_out(monkeypatch: pytest.MonkeyPatch):
+    asked: list[object] = []
+    nvml = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: asked.append(uuid) or "handle",  # type: ignore[func-returns-value]
+        "nvmlDeviceGetIndex": lambda handle: 3,
+        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [SimpleNamespace(pid=1, usedGpuMemory=2**20)],
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=5e6, total=20e6),
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=25, memory=99),
+        "nvmlDeviceGetPowerUsage": lambda handle: 70_000,
+        "nvmlDeviceGetEnforcedPowerLimit": lambda handle: 280_000,
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**nvml))
+    found = Activity(os.getpid(), "GPU-1").read()
+    assert asked == ["GPU-1"]
+    assert {name: value for name, value in found.items() if "gpu" in name} == {
+        "system/gpu_3_utilization_percentage": 25,
+        "system/gpu_3_memory_usage_megabytes": 5,
+        "system/gpu_3_memory_usage_percentage": 25,
+        "system/gpu_3_power_usage_watts": 70,
+        "system/gpu_3_power_usage_percentage": 25,
+    }
+    assert found["system/process_memory_mib"] > 50
+
+
 def test_a_region_that_raises_leaves_no_thread():
     with pytest.raises(KeyboardInterrupt), measure(CPU):
         assert sampler_threads() == []  # the CPU has nothing to sample
@@ -508,3 +535,17 @@ def test_copies_to_the_gpu_are_measured_from_the_memory_asked_for(pinned: bool, 
     rate = host_to_device_rate(torch.device("cuda", 0), pinned)
     [source] = [source for source in sources if source.nbytes == rates.SENT_BYTES]
     assert source.is_pinned() is pinned and rate == source.nbytes / 0.5
+
+
+@pytest.mark.gpu
+def test_what_mlflow_shows_of_the_gpu_is_of_the_one_that_computes():
+    """As the uploader reads it, whose process is another one."""
+    device = torch.device("cuda", 0)
+    kept = torch.zeros(256 * 2**20, dtype=torch.uint8, device=device)
+    found = Activity(os.getpid(), f"GPU-{torch.cuda.get_device_properties(device).uuid}").read()
+    names = {re.sub(r"gpu_\d+_", "gpu_", name): value for name, value in found.items() if "gpu_" in name}
+    total_mb = torch.cuda.get_device_properties(device).total_memory / 1e6
+    used_mb, share = names["system/gpu_memory_usage_megabytes"], names["system/gpu_memory_usage_percentage"]
+    assert kept.nbytes / 1e6 <= used_mb <= 1.1 * total_mb and share == pytest.approx(100 * used_mb / total_mb, rel=0.1)
+    if "system/gpu_process_memory_mib" in names:  # not in every container
+        assert names["system/gpu_process_memory_mib"] >= 256

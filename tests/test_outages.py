@@ -40,7 +40,8 @@ from stages.records import journal, uploader
 
 CALLS = (
     "create_run", "update_run", "set_tag", "log_batch", "log_inputs", "log_artifacts", "create_logged_model",
-    "log_model_artifacts", "finalize_logged_model", "log_outputs", "set_terminated",
+    "log_model_artifacts", "finalize_logged_model", "log_outputs", "set_terminated", "create_registered_model",
+    "create_model_version", "set_registered_model_alias",
 )
 
 def write(name):
@@ -55,6 +56,7 @@ def write(name):
         written.metrics({"train/loss": 1 / epoch, "val/loss": 2 / epoch, "time/epoch_seconds": 3.0}, step=epoch)
     written.saved()
     written.metrics({"test/accuracy": 0.5})
+    written.model(0.5, {"train": "x"})
     written.write("end", status="FINISHED")
     return written.folder
 
@@ -105,7 +107,8 @@ def test_an_uploader_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
         run_id = entry.info.run_id
         for name, scale in (("train/loss", 1), ("val/loss", 2)):
             points = [(point.step, point.value) for point in client.get_metric_history(run_id, name)]
-            assert sorted(points) == [(epoch, scale / epoch) for epoch in range(1, 341)], (entry.info.run_name, name)
+            wanted = [(epoch, float(f"{scale / epoch:.6g}")) for epoch in range(1, 341)]
+            assert sorted(points) == wanted, (entry.info.run_name, name)
         assert len(client.get_metric_history(run_id, "test/accuracy")) == 1
         assert entry.data.params == {"a": "1"} and entry.data.tags["b"] == "2"
         assert entry.data.tags["mlflow.parentRunId"] == above.info.run_id
@@ -115,6 +118,9 @@ def test_an_uploader_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
         assert [str(model.status) for model in models] == ["READY"]
         assert [model.model_id for model in entry.outputs.model_outputs] == [models[0].model_id]
         assert len(list((Path(models[0].artifact_location.removeprefix("file://"))).iterdir())) == 2
+    versions = client.search_model_versions("name='tandem-tiny'")
+    assert sorted(version.run_id for version in versions) == sorted(entry.info.run_id for entry in runs.values())
+    assert client.get_model_version_by_alias("tandem-tiny", "best").run_id in {version.run_id for version in versions}
     assert not list((ready / ".tandem/journals").iterdir())
 
 

@@ -147,7 +147,8 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
     entries = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"
-    assert {"longer", "queued"} <= {entry.data.tags.get("dvc.experiment") for entry in entries}
+    named = {entry.data.tags.get("dvc.experiment"): entry.info.run_name for entry in entries}
+    assert all(named[name].startswith(f"{name}: tiny-cpu-") for name in ("longer", "queued"))
 
 
 def in_one_process(project: Path, *commands: str) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from conftest import TINY, copy_of, dvc, environment, held, settle, wait_for
 
+from stages.records import recorded
+
 SEEDS = [0, 1, 5]
 PARAMS = TINY.replace("seeds: [0]", f"seeds: {SEEDS}")
 
@@ -73,7 +75,9 @@ def test_the_comparison_has_mean_range_and_what_the_seeds_vary(seeded: tuple[Pat
     assert "which vary weights, order and draws and leave the split as it is" in table
 
 
-def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(seeded: tuple[Path, str]) -> None:
+def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
+    seeded: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import mlflow
 
     project, _ = seeded
@@ -87,6 +91,15 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(seeded: tupl
     scores = [run.data.metrics["test/accuracy"] for run in children]
     metrics = parent.data.metrics
     assert metrics["num_seeds"] == 3
-    assert metrics["test/accuracy_mean"] == pytest.approx(statistics.fmean(scores))
+    assert metrics["test/accuracy_mean"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
+    assert metrics["0/1_score"] == metrics["test/accuracy_mean"], "in the column of the runs below"
+    shown = f"{statistics.fmean(scores):.4f} ({min(scores):.4f} to {max(scores):.4f})"
+    assert parent.data.tags["score"] == shown and shown in parent.data.tags["mlflow.note.content"]
+    assert parent.data.tags["device"] == "cpu"
+    monkeypatch.setattr(recorded, "asked", lambda question: question(client))
+    one = recorded.Recorded("tiny@cpu-1", {"seed": 1}, children[0].info.run_id, lambda _: b"")
+    recorded.tag(one, {"verified": "reproduced", "compared": "faster"})
+    tags = client.get_run(parent.info.run_id).data.tags
+    assert (tags["verified"], tags["compared"]) == ("seed 1: reproduced", "faster")
     assert (metrics["test/accuracy_lowest"], metrics["test/accuracy_highest"]) == (min(scores), max(scores))
     assert metrics["time/epoch_seconds_median_lowest"] > 0

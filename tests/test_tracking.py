@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -25,9 +26,12 @@ import pytest
 import torch
 
 from stages.diagnosis.findings import Probe
-from stages.records import store
+from stages.machine.activity import Activity
+from stages.records import headline, provenance, registry, store, summary
+from stages.records.connection import make_schema
 from stages.records.history import EPOCH_METRICS, RUN_METRICS
-from stages.records.uploader import SUMMED_UP, make_schema
+from stages.records.summary import SUMMED_UP
+from stages.records.uploader import bring_up_to_date
 from stages.tasks import detect, forecast
 from tests.conftest import ROOT, TINY, copy_of, environment, held, make_project, run, settle, stage, wait_for
 
@@ -67,11 +71,11 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     metrics = json.loads((trained / "results/runs/tiny/cpu/0/metrics.json").read_text())
     timings = json.loads((trained / "results/runs/tiny/cpu/0/timings.json").read_text())
     assert entry.info.status == "FINISHED"
-    assert entry.data.metrics["test/accuracy"] == metrics["accuracy"] > 0.5
-    assert entry.data.metrics["time/epoch_seconds_median"] == timings["epoch_seconds"]
+    assert entry.data.metrics["test/accuracy"] == six_digits(metrics["accuracy"]) > 0.5
+    assert entry.data.metrics["time/epoch_seconds_median"] == six_digits(timings["epoch_seconds"])
     losses = client.get_metric_history(entry.info.run_id, "train/loss")
-    assert [(metric.step, str(metric.value)) for metric in losses] == [
-        (int(row.split(",")[0]), row.split(",")[2]) for row in history[1:]
+    assert [(metric.step, metric.value) for metric in losses] == [
+        (int(row.split(",")[0]), six_digits(float(row.split(",")[2]))) for row in history[1:]
     ]
     for tag in (
         "device.name",
@@ -93,6 +97,53 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     assert {"evaluation/result.png", "evaluation/predictions.csv"} <= artifacts
 
 
+def test_the_saved_view_and_the_description_show_first_what_runs_are_compared_by(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+):
+    client = client_of(trained)
+    experiment, [entry] = client.get_experiment_by_name("tiny"), runs_of(client)
+    saved = json.loads(experiment.tags["mlflow.sharedViewState.tandem"])
+    state = json.loads(zlib.decompress(base64.b64decode(saved["state"].removeprefix("deflate;"))))
+    in_view = re.findall("tags.`(.+?)`", " ".join(state["selectedColumns"]))
+    assert in_view[:5] == ["device", "score", "s/epoch", "samples/s", "VRAM MiB"]
+    assert {"verified", "compared"} <= set(in_view)  # flows/verify.py and flows/compare.py set them
+    monkeypatch.setattr(store, "MLRUNS", trained / "mlruns")
+    address = f"http://server/#/experiments/{experiment.experiment_id}/runs"
+    assert store.runs_pages("http://me:secret@server") == {
+        "tiny": f"{address}?workflowType=machine_learning&viewStateShareKey=tandem"
+    }
+    metrics, tags = entry.data.metrics, entry.data.tags
+    first = sorted(metrics)[:3]
+    assert first == [f"0/{name}" for name in ("1_score", "2_epoch_seconds", "3_samples_per_second")]
+    same = ("test/accuracy", "time/epoch_seconds_median", "throughput/samples_per_second_median")
+    assert [metrics[name] for name in first] == [metrics[name] for name in same]
+    assert tags["score"] == f"{metrics['test/accuracy']:.4f}" and "VRAM MiB" not in tags
+    note = tags["mlflow.note.content"]
+    assert all(f"| {tags[name]}&emsp; |" in note for name in ("score", "s/epoch", "samples/s", "device"))
+    assert "accuracy" in note and "results/report.html" in note
+    # A store of an older version gets both when it is opened, and what a user wrote stays.
+    copy = f"sqlite:///{shutil.copy(trained / 'mlruns/mlflow.db', trained.parent / 'older.db')}"
+    older = mlflow.MlflowClient(copy)
+    older.set_experiment_tag(experiment.experiment_id, "mlflow.sharedViewState.tandem", "{}")
+    for name in ("mlflow.note.content", "tandem.note", "score"):
+        older.delete_tag(entry.info.run_id, name)
+    bring_up_to_date(older)
+    assert older.get_experiment(experiment.experiment_id).tags == experiment.tags
+    assert older.get_run(entry.info.run_id).data.tags == tags
+    changed = json.dumps(saved | {"updatedAt": saved["updatedAt"] + 1})
+    older.set_experiment_tag(experiment.experiment_id, "mlflow.sharedViewState.tandem", changed)
+    older.set_tag(entry.info.run_id, "mlflow.note.content", "mine")
+    bring_up_to_date(older)
+    summary.describe(older, older.get_run(entry.info.run_id), 0)
+    assert older.get_experiment(experiment.experiment_id).tags["mlflow.sharedViewState.tandem"] == changed
+    assert older.get_run(entry.info.run_id).data.tags["mlflow.note.content"] == "mine"
+
+
+def six_digits(value: float) -> float:
+    """As MLflow has what the files have in full."""
+    return float(f"{value:.6g}")
+
+
 def table_of(path: Path) -> dict[str, list[float]]:
     """Column -> its numbers, bit for bit."""
     with path.open(newline="") as file:
@@ -101,7 +152,7 @@ def table_of(path: Path) -> dict[str, list[float]]:
 
 
 def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path):
-    """In MLflow, in the epochs' tables, in the run's totals and in the summary that compares."""
+    """In the epochs' tables, in the run's totals and in the summary that compares; in MLflow to the sixth."""
     client, folder = client_of(trained), trained / "results/runs/tiny/cpu/0"
     [entry] = runs_of(client)
     history, timings = (table_of(folder / name) for name in ("history.csv", "timings.csv"))
@@ -118,12 +169,12 @@ def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path)
     }
     for name, column in columns.items():
         logged = [metric.value for metric in client.get_metric_history(entry.info.run_id, name)]
-        assert logged == column and len(logged) == 3, name
+        assert logged == list(map(six_digits, column)) and len(logged) == 3, name
     totals, metrics = (json.loads((folder / name).read_text()) for name in ("timings.json", "metrics.json"))
     for name, key in RUN_METRICS.items():
-        assert entry.data.metrics.get(name) == totals[key], name
+        assert entry.data.metrics.get(name) == (None if totals[key] is None else six_digits(totals[key])), name
     for name, value in metrics.items():
-        assert entry.data.metrics[f"test/{name}"] == value, name
+        assert entry.data.metrics[f"test/{name}"] == six_digits(value), name
     [row] = json.loads((trained / "results/compare.json").read_text())["rows"]
     assert row["score"] == metrics["accuracy"] and row["metrics"] == metrics
     shared = row.keys() & totals.keys()
@@ -162,7 +213,10 @@ def test_every_metric_that_can_be_sent_is_explained_on_one_page(trained: Path):
         *(f"val/{task.score_name}" for task in (forecasts, events)),
         *(f"test/{name}" for evaluation in of_tasks for name in evaluation.metrics),
         "test/event_f1_at_noise_4px",
-        *(f"probe/{name.replace(' ', '_')}" for name in probe.numbers()),
+        *probe.numbers(),
+        *Activity(os.getpid()).read(),
+        "system/gpu_0_utilization_percentage",
+        *headline.TITLES,
         "num_seeds",
     }
     assert len(sent) > 80
@@ -182,14 +236,33 @@ def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Pa
 import mlflow, pandas as pd, warnings
 warnings.simplefilter("ignore")
 mlflow.set_tracking_uri("sqlite:///{trained}/mlruns/mlflow.db")
-model = mlflow.pyfunc.load_model("runs:/{entry.info.run_id}/model")
 table = pd.read_csv("data/raw/tiny/table.csv").drop(columns="label")
 expected = pd.read_csv("results/runs/tiny/cpu/0/predictions.csv", dtype=str).set_index("sequence")
-found = model.predict(table).astype({{"sequence": str}}).set_index("sequence").loc[expected.index]
-assert (found["predicted"] == expected["predicted"]).all()
-assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() < 1e-5
+for uri in ("runs:/{entry.info.run_id}/model", "models:/tandem-tiny@best"):
+    model = mlflow.pyfunc.load_model(uri)
+    found = model.predict(table).astype({{"sequence": str}}).set_index("sequence").loc[expected.index]
+    assert (found["predicted"] == expected["predicted"]).all()
+    assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() < 1e-5
 """
     run(trained, sys.executable, "-c", code)
+
+
+def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(
+    empty_history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And registering again, as after a kill, makes no second version."""
+    monkeypatch.setattr(registry, "STATE", tmp_path)
+    client = mlflow.MlflowClient(f"sqlite:///{shutil.copy(empty_history, tmp_path / 'mlflow.db')}")
+    experiment_id = client.create_experiment("tiny", tmp_path.as_uri())
+    made = []
+    for score, data in ((0.5, "a"), (0.9, "a"), (0.7, "a"), (0.9, "a"), (0.1, "b"), (0.8, "a")):
+        run_id = client.create_run(experiment_id).info.run_id
+        model_id = client.create_logged_model(experiment_id, source_run_id=run_id).model_id
+        for _ in range(2):
+            registry.register(client, "tiny", run_id, model_id, {"val_score": score, "data": {"train": data}})
+        made.append(client.get_model_version_by_alias("tandem-tiny", "best").version)
+    assert list(map(int, made)) == [1, 2, 2, 2, 5, 2]
+    assert len(client.search_model_versions("name='tandem-tiny'")) == 6
 
 
 @pytest.mark.case(24, 35)
@@ -203,6 +276,10 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     try:
         wait_for(lambda: epochs_logged(project) > 0)  # live: it is still training
         assert training.poll() is None
+        curve = lambda name: client_of(project).get_metric_history(runs_of(client_of(project))[0].info.run_id, name)  # noqa: E731
+        held_mib = wait_for(lambda: curve("system/process_memory_mib"), what="a reading of its memory")
+        assert held_mib[0].value > 50 and held_mib[0].step < 3600, "MiB of its own; seconds since the run began"
+        assert 0 < curve("system/system_memory_usage_percentage")[0].value < 100
         assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
     finally:
         os.killpg(training.pid, signal.SIGKILL)
@@ -229,9 +306,10 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     for name, column in (("time/epoch_seconds", "epoch_seconds"), ("cpu/share", "cpu_share")):
         points = client_of(project).get_metric_history(entry.info.run_id, name)
         assert [point.step for point in points] == list(range(1, 21)), "an epoch was sent twice, or not at all"
-        assert [point.value for point in points] == timings[column], "the times of an epoch that was trained again"
+        values = list(map(six_digits, timings[column]))
+        assert [point.value for point in points] == values, "the times of an epoch that was trained again"
     [finished] = runs_of(client_of(project))
-    assert finished.data.metrics["time/epoch_seconds"] == timings["epoch_seconds"][-1]
+    assert finished.data.metrics["time/epoch_seconds"] == six_digits(timings["epoch_seconds"][-1])
 
 
 # Writes the journal of a training with one checkpoint, after its second epoch. Arguments: the seconds of an epoch,
@@ -413,7 +491,7 @@ def test_projects_open_one_fresh_store_at_once(tmp_path: Path, num_projects: int
     """Two projects, and eight, two processes of each, open one SQLite file that is not there yet."""
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
-    code = "from stages.records.uploader import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
+    code = "from stages.records.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
     together = [
         subprocess.Popen(
             [sys.executable, "-c", code],
@@ -621,3 +699,11 @@ def test_the_store_is_the_projects_wherever_one_stands(
     if variable:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
     assert store.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")
+
+
+def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TANDEM_FLOW_RUN_ID", "1a2b")
+    monkeypatch.setenv("PREFECT_API_URL", "http://me:secret@host:4200/api")
+    found = provenance.caller_tags()
+    assert found["prefect.flow_run"] == "http://host:4200/runs/flow-run/1a2b"
+    assert f"[run in Prefect]({found['prefect.flow_run']})" in headline.note([{}], ["0"], {}, found)

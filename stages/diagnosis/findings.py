@@ -84,10 +84,12 @@ class Probe:
 
     def sentence(self) -> str:
         """What bounds the training and what would help most."""
+        return f"{self.bound}-bound: {self.bound_sentence()}; {self.advice()}"
+
+    def advice(self) -> str:
         best = sorted(((gain, what) for what, gain in self.gains.items() if gain >= MIN_GAIN), reverse=True)[:2]
         help = " or ".join(f"{what}: about {gain:.1f} times" for gain, what in best)
-        help = help or f"nothing that was tried would make it {MIN_GAIN} times as fast"
-        return f"{self.bound}-bound: {self.bound_sentence()}; {help}"
+        return help or f"nothing that was tried would make it {MIN_GAIN} times as fast"
 
     def bound_sentence(self) -> str:
         share, rates = f"{self.shares()[self.bound]:.0%} of a step", self.rates_of_peak()

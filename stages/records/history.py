@@ -54,6 +54,7 @@ class Record:
     timings: list[dict[str, Any]] = field(default_factory=list)
     probe: dict[str, float] = field(default_factory=dict)  # where a step's time goes, in numbers
     not_probed: dict[str, str] = field(default_factory=dict)  # what of it is missing, and why
+    bound: dict[str, str] = field(default_factory=dict)  # what bounds it and what would help, as MLflow's parameters
     summary_lines: dict[str, str] = field(default_factory=dict)  # and in words
     # What could not be measured on the device asked for, and why.
     missing_reasons: dict[str, str] = field(default_factory=dict)

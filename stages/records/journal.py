@@ -6,9 +6,11 @@ never ended from here: where it is slow, it goes on after the training and remov
 arrived.
 
 What lies in `.tandem/journals`:
-    <name>/journal.jsonl    one JSON object a line: run, hold, metrics, saved, tags, end
+    <name>/journal.jsonl    one JSON object a line: run, hold, metrics, saved, tags, model, end
     <name>/artifacts/       copies of the files to send, in MLflow's folders
     <name>/writer           the process that writes the journal; it holds a lock on this file
+    <name>/watched          while it trains: the GPU's UUID, empty on a CPU
+    <name>/live.jsonl       what the uploader reads of the machine meanwhile
     <name>/uploader.log     what the uploader and MLflow print
     <name>.json             the uploader's answer: `run_id`, `experiment_id`; where it failed `error`, `fix`
 """
@@ -21,11 +23,14 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from stages.files import HOME, ROOT, STATE, relative
+from stages.records.headline import rounded
 from stages.records.store import keep_to_this_project, shown, tracking_uri
 
 JOURNALS = STATE / "journals"
@@ -71,8 +76,9 @@ class Journal:
         self.write("run", token=token, experiment=experiment, name=name, **about)
 
     def metrics(self, metrics: dict[str, float | None], step: int | None = None) -> None:
-        """Absent values (None) are left out: MLflow would store NaN as 0."""
-        self.write("metrics", step=step, metrics={name: value for name, value in metrics.items() if value is not None})
+        """Absent values (None) are left out: MLflow would store NaN as 0. The others are rounded."""
+        known = {name: rounded(value) for name, value in metrics.items() if value is not None}
+        self.write("metrics", step=step, metrics=known)
 
     def hold(self) -> None:
         """From here on the metrics of epochs wait until `saved` is called: a killed training trains them again."""
@@ -85,6 +91,20 @@ class Journal:
     def tags(self, tags: dict[str, str]) -> None:
         """Add tags that are known only after `run`."""
         self.write("tags", tags=tags)
+
+    def model(self, val_score: float, data: dict[str, str]) -> None:
+        """Have the model among the artifacts registered; the best of those with equal digests (`data`) is named so."""
+        self.write("model", val_score=val_score, data=data)
+
+    @contextmanager
+    def watched(self, gpu_uuid: str | None) -> Iterator[None]:
+        """While the body runs, the uploader's process reads what the machine does (stages/records/live.py)."""
+        with suppress(OSError):  # a full disk costs the curves, and nothing else
+            (self.folder / "watched").write_text(gpu_uuid or "", encoding="utf-8")
+        try:
+            yield
+        finally:
+            (self.folder / "watched").unlink(missing_ok=True)
 
     def artifact(self, path: Path, folder: str = "", name: str = "") -> None:
         """Copy `path` for MLflow: the original belongs to DVC and may change before it is sent."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.files import ROOT, sha256_file
+from stages.urls import without_password
 
 # No edit of these is one of the code: DVC and its stages write the first two, and raw data has a digest of its own.
 NO_CODE = (":!*dvc.lock", ":!results", ":!data")
@@ -119,4 +120,9 @@ def caller_tags() -> dict[str, str]:
         "prefect.flow_run_id": "TANDEM_FLOW_RUN_ID",
         "prefect.parent_flow_run_id": "TANDEM_PARENT_FLOW_RUN_ID",
     }
-    return {tag: os.environ[name] for tag, name in known.items() if os.environ.get(name)}
+    found = {tag: os.environ[name] for tag, name in known.items() if os.environ.get(name)}
+    api = os.environ.get("PREFECT_API_URL", "")
+    if api and "prefect.flow_run_id" in found:
+        server = without_password(api).rstrip("/").removesuffix("/api")
+        found["prefect.flow_run"] = f"{server}/runs/flow-run/{found['prefect.flow_run_id']}"
+    return found

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.files import relative
-from stages.records import manifest, uploader
+from stages.records import connection, manifest
 from stages.records.store import shown, tracking_uri
+from stages.records.summary import PARENT_TAG
 from stages.urls import without_password
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -71,7 +72,7 @@ def find_seeds(run: str) -> list[Recorded]:
         return [of_path(path)]
     entry = entry_of(run)
     match = NAME.fullmatch(run)
-    above = entry.data.tags.get(uploader.PARENT_TAG) if match and not match["seed"] else None
+    above = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None
     siblings = children_of(entry, above) if above or not is_training(entry) else []
     # Of a seed that was trained again, the newest: they come first.
     by_seed = {child.data.params.get("seed"): child for child in reversed(siblings) if child.info.status == "FINISHED"}
@@ -82,14 +83,21 @@ def find_seeds(run: str) -> list[Recorded]:
 
 
 def tag(recorded: Recorded, tags: dict[str, str]) -> None:
-    """Put `tags` on the run in MLflow. Prints one sentence where that cannot be: it is no reason to fail."""
+    """Put `tags` on the run in MLflow, and on the run above it, which the pages show first.
+
+    Prints one sentence where that cannot be: it is no reason to fail.
+    """
     if recorded.run_id is None:
         print(f"{recorded.name} is known from files, so MLflow has no run to tag", file=sys.stderr)
         return
 
     def set_tags(client: Any) -> None:
+        above = client.get_run(recorded.run_id).data.tags.get(PARENT_TAG)
         for name, value in tags.items():
             client.set_tag(recorded.run_id, name, value)
+            if above:  # a comparison says itself which runs it is about
+                about = "" if name == "compared" else f"seed {recorded.manifest['seed']}: "
+                client.set_tag(above, name, f"{about}{value}")
 
     try:
         asked(set_tags)
@@ -127,13 +135,13 @@ def asked(question: Callable[[Any], Any]) -> Any:
     try:
         return question(open_store())
     except Exception as error:  # the store's troubles have no base in common, and mlflow is not imported here
-        raise ValueError(uploader.sentence(uploader.explain(error, "did not answer"))) from error
+        raise ValueError(connection.sentence(connection.explain(error, "did not answer"))) from error
 
 
 @cache
 def open_store() -> Any:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    return uploader.open_client()
+    return connection.open_client()
 
 
 def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED) -> list[Any]:
@@ -188,7 +196,7 @@ def is_training(entry: Any) -> bool:
 
 def children_of(entry: Any, above: str | None = None) -> list[Any]:
     parent = above or entry.info.run_id
-    return search([entry.info.experiment_id], f"tags.`{uploader.PARENT_TAG}` = '{parent}'")
+    return search([entry.info.experiment_id], f"tags.`{PARENT_TAG}` = '{parent}'")
 
 
 def name_of(entry: Any) -> str:

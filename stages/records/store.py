@@ -19,6 +19,9 @@ from stages.files import MLRUNS, relative
 from stages.urls import without_password
 
 VIEW = "tandem"  # the key of the view that the uploader saves with an experiment
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # stages/records/views.py has its value
+# Without it MLflow opens its pages for language-model applications, whatever the experiment's tag says.
+FOR_TRAINING = "workflowType=machine_learning"
 # Rows that MLflow itself writes into a new store.
 BOOKKEEPING = {"alembic_version", "experiments", "experiment_tags", "workspaces"}
 # Where MLflow writes absolute locations.
@@ -44,13 +47,30 @@ def database_file(uri: str) -> Path | None:
 
 def runs_page(server: str, experiment_id: str) -> str:
     """The address of an experiment's runs in MLflow's pages, with the columns that VIEW names."""
-    address = f"{without_password(server).rstrip('/')}/#/experiments/{experiment_id}/runs"
-    # Without the type MLflow opens its page for language-model applications, whatever the experiment's tag says.
-    return f"{address}?workflowType=machine_learning&viewStateShareKey={VIEW}"
+    return f"{of_experiment(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={VIEW}"
+
+
+def runs_pages(server: str) -> dict[str, str]:
+    """Experiment -> the address of its runs, of the project's own store; without those that have no VIEW yet."""
+    path = MLRUNS / "mlflow.db"
+    query = (
+        "SELECT name, experiment_id FROM experiments NATURAL JOIN experiment_tags "
+        "WHERE key = ? AND lifecycle_stage = 'active' ORDER BY experiment_id"
+    )
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2.0)) as database:
+            found = database.execute(query, (VIEW_TAG,)).fetchall()
+    except sqlite3.Error:  # no store yet, or a damaged one: who opens it says so
+        return {}
+    return {name: runs_page(server, str(experiment_id)) for name, experiment_id in found}
 
 
 def run_page(server: str, experiment_id: str, run_id: str) -> str:
-    return f"{without_password(server).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+    return f"{of_experiment(server, experiment_id)}/{run_id}?{FOR_TRAINING}"
+
+
+def of_experiment(server: str, experiment_id: str) -> str:
+    return f"{without_password(server).rstrip('/')}/#/experiments/{experiment_id}/runs"
 
 
 def shown(uri: str) -> str:

@@ -1,0 +1,73 @@
+"""What a machine and one process on it do, read from outside of that process, for MLflow's page "System metrics".
+
+Names and units are MLflow's where the quantity is MLflow's (mlflow/system_metrics): percentages, megabytes of 1e6
+bytes, GPUs numbered as NVML does. Where MLflow has none, the name ends in the unit. What cannot be read is left out.
+Imports neither torch nor mlflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+MEGABYTE = 1e6
+
+
+class Activity:
+    """Of the process `pid`, of the machine, and of the GPU with `gpu_uuid` where one is given.
+
+    Shares of time are of the time since the reading before. Raises psutil.Error where there is no such process.
+    """
+
+    def __init__(self, pid: int, gpu_uuid: str = "") -> None:
+        self.process = psutil.Process(pid)
+        self.gpu: dict[str, Callable[[], float]] = {}
+        if gpu_uuid:
+            with suppress(Exception):  # NVML's errors have no common public base where its library is missing
+                self.gpu = of_gpu(gpu_uuid, pid)
+        self.process.cpu_percent()  # from here on they count
+        psutil.cpu_percent()
+
+    def read(self) -> dict[str, float]:
+        memory = psutil.virtual_memory()
+        found = {
+            "system/cpu_utilization_percentage": psutil.cpu_percent(),
+            "system/system_memory_usage_megabytes": memory.used / MEGABYTE,
+            "system/system_memory_usage_percentage": 100 * memory.used / memory.total,
+            "system/process_cpu_cores": self.process.cpu_percent() / 100,
+            "system/process_memory_mib": self.process.memory_info().rss / 2**20,
+        }
+        for name, ask in self.gpu.items():
+            with suppress(Exception):  # under MIG, on WSL and in some containers
+                found[name] = ask()
+        return found
+
+
+def of_gpu(uuid: str, pid: int) -> dict[str, Callable[[], float]]:
+    import pynvml as nvml
+
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    gpu = f"system/gpu_{nvml.nvmlDeviceGetIndex(handle)}"
+
+    def memory() -> Any:
+        return nvml.nvmlDeviceGetMemoryInfo(handle)
+
+    def power() -> float:
+        return float(nvml.nvmlDeviceGetPowerUsage(handle))
+
+    def of_process() -> float:
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return next(process.usedGpuMemory for process in processes if process.pid == pid) / 2**20
+
+    return {
+        f"{gpu}_utilization_percentage": lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        f"{gpu}_memory_usage_megabytes": lambda: memory().used / MEGABYTE,
+        f"{gpu}_memory_usage_percentage": lambda: 100 * memory().used / memory().total,
+        f"{gpu}_power_usage_watts": lambda: power() / 1000,
+        f"{gpu}_power_usage_percentage": lambda: 100 * power() / nvml.nvmlDeviceGetEnforcedPowerLimit(handle),
+        f"{gpu}_process_memory_mib": of_process,
+    }

@@ -1,0 +1,157 @@
+"""MLflow's client on a store that answers, and in words why one does not.
+
+The store is what stages/records/store.py says. Where it is a SQLite file, its tables are made here.
+"""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from stages.files import FULL, MLRUNS, locked
+from stages.records import store, views
+from stages.records.store import shown, tracking_uri
+from stages.urls import without_password
+
+# The exceptions, or causes of one, that mean that no server answered; the most telling first.
+UNREACHABLE = {
+    "ConnectionRefusedError": " (connection refused)",
+    **dict.fromkeys(("Timeout", "TimeoutError", "ReadTimeoutError"), " (no answer in time)"),
+    "gaierror": " (its name is not known)",
+    "ConnectionError": "",
+}
+KIND_TAG = "mlflow.experimentKind"
+KIND = "custom_model_development"  # training runs, instead of traces of language models
+# A file that changed more recently may belong to a process that is still making its schema.
+QUIET_SECONDS = 10.0
+
+
+def open_client() -> Any:
+    """MLflow's client on a store that answers. Raises what MLflow raises, and what `make_schema` does."""
+    set_environment()
+    uri = tracking_uri()
+    if path := store.database_file(uri):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make_schema(path)
+        if moved := store.keep_to_this_project(timeout_seconds=20.0):
+            print(moved, flush=True)
+    return connect(uri)
+
+
+def connect(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs, with tracebacks, what it raises
+    client = MlflowClient(uri)
+    client.search_experiments(max_results=1)
+    return client
+
+
+def set_environment() -> None:
+    """Set MLflow's variables in this process."""
+    # MLflow's defaults keep trying a dead server for four minutes, and one that never answers for twenty.
+    defaults = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "3"}
+    switches = ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT")
+    for name, value in {**defaults, **dict.fromkeys(switches, "true")}.items():
+        os.environ.setdefault(name, value)
+    uri = tracking_uri()
+    parts = urlsplit(uri)
+    if parts.scheme in ("http", "https") and parts.username is not None:
+        # In variables of their own, because MLflow prints the address in exceptions and links.
+        os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
+        os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
+        os.environ["MLFLOW_TRACKING_URI"] = without_password(uri)
+
+
+def make_schema(path: Path) -> None:
+    """Make MLflow's schema in the SQLite file at `path` where it is missing. Raises RuntimeError where that is unsafe.
+
+    A kill in the middle of MLflow's migrations leaves a file that no MLflow opens, so the schema is made in a file
+    aside and renamed into place, under a lock beside it: projects may share one file. An unfinished schema without
+    records is moved aside first.
+    """
+    if store.inspect(path, timeout_seconds=20.0).kind == "whole":
+        return
+    with locked(path.with_name(f"{path.name}.lock")):
+        condition = quiet_condition(path)
+        if condition.kind == "whole":
+            return
+        if condition.kind == "unfinished" and condition.is_empty:
+            aside = path.with_name(f"{path.name}.unfinished-{time.strftime('%Y%m%dT%H%M%S')}")
+            for old, kept in zip(with_journals(path), with_journals(aside), strict=True):
+                if old.exists():
+                    os.replace(old, kept)
+        elif condition.kind != "absent":
+            raise RuntimeError(condition.message)  # `explain` finds the command that mends it
+        new = path.with_name(f"{path.name}.new")
+        for leftover in (*with_journals(new), *with_journals(path)[1:]):  # of a process that was killed here
+            leftover.unlink(missing_ok=True)
+        connect(f"sqlite:///{new}")
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(new, path)
+
+
+def quiet_condition(path: Path) -> store.Condition:
+    """The condition of `path`, once no process that ignores our lock (`mlflow server`) changes its schema."""
+    while True:
+        condition = store.inspect(path, timeout_seconds=20.0)
+        may_change = condition.kind in ("absent", "unfinished") and path.exists()
+        if not (may_change and 0 <= time.time() - path.stat().st_mtime < QUIET_SECONDS):
+            return condition
+        time.sleep(0.5)
+
+
+def with_journals(path: Path) -> list[Path]:
+    """`path` and SQLite's files of unfinished transactions: SQLite would apply one that is left to a new `path`."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm"))]
+
+
+def find_or_create_experiment(client: Any, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    if found := client.get_experiment_by_name(name):
+        keep_view(client, found)
+        return str(found.experiment_id)
+    # A sqlite store would put artifacts under the working directory; a server has a place of its own.
+    location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
+    try:
+        return str(client.create_experiment(name, location, {KIND_TAG: KIND, store.VIEW_TAG: views.view()}))
+    except MlflowException:
+        if found := client.get_experiment_by_name(name):  # another run was faster
+            return str(found.experiment_id)
+        raise
+
+
+def keep_view(client: Any, experiment: Any) -> None:
+    """Give an experiment that an older version made the view of its runs."""
+    if not views.is_current(experiment.tags):
+        client.set_experiment_tag(experiment.experiment_id, store.VIEW_TAG, views.view())
+
+
+def explain(error: Exception, refused: str = "did not take the record") -> dict[str, str]:
+    """What went wrong (`error`, a clause without a password) and the command that mends it (`fix`, may be empty).
+
+    `refused`: what a store that was reached did not do.
+    """
+    uri = tracking_uri()
+    if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
+        return {"error": condition.message, "fix": condition.fix}
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    if any(getattr(cause, "errno", None) in FULL or "disk is full" in str(cause) for cause in causes):
+        reason = "has no space left on its disk; free some"
+    elif known := [clause for name, clause in UNREACHABLE.items() if name in names]:
+        reason = f"could not be reached{known[0]}"
+    else:
+        first_line = str(error).strip().partition("\n")[0].replace(uri, shown(uri))
+        reason = f"{refused} ({type(error).__name__}: {first_line[:300]})"
+    return {"error": f"MLflow at {shown(uri)} {reason}", "fix": ""}
+
+
+def sentence(problem: dict[str, str]) -> str:
+    return problem["error"] + (f"; run: {problem['fix']}" if problem["fix"] else "")

@@ -1,0 +1,53 @@
+"""The view of an experiment's runs that MLflow's pages open with: which columns, in which order, how wide.
+
+MLflow 3.15 and later keep views that users save as tags of the experiment: `mlflow.sharedViewState.<key>` holds JSON
+with a name, two times and the state of the page, and an address with `viewStateShareKey=<key>` opens it
+(`store.runs_page`). Imports neither mlflow nor torch.
+"""
+
+import base64
+import json
+import zlib
+from typing import Any
+
+from stages.records.headline import TITLES
+from stages.records.store import VIEW_TAG
+
+NAME = "Tandem: device, score, speed, memory, verdicts"
+MADE_AT = 1_763_769_600_000  # ms; a view that a user has saved again has a later `updatedAt`, and is left alone
+# Column, as MLflow writes it -> its width in pixels. The name of the run comes first, whatever is said here.
+COLUMNS = {
+    "tags.`device`": 60,
+    **{f"tags.`{title}`": width for title, width in zip(TITLES.values(), (170, 140, 80, 80), strict=True)},
+    "tags.`verified`": 110,
+    "tags.`compared`": 260,
+    "params.`seed`": 60,
+    "tags.`device.name`": 200,
+    "attributes.`Duration`": 90,
+}
+
+
+def view() -> str:
+    """The value of VIEW_TAG."""
+    state = {
+        "searchFilter": "",
+        "orderByKey": "attributes.start_time",
+        "orderByAsc": False,
+        "selectedColumns": list(COLUMNS),
+        "columnOrder": list(COLUMNS),
+        "columnWidths": COLUMNS,
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
+    return json.dumps({"name": NAME, "createdAt": MADE_AT, "updatedAt": MADE_AT, "state": f"deflate;{packed}"})
+
+
+def is_current(tags: dict[str, str]) -> bool:
+    """Whether an experiment with these tags has the view, as it is made here or as a user has changed it."""
+    present = tags.get(VIEW_TAG)
+    if present is None or present == view():
+        return present is not None
+    try:
+        found: dict[str, Any] = json.loads(present)
+        return bool(found["updatedAt"] != found["createdAt"])
+    except (ValueError, KeyError, TypeError):
+        return False
