@@ -496,7 +496,7 @@ def test_pipeline_links_children_and_shows_what_dvc_did_not_run(project: Project
     page, folder = artifacts["results"]["data"], f"{project.results}/{run['id']}"
     assert "| **sign** | **0.8750** accuracy | 0.500 | 100 | none | cpu |" in page
     assert "cpu is Some CPU (sign)" in page and "no VRAM peak: the device is the CPU (sign)" in page
-    assert f"({project.mlflow}/#/experiments/1/runs/abc)" in page
+    assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
     for link in (f"[the report]({folder}/report.html)", f"]({folder}/compare.png)", f"]({folder}/sign.png)"):
         assert link in page
     with urllib.request.urlopen(f"{folder}/report.html", timeout=60) as answer:
