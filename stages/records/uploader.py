@@ -16,7 +16,6 @@ belongs to no result, and is not sent.
 import errno
 import fcntl
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -103,7 +102,7 @@ class Uploader:
         complete = lines[:-1]  # what follows the last line end is still being written
         metrics: list[Any] = []
         for line in complete:
-            entry = json.loads(line)
+            entry = journal.parse(line, self.folder)
             if entry["kind"] == "metrics":
                 (self.held if self.holds and entry["step"] is not None else metrics).extend(self.to_metrics(entry))
             else:
@@ -360,6 +359,8 @@ def explain(error: Exception, refused: str = "did not take the record") -> dict[
 
     `refused`: what a store that was reached did not do.
     """
+    if isinstance(error, journal.Damaged):
+        return {"error": f"{error}: that line cannot be sent", "fix": error.fix}
     uri = tracking_uri()
     if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
         return {"error": condition.message, "fix": condition.fix}
