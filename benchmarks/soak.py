@@ -46,7 +46,7 @@ from benchmarks.soak_project import SAVING, SERVERS, STORING, TRAINING, Project
 from stages.files import ROOT
 
 WORKLOADS = ("sign", "pen", "price", "rally")
-KILLS_PER_ROUND = 8
+KILLS_PER_ROUND = 6
 KINDS = ("differ", "left running", "RUNNING", "twice", "file left", "else")
 # Whose death does not end the run.
 APART = ("uploader", *SERVERS)
@@ -133,8 +133,6 @@ class Soak:
         self.folder, self.options, self.project = folder, options, Project(folder)
         self.expected: dict[str, dict[str, str]] = {}
         self.seconds: dict[str, float] = {}
-        for workload in options.workloads:
-            self.prepare(workload)
 
     def prepare(self, workload: str) -> None:
         """The project before the training, and what an uninterrupted run makes of it; or those of an earlier call."""
@@ -158,6 +156,7 @@ class Soak:
         project = self.project
         project.end_servers()
         project.end_processes()  # of a call that was itself killed
+        self.prepare(workload)
         shutil.rmtree(project.path, ignore_errors=True)
         shutil.copytree(self.folder / workload, project.path, symlinks=True)
         with_servers = draw.random() < self.options.servers
@@ -232,7 +231,7 @@ class Soak:
                 break
             if moment == SAVING:
                 seen = seen if "trainer" in seen else project.named()
-                if project.is_saving(workload):
+                if project.is_saving(workload, started):
                     break
                 if project.has_result(workload, started):
                     moment = "any"
@@ -250,7 +249,7 @@ class Soak:
         where = project.phase(workload, started)
         with suppress(psutil.NoSuchProcess):
             alive[victim]()
-            if where == SAVING and victim == "trainer" and not project.is_saving(workload):
+            if where == SAVING and victim == "trainer" and not project.is_saving(workload, started):
                 where = TRAINING  # the file was already in place
             return {
                 "killed": victim, "moment": where, "seconds": round(time.time() - started, 2),

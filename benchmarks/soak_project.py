@@ -193,8 +193,13 @@ class Project:
 
     # What there is of a run -------------------------------------------------------------------------------------------
 
-    def is_saving(self, workload: str) -> bool:
-        return any((self.path / ".tandem/checkpoints" / workload).glob(".*.pt.*.tmp"))
+    def is_saving(self, workload: str, since: float) -> bool:
+        """Whether a checkpoint is half-written; not one that a run before that time left so."""
+        for path in (self.path / ".tandem/checkpoints" / workload).glob(".*.pt.*.tmp"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime >= since:
+                    return True
+        return False
 
     def is_stored(self, workload: str) -> bool:
         """Whether DVC has the training."""
@@ -209,7 +214,7 @@ class Project:
 
     def phase(self, workload: str, since: float) -> str:
         """Where the run that was started at that time is."""
-        if self.is_saving(workload):
+        if self.is_saving(workload, since):
             return SAVING
         if (self.path / f"results/runs/{workload}/cpu/0/result.json").exists():
             return AFTER
