@@ -111,7 +111,8 @@ class Aim(NamedTuple):
     """When a kill comes, and whom it takes: the first of `victims` that is there."""
 
     moment: str  # any, SAVING or STORING
-    delay: float  # seconds after the start of the run, or after the moment
+    delay: float  # any: seconds from the start of the run, or from the kill before this one
+    after: float  # seconds after STORING
     victims: list[str]
 
 
@@ -119,11 +120,9 @@ def aim(draw: random.Random, seconds: float) -> Aim:
     """`seconds`: of an uninterrupted run."""
     moment = draw.choice(["any", SAVING, STORING])
     victims = draw.sample(["trainer", "evaluation", "another stage", "dvc", "flow", "uploader", *SERVERS], 8)
-    if moment == "any":
-        return Aim(moment, draw.random() * 0.8 * seconds, victims)
     # Of a checkpoint's writing the trainer, of DVC's commit dvc, more often than not.
-    first = "trainer" if moment == SAVING else "dvc"
-    return Aim(moment, draw.random() * 0.5 * (moment == STORING), [first] if draw.random() < 0.7 else victims)
+    first = {SAVING: ["trainer"], STORING: ["dvc"]}.get(moment, []) if draw.random() < 0.7 else []
+    return Aim(moment, draw.random() * 0.8 * seconds, draw.random() * 0.5, [*first, *victims])
 
 
 class Soak:
@@ -206,7 +205,9 @@ class Soak:
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         while process.poll() is None and len(kills) < max_kills:
-            kill = self.kill_one(workload, aim(draw, self.seconds[workload]), process, started)
+            # What is left of a run after a kill that did not end it is short.
+            seconds = self.seconds[workload] * (0.3 if kills else 1.0)
+            kill = self.kill_one(workload, aim(draw, seconds), process, started)
             if kill is None:
                 break
             kills.append(kill | {"workload": workload, "through": "flow" if through_flow else "dvc"})
@@ -236,7 +237,7 @@ class Soak:
                 if project.has_result(workload, started):
                     moment = "any"
             if moment == STORING and project.has_result(workload, started):
-                time.sleep(aim.delay)
+                time.sleep(aim.after)
                 break
             time.sleep(0.002 if "trainer" in seen else 0.05)
         if moment != SAVING or "trainer" not in seen:
