@@ -85,7 +85,8 @@ class Project:
             cwd=ROOT, check=True, capture_output=True, text=True,
         ).stdout.split("\0")  # fmt: skip
         for name in filter(None, names):
-            if (ROOT / name).is_file():  # a link to a folder is listed too
+            # A link to a folder is listed too; and what git keeps of results is none of the soak's.
+            if (ROOT / name).is_file() and not name.startswith("results/") and not name.endswith("dvc.lock"):
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, self.path / name)
         train = self.path / "stages/train.py"
