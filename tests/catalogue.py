@@ -130,8 +130,8 @@ def describe(item: pytest.Item) -> None:
         return
     if unknown := set(cases) - set(CASES):
         raise pytest.UsageError(f"{item.nodeid} names the cases {sorted(unknown)}; tests/catalogue.py has 1 to 53")
-    documentation = item.function.__doc__ or item.originalname.removeprefix("test_")  # type: ignore[attr-defined]
-    did = documentation.strip().partition("\n\n")[0].replace("_", " ")
+    name = item.originalname.removeprefix("test_").replace("_", " ")  # type: ignore[attr-defined]
+    did = (item.function.__doc__ or name).strip().partition("\n\n")[0]  # type: ignore[attr-defined]
     item.user_properties += [("cases", sorted(set(cases))), ("did", did)]
 
 

@@ -382,7 +382,8 @@ def test_what_the_driver_says(
     """what drivers, torch and NVML say on other machines, handed to the doctor"""
     findings = list(driver_findings({**FACTS, **facts}, environ))
     [found] = [finding for finding in findings if words in finding.what]
-    saw(found.what)
+    if status != "ok":
+        saw(found.what)
     assert found.status == status
     assert status == "ok" or (found.why and found.fix)
 
