@@ -460,9 +460,34 @@ def leftovers() -> Iterator[Finding]:
         what = f".tandem/ui.json is left from a make ui that was killed{now}"
         why = "make ui takes itself for running, and refuses to start" if process else "nothing is lost"
         yield Finding("leftovers", "problem" if process else "warning", what, why, "rm .tandem/ui.json")
-    sizes = [path.stat().st_size for path in (STATE / "checkpoints").rglob("*.pt")]
-    kept = f"checkpoints of interrupted trainings: {len(sizes)}, {sum(sizes) / 2**20:.1f} MiB"
-    yield Finding("leftovers", "ok", f"{kept}; dvc repro goes on from them" if sizes else "no interrupted training")
+    yield Finding("leftovers", "ok", checkpoints())
+
+
+def checkpoints() -> str:
+    """What the checkpoints that are there belong to. Of a training there are two files: the newest, the one before."""
+    files = list((STATE / "checkpoints").rglob("*.pt"))
+    kinds = {
+        "running": "are training",
+        "interrupted": "were interrupted (dvc repro goes on from them)",
+        "ended": "have ended (kept until DVC has their results)",
+    }
+    counts = dict.fromkeys(kinds, 0)
+    for path in {path.with_name(path.name.replace(".previous.pt", ".pt")) for path in files}:
+        is_ended = path.with_suffix(".result").exists()
+        counts["running" if is_training(path) else "ended" if is_ended else "interrupted"] += 1
+    found = [f"{counts[kind]} that {words}" for kind, words in kinds.items() if counts[kind]]
+    size = sum(path.stat().st_size for path in files) / 2**20
+    return f"checkpoints of trainings: {', '.join(found)}; {size:.1f} MiB" if found else "no interrupted training"
+
+
+def is_training(checkpoint: Path) -> bool:
+    """Whether a process works on it: by the number in its lock, because a training that starts just then would be
+    refused the lock while this one tries it.
+    """
+    with suppress(OSError, ValueError):
+        process = int(checkpoint.with_suffix(".lock").read_text())
+        return is_alive(process) and any(word in process_name(process) for word in ("flows.stage", "/proc"))
+    return False
 
 
 if __name__ == "__main__":

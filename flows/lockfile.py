@@ -13,6 +13,8 @@ from stages.files import ROOT
 
 LOCK_FILES = ("dvc.lock", "hw/dvc.lock")
 READ_BY_DVC = (*LOCK_FILES, "dvc.yaml", "hw/dvc.yaml", "params.yaml")
+# SQLite on a file that is none any more. DVC's error does not say that its own index is meant, or where that is.
+NO_DATABASE = ("file is not a database", "database disk image is malformed")
 MARKS = re.compile(r"^(?:<{7}|>{7})(?: .*)?$", re.MULTILINE)
 
 
@@ -29,7 +31,12 @@ def conflicts(root: Path = ROOT) -> list[tuple[str, str]]:
 
 
 def explained(error: str) -> str:
-    """DVC's `error`; where a conflict is its cause, that, with the steps out of it."""
+    """DVC's `error`; where a conflict or a damaged index is its cause, that, with the steps out of it."""
+    if any(words in error for words in NO_DATABASE):
+        return (
+            f"DVC's own index of this project is damaged ({error}); it holds digests that DVC can take again: "
+            "run: rm .dvc/tmp/btime && dvc repro, which has DVC begin another one"
+        )
     found = "; ".join(f"{what}, so DVC cannot read it; run: {fix}" for what, fix in conflicts())
     return found if "YAML" in error and found else error
 

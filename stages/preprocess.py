@@ -10,15 +10,17 @@ import time
 from stages.data import Prepared, open_source, write_arrays
 from stages.files import prepared_dir, raw_dir, sha256_file, write_json
 from stages.params.loading import load_workload
+from stages.records.inputs import unchanged
 
 
 def main(workload: str) -> None:
     start = time.monotonic()
     block = load_workload(workload)
-    source = open_source(block.preprocess.source)
-    prepared: Prepared = source.prepare(block.preprocess, raw_dir(workload), per_step=block.task == "detect")
-    summary = {**prepared.summary, "sha256": write_arrays(prepared_dir(workload), prepared)}
-    if prepared.table:
-        summary["table_sha256"] = sha256_file(prepared.table)
+    with unchanged(workload):
+        source = open_source(block.preprocess.source)
+        prepared: Prepared = source.prepare(block.preprocess, raw_dir(workload), per_step=block.task == "detect")
+        summary = {**prepared.summary, "sha256": write_arrays(prepared_dir(workload), prepared)}
+        if prepared.table:
+            summary["table_sha256"] = sha256_file(prepared.table)
     write_json(prepared_dir(workload) / "summary.json", summary)
     print(f"{workload}: {prepared.message}; {time.monotonic() - start:.1f} s")

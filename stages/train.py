@@ -178,7 +178,7 @@ def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
     if saved is None:
         if message:
             print(message, flush=True)
-        saved = {"kind": job.kind, "trainer": None, "oom": None, "record": vars(Record(tracking.new_token()))}
+        saved = {"kind": job.kind, "trainer": None, "oom": None, "record": vars(Record(checkpoint.token()))}
         if job.may_finish_on_cpu:  # where the first epoch fails, the CPU goes on in the same MLflow run
             checkpoint.save(saved)
     return job, saved

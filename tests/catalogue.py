@@ -86,7 +86,7 @@ class Catalogue:
             outcome = f"not run: {reason.removeprefix('Skipped: ')}"
         else:
             outcome = WORDS["failed" if report.failed else "passed"]
-        seen = " / ".join(value for name, value in report.user_properties if name == "saw")
+        seen = " / ".join(dict.fromkeys(value for name, value in report.user_properties if name == "saw"))
         for case in properties["cases"]:
             self.rows[case].append((properties["did"], seen, outcome))
 
@@ -107,14 +107,15 @@ class Catalogue:
 
 
 def merged(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """One row for the variants of a test: how many there are, the first sentence, and the outcome if it is one."""
+    """One row for the variants of a test: how many there are, three sentences of them, the outcome if it is one."""
     found = []
     for did in dict.fromkeys(did for did, _, _ in rows):
         own = [(seen, outcome) for other, seen, outcome in rows if other == did]
         outcomes = Counter(outcome for _, outcome in own)
         many = f" ({len(own)} variants)" if len(own) > 1 else ""
         said = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
-        found.append((did + many, next((seen for seen, _ in own if seen), ""), said))
+        sentences = list(dict.fromkeys(seen for seen, _ in own if seen))
+        found.append((did + many, " / ".join(sentences[:2] + sentences[2:][-1:]), said))
     return found
 
 
@@ -129,8 +130,8 @@ def describe(item: pytest.Item) -> None:
         return
     if unknown := set(cases) - set(CASES):
         raise pytest.UsageError(f"{item.nodeid} names the cases {sorted(unknown)}; tests/catalogue.py has 1 to 53")
-    documentation = item.function.__doc__ or item.originalname.removeprefix("test_")  # type: ignore[attr-defined]
-    did = documentation.strip().partition("\n\n")[0].replace("_", " ")
+    name = item.originalname.removeprefix("test_").replace("_", " ")  # type: ignore[attr-defined]
+    did = (item.function.__doc__ or name).strip().partition("\n\n")[0]  # type: ignore[attr-defined]
     item.user_properties += [("cases", sorted(set(cases))), ("did", did)]
 
 

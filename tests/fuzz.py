@@ -6,6 +6,7 @@ of damaged files and the sentences; exit status 1 where a reader did something e
 
 import json
 import random
+import re
 import sys
 import time
 import traceback
@@ -49,6 +50,12 @@ def read_back() -> None:
 def checkpoint_state() -> None:
     state, message = CHECKPOINT.load(CPU)
     assert state is None and message or state == {"epochs_done": 1}, state
+
+
+def journal_lines() -> None:
+    """What the uploader reads: what follows the last line end is still being written."""
+    for line in (JOURNAL / "journal.jsonl").read_bytes().split(b"\n")[:-1]:
+        journal.parse(line, JOURNAL)
 
 
 def use_cache() -> None:
@@ -99,6 +106,8 @@ READERS: dict[Path, Callable[[], object]] = {
     Path(LAST_ERROR): lambda: dvc.last_error("x"),
     files.results_dir() / "compare.json": lambda: repro.results_lines(files.results_dir() / "compare.json", {}),
     journal.answer_file(JOURNAL): lambda: journal.read_answer(JOURNAL),
+    JOURNAL / "journal.jsonl": journal_lines,
+    CHECKPOINT.token_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.token()) or 1 / 0,
     files.ROOT / "docs/published.json": published_ones,
     files.ROOT / "params.yaml": params,
     files.preset_file("tiny"): lambda: files.read_json(files.preset_file("tiny"), {"preset": str, "overrides": dict}),
@@ -113,6 +122,12 @@ def make_what_is_missing() -> None:
     files.write_json(repro.UI_STATE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
     files.write_json(journal.answer_file(JOURNAL), {"run_id": "a" * 32, "experiment_id": "1"})
+    written = journal.Journal(JOURNAL, None, None)  # type: ignore[arg-type]
+    JOURNAL.mkdir(parents=True)
+    written.run("a" * 32, "tiny", "tiny-cpu", {"seed": 0}, {"device": "cpu"}, {"name": "tiny"})
+    written.metrics({"train/loss": 0.5}, step=1)
+    written.write("end", status="FINISHED")
+    CHECKPOINT.token()
     closure.CACHE.unlink(missing_ok=True)
     fingerprints()
 

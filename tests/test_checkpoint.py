@@ -153,7 +153,9 @@ def test_a_kill_while_it_is_written_leaves_the_one_before_it(tmp_path: Path, saw
 
 
 @pytest.mark.case(32)
-def test_the_last_checkpoint_stays_until_dvc_has_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_last_checkpoint_stays_until_dvc_has_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saw: Callable[[str], None]
+):
     """a training has ended, dvc.lock does not hold its result yet; then it does"""
     monkeypatch.setattr(checkpoints, "ROOT", tmp_path)
     checkpoint, timings = Checkpoint(tmp_path / "cpu-1.pt", {}), tmp_path / "timings.csv"
@@ -163,7 +165,9 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(tmp_path: Path, monk
     checkpoint.ended(timings)
     (tmp_path / "dvc.lock").write_text(f"md5: {'0' * 32}\n")
     checkpoint.prune()
-    assert loaded(checkpoint)[0] == 2.0
+    value, message = loaded(checkpoint)
+    saw(message.replace(f"{tmp_path}/", ""))
+    assert value == 2.0
     md5 = hashlib.md5(timings.read_bytes(), usedforsecurity=False).hexdigest()
     (tmp_path / "dvc.lock").write_text(f"md5: {md5}\n")
     checkpoint.prune()
@@ -173,11 +177,14 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(tmp_path: Path, monk
 def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):
     for number in range(checkpoints.NUM_KEPT + 3):
         checkpoint = Checkpoint(tmp_path / f"cpu-{number}.pt", {"parameters": number})
+        assert checkpoint.token() == checkpoint.token(), "one MLflow run until there is a checkpoint"
         checkpoint.save(weights(number))
+        Checkpoint(tmp_path / f"cpu-dead-{number}.pt", {}).token()
         checkpoint.save(weights(number))
         os.utime(checkpoint.path, (number, number))
     Checkpoint(tmp_path / "cuda-1.pt", {}).save(weights(1.0))
     Checkpoint(tmp_path / "cpu-new.pt", {}).prune()
+    assert len(list(tmp_path.glob("*.token"))) == checkpoints.NUM_KEPT
     names = {path.name for path in tmp_path.glob("*.pt")}
     kept = range(4, checkpoints.NUM_KEPT + 3)
     assert names == {f"cpu-{number}{part}.pt" for number in kept for part in ("", ".previous")} | {"cuda-1.pt"}
@@ -208,13 +215,47 @@ def test_the_leftover_of_a_killed_process_is_removed_and_that_of_a_living_one_is
     assert left == {"history.csv", f".history.csv.{os.getppid()}.tmp"}
 
 
+# Runs preprocess; the table is edited once it has been read.
+EDITED_TABLE = """
+import sys
+from flows import stage
+from stages import files, preprocess
+
+def write_arrays(folder, prepared, write=preprocess.write_arrays):
+    table = files.raw_dir("tiny") / "table.csv"
+    table.write_text(table.read_text().replace("class 1", "class one"))
+    return write(folder, prepared)
+
+preprocess.write_arrays = write_arrays
+sys.exit(stage.main(["preprocess", "tiny"]))
+"""
+
+
+@pytest.mark.case(12)
+def test_a_table_that_is_edited_while_preprocess_works_is_found(project: Path, saw: Callable[[str], None]):
+    """the raw table is edited while preprocess works"""
+    done = run(project, sys.executable, "-c", EDITED_TABLE, check=False)
+    said = done.stdout.strip()
+    saw(said)
+    assert done.returncode == 1 and said.startswith("error: data/raw/tiny/table.csv of tiny changed while preprocess")
+    assert not (project / "data/prepared/tiny/summary.json").exists(), "what later stages go by"
+
+
 # Prints what a training of this project is told after each edit.
 EDITS = """
 import shutil
 from stages import files
 from stages.records.inputs import Inputs
 
-inputs = Inputs("tiny", "cpu", 0, files.sha256_file(files.ROOT / "data/raw/tiny/table.csv"))
+table = files.ROOT / "data/raw/tiny/table.csv"
+before, sha256 = table.read_text(), files.sha256_file(table)
+table.write_text(before + "99,0,1,1,class 1\\n")
+try:
+    Inputs("tiny", "cpu", 0, sha256)
+except ValueError as error:
+    print("edited after preprocess", [str(error)])
+table.write_text(before)
+inputs = Inputs("tiny", "cpu", 0, sha256)
 edits = {
     "params.yaml": ("learning_rate: 1e-2", "learning_rate: 2e-2"),
     "stages/training/loop.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
@@ -253,6 +294,7 @@ def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(read
     is_same = [line.startswith(("nothing", "space", "put back")) for line in lines]
     assert {line.partition(" [")[2] for line, same in zip(lines, is_same, strict=True) if same} == {"]"}
     told = dict(line.split(" [", 1) for line, same in zip(lines, is_same, strict=True) if not same)
+    assert "is not what data/prepared/tiny was made from; make that again with" in told.pop("edited after preprocess")
     assert told == {
         "params.yaml": "'parameters (params.yaml)']",
         "stages/training/loop.py": "'code (stages/training/loop.py)']",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,14 @@ def fake_package(folder: Path, name: str, version: str) -> None:
 
 
 @pytest.mark.case(41)
-def test_versions_that_do_not_work_together(project: Path, tmp_path: Path):
+def test_versions_that_do_not_work_together(project: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """fastapi 0.155, sqlalchemy 2.1, numpy 1.0 and pynvml beside the locked packages; the doctor"""
     for name, version in {"fastapi": "0.155.0", "sqlalchemy": "2.1.0", "numpy": "1.0.0", "pynvml": "11.0.0"}.items():
         fake_package(tmp_path, name, version)
     status, findings = diagnose(project, PYTHONPATH=str(tmp_path))
     assert status == 1
     fastapi, sqlalchemy = about(findings, "fastapi 0.155.0 does not work"), about(findings, "sqlalchemy 2.1.0 does not")
+    saw(f"{fastapi.what}: {fastapi.why}")
     assert "prefect 3.8" in fastapi.what and fastapi.status == sqlalchemy.status == "problem"
     assert "inserts no runs" in sqlalchemy.why
     assert fastapi.fix.startswith("unset PYTHONPATH") and str(tmp_path) in fastapi.fix
@@ -141,7 +144,8 @@ def test_versions_that_do_not_work_together(project: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("small_disk", [32], indirect=True)
 @pytest.mark.case(33)
-def test_a_full_disk_and_a_read_only_one(small_disk: Path):
+def test_a_full_disk_and_a_read_only_one(small_disk: Path, saw: Callable[[str], None]):
+    """the whole project on a disk that is full, then read-only; the doctor"""
     project = copy_to(small_disk / "project")
     with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
         while True:
@@ -150,11 +154,15 @@ def test_a_full_disk_and_a_read_only_one(small_disk: Path):
     assert status == 1
     full = about(findings, "0.0 GiB free for the project")
     assert full.status == "problem" and full.check == "disk"
-    assert about(findings, "data cannot be written: No space left on device").status == "problem"
+    unwritable = about(findings, "data cannot be written: No space left on device")
+    saw(unwritable.what)
+    assert unwritable.status == "problem"
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     status, findings = diagnose(project)
     assert status == 1
-    assert "chown" in about(findings, "mlruns cannot be written: Read-only file system").fix
+    read_only = about(findings, "mlruns cannot be written: Read-only file system")
+    saw(f"{read_only.what}; {read_only.fix}")
+    assert "chown" in read_only.fix
 
 
 @pytest.mark.parametrize(
@@ -214,18 +222,21 @@ def test_a_store_with_flipped_bytes_or_another_schema(project: Path):
 
 
 @pytest.mark.case(44)
-def test_who_holds_dvc(project: Path):
+def test_who_holds_dvc(project: Path, saw: Callable[[str], None]):
+    """DVC's lock names a process that lives, and one whose number is now a stranger's; the doctor"""
     rwlock = project / ".dvc/tmp/rwlock"
     stranger = subprocess.Popen(["sleep", "600"])
     try:
         entries = {"write": {"/a": {"pid": os.getpid(), "cmd": "dvc repro"}}, "read": {}}
         rwlock.write_text(json.dumps(entries))
         held = about(check_alone(project, "dvc"), f"process {os.getpid()} (")
+        saw(f"{held.what}; {held.fix}".replace(str(os.getpid()), "4711"))
         assert held.status == "warning" and held.fix == f"wait, or: kill -INT {os.getpid()}"
 
         entries = {"write": {}, "read": {"/a": [{"pid": stranger.pid, "cmd": "dvc repro"}]}}
         rwlock.write_text(json.dumps(entries))
         reused = about(check_alone(project, "dvc"), f"names process {stranger.pid}, which is now sleep 600 and no DVC")
+        saw(f"{reused.what}; run: {reused.fix}".replace(str(stranger.pid), "4712"))
         assert reused.status == "problem" and reused.fix == "rm .dvc/tmp/rwlock"
     finally:
         stranger.kill()
@@ -246,6 +257,24 @@ def test_what_is_left_over(project: Path):
     refused = about(check_alone(project, "leftovers"), "its process is now")
     assert refused.status == "problem" and refused.fix == "rm .tandem/ui.json", "make ui would refuse to start"
     ui_json.unlink()
+    folder = project / ".tandem/checkpoints/tiny"
+    folder.mkdir(parents=True)
+    for name in ("cpu-1.pt", "cpu-1.previous.pt", "cpu-2.pt", "cpu-2.previous.pt", "cpu-2.result", "cpu-3.previous.pt"):
+        (folder / name).write_bytes(bytes(2**19))
+    assert checkpoints_of(project) == (
+        "checkpoints of trainings: 2 that were interrupted (dvc repro goes on from them), "
+        "1 that have ended (kept until DVC has their results); 2.5 MiB"
+    )
+    training = subprocess.Popen([sys.executable, "-", "flows.stage"], stdin=subprocess.PIPE)
+    try:
+        (folder / "cpu-1.lock").write_text(str(training.pid))
+        assert "1 that are training, 1 that were interrupted" in checkpoints_of(project)
+    finally:
+        training.communicate()
+
+
+def checkpoints_of(project: Path) -> str:
+    return next(finding.what for finding in check_alone(project, "leftovers") if "checkpoints" in finding.what)
 
 
 def test_servers_that_do_not_answer_and_no_password_is_shown(project: Path):
@@ -347,15 +376,22 @@ TOO_OLD = "the driver supports CUDA 12.4 and torch is built for CUDA 13.2; updat
     ],
 )  # fmt: skip
 @pytest.mark.case(15, 16, 17)
-def test_what_the_driver_says(facts: dict[str, Any], environ: dict[str, str], status: str, words: str):
+def test_what_the_driver_says(
+    facts: dict[str, Any], environ: dict[str, str], status: str, words: str, saw: Callable[[str], None]
+):
+    """what drivers, torch and NVML say on other machines, handed to the doctor"""
     findings = list(driver_findings({**FACTS, **facts}, environ))
     [found] = [finding for finding in findings if words in finding.what]
+    if status != "ok":
+        saw(found.what)
     assert found.status == status
     assert status == "ok" or (found.why and found.fix)
 
 
 @pytest.mark.case(16, 19)
-def test_the_visible_devices():
+def test_the_visible_devices(saw: Callable[[str], None]):
+    """CUDA_VISIBLE_DEVICES by number, by UUID, in another order, with a part (MIG), with a number that is not there"""
+    saw("the UUIDs of the GPUs that it leaves, and what in it names none")
     cards = [CARD, OTHER]
     assert visible(None, cards) == (["GPU-aaaa-1", "GPU-bbbb-2"], "")
     assert visible("1,0", cards) == (["GPU-bbbb-2", "GPU-aaaa-1"], "")
@@ -366,7 +402,8 @@ def test_the_visible_devices():
 
 
 @pytest.mark.case(15)
-def test_which_builds_run_on_which_card():
+def test_which_builds_run_on_which_card(saw: Callable[[str], None]):
+    """builds of torch for other cards than the one that is there"""
     assert runs_on((9, 0), ["sm_80", "sm_90"])
     assert runs_on((8, 9), ["sm_80"]), "the same major version"
     assert not runs_on((8, 0), ["sm_86"]), "a newer minor version"
@@ -374,6 +411,9 @@ def test_which_builds_run_on_which_card():
     assert runs_on((12, 0), ["sm_80", "compute_80"]), "PTX is compiled for newer cards"
     assert not runs_on((10, 0), ["sm_90a", "compute_90a"])
     assert runs_on((10, 0), ["sm_100"])
+    [found] = judge("cuda:0", {"capability": (6, 1), "arch_list": ["sm_75"]})
+    saw(found.what)
+    assert found.status == "problem" and "(6, 1); this torch is built for sm_75" in found.what
 
 
 MEASURED = {
@@ -395,11 +435,9 @@ MEASURED = {
     ],
 )
 @pytest.mark.case(18)
-def test_the_judgement_of_a_gpu(changed: dict[str, Any], status: str, words: str):
+def test_the_judgement_of_a_gpu(changed: dict[str, Any], status: str, words: str, saw: Callable[[str], None]):
+    """measurements of a GPU that is slower than it should be, as with another process on it, or computes otherwise"""
     [found] = [finding for finding in judge("cuda:0", {**MEASURED, **changed}) if words in finding.what]
+    if status != "ok":
+        saw(found.what)
     assert found.status == status
-
-
-def test_a_gpu_that_this_torch_is_not_built_for():
-    [found] = judge("cuda:0", {"capability": (6, 1), "arch_list": ["sm_75"]})
-    assert found.status == "problem" and "(6, 1); this torch is built for sm_75" in found.what

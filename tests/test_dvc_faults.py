@@ -47,6 +47,25 @@ def test_a_damaged_object_in_the_cache(trained: Path, tmp_path: Path, saw: Calla
         )
 
 
+@pytest.mark.long
+@pytest.mark.case(46)
+def test_a_damaged_index_of_dvcs_own(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """DVC's index of the project, in /var/tmp, is overwritten with text; make repro; then the command that it gave"""
+    own = {"DVC_SITE_CACHE_DIR": str(tmp_path / "site")}
+    repro = (sys.executable, "-m", "flows.repro", "preload@tiny-cpu")
+    run(ready, *repro, **own)
+    indices = list((tmp_path / "site").rglob("cache.db"))
+    assert indices
+    for index in indices:
+        index.write_text("no database at all " * 999)
+    done = run(ready, *repro, check=False, **own)
+    reason = done.stdout.strip().splitlines()[-1].strip()
+    assert done.returncode != 0 and "DVC's own index of this project is damaged" in reason
+    saw(reason)
+    fix = reason.partition("run: ")[2].partition(", which")[0]
+    run(ready, "sh", "-ec", fix.replace("dvc repro", "dvc repro preload@tiny-cpu"), **own)
+
+
 @pytest.mark.case(47)
 def test_a_merge_conflict_in_dvc_lock(trained: Path, tmp_path: Path, saw: Callable[[str], None]):
     """two branches with other results merged by git; make repro and the doctor; then the command that they gave"""

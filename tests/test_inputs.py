@@ -7,7 +7,7 @@ import copy
 import gzip
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +76,12 @@ def one_sentence(error: BaseException) -> str:
     return message
 
 
+def typical(sentences: list[str]) -> str:
+    """For the table of cases."""
+    num, shortest = len(set(sentences)), min(sentences, key=len, default="")
+    return f"{num} sentences, such as: {shortest}" if sentences else "nothing: all of it was accepted"
+
+
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every value inside `value`, at every depth."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -114,22 +120,24 @@ def changed_params(draw: Any) -> dict[str, Any]:
 
 
 @pytest.mark.case(9, 10, 11, 13)
-@seed(SEED)
-@settings(max_examples=MANY, **COMMON)
-@given(changed_params())
-def test_any_value_in_params_is_accepted_or_gets_one_sentence(raw: dict[str, Any]):
+def test_any_value_in_params_is_accepted_or_gets_one_sentence(saw: Callable[[str], None]):
     """any value, key or name in params.yaml replaced, removed, renamed or added, by hypothesis"""
-    try:
-        parsed = parse_params(raw)
-    except ValueError as error:
-        assert one_sentence(error).startswith("params.yaml: ")
-    else:
-        assert isinstance(parsed, Params)
+    sentences: list[str] = []
 
+    @seed(SEED)
+    @settings(max_examples=MANY, **COMMON)
+    @given(changed_params())
+    def check(raw: dict[str, Any]) -> None:
+        try:
+            parsed = parse_params(raw)
+        except ValueError as error:
+            sentences.append(one_sentence(error))
+            assert sentences[-1].startswith("params.yaml: ")
+        else:
+            assert isinstance(parsed, Params)
 
-@pytest.fixture(scope="module")
-def params_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("params") / "params.yaml"
+    check()
+    saw(typical(sentences))
 
 
 # What a line of YAML can be besides what a person writes there.
@@ -146,25 +154,32 @@ AFTER_COLON = [index + 2 for index in range(len(TINY)) if TINY.startswith(": ", 
 
 
 @pytest.mark.case(9, 10)
-@seed(SEED)
-@settings(max_examples=MANY, **COMMON)
-@given(
-    place=st.sampled_from(AFTER_COLON) | st.integers(0, len(TINY)),
-    cut=st.integers(0, 12),
-    put=st.sampled_from(ODD_YAML) | st.binary(max_size=12),
-)
-@example(place=0, cut=len("\nworkloads: [tiny]"), put=BOMB + b"\nworkloads: *x29")
-@example(place=0, cut=0, put=BOMB)
-def test_any_bytes_in_params_are_accepted_or_get_one_sentence(params_file: Path, place: int, cut: int, put: bytes):
+def test_any_bytes_in_params_are_accepted_or_get_one_sentence(tmp_path: Path, saw: Callable[[str], None]):
     """any bytes in params.yaml: cut, other encodings, YAML's aliases, tags and nesting, by hypothesis"""
-    content = TINY.encode()
-    params_file.write_bytes(content[:place] + put + content[place + cut :])
-    try:
-        parsed = parse_params(read_yaml(params_file))
-    except ValueError as error:
-        assert one_sentence(error).startswith("params.yaml")
-    else:
-        assert isinstance(parsed, Params)
+    sentences: list[str] = []
+
+    @seed(SEED)
+    @settings(max_examples=MANY, **COMMON)
+    @given(
+        place=st.sampled_from(AFTER_COLON) | st.integers(0, len(TINY)),
+        cut=st.integers(0, 12),
+        put=st.sampled_from(ODD_YAML) | st.binary(max_size=12),
+    )
+    @example(place=0, cut=len("\nworkloads: [tiny]"), put=BOMB + b"\nworkloads: *x29")
+    @example(place=0, cut=0, put=BOMB)
+    def check(place: int, cut: int, put: bytes) -> None:
+        content = TINY.encode()
+        (tmp_path / "params.yaml").write_bytes(content[:place] + put + content[place + cut :])
+        try:
+            parsed = parse_params(read_yaml(tmp_path / "params.yaml"))
+        except ValueError as error:
+            sentences.append(one_sentence(error))
+            assert sentences[-1].startswith("params.yaml")
+        else:
+            assert isinstance(parsed, Params)
+
+    check()
+    saw(typical(sentences))
 
 
 # Raw tables. -------------------------------------------------------------------------------------------------------
@@ -238,34 +253,34 @@ def tables(draw: Any) -> tuple[str, bytes]:
     return kind, content
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables")
-
-
 @pytest.mark.case(2, 3, 4, 5)
-@seed(SEED)
-@settings(max_examples=MANY, **COMMON)
-@given(
-    tables(),
-    st.sampled_from([".csv", ".csv", ".csv.gz"]),
-    st.sampled_from(["refuse", "interpolate"]),
-    st.sampled_from(["log-return", "difference"]),
-)
-def test_any_table_gives_finite_arrays_or_one_sentence(
-    folder: Path, table: tuple[str, bytes], ending: str, missing: Any, transform: Any
-):
+def test_any_table_gives_finite_arrays_or_one_sentence(tmp_path: Path, saw: Callable[[str], None]):
     """any cells, rows, columns and bytes in a CSV table, by hypothesis"""
-    kind, content = table
-    (folder / f"table{ending}").write_bytes(gzip.compress(content) if ending == ".csv.gz" else content)
-    params: Any = SERIES if kind == "series" else SEQUENCES
-    changed: dict[str, Any] = {"table": f"table{ending}", "missing": missing}
-    if kind == "series":
-        changed["transform"] = transform
-    check_prepared(folder, replace(params, **changed), kind)
+    sentences: list[str] = []
+
+    @seed(SEED)
+    @settings(max_examples=MANY, **COMMON)
+    @given(
+        tables(),
+        st.sampled_from([".csv", ".csv", ".csv.gz"]),
+        st.sampled_from(["refuse", "interpolate"]),
+        st.sampled_from(["log-return", "difference"]),
+    )
+    def check(table: tuple[str, bytes], ending: str, missing: Any, transform: Any) -> None:
+        kind, content = table
+        (tmp_path / f"table{ending}").write_bytes(gzip.compress(content) if ending == ".csv.gz" else content)
+        params: Any = SERIES if kind == "series" else SEQUENCES
+        changed: dict[str, Any] = {"table": f"table{ending}", "missing": missing}
+        if kind == "series":
+            changed["transform"] = transform
+        sentences.extend(refusal(tmp_path, replace(params, **changed), kind))
+
+    check()
+    saw(typical(sentences))
 
 
-def check_prepared(folder: Path, params: Any, kind: str) -> None:
+def refusal(folder: Path, params: Any, kind: str) -> list[str]:
+    """The sentence that refuses the table, if one does; else its arrays are finite."""
     try:
         prepared = open_source(params.source).prepare(params, folder, per_step=kind == "events")
         summary = prepared.summary
@@ -273,12 +288,12 @@ def check_prepared(folder: Path, params: Any, kind: str) -> None:
         prepared.message.encode()
         json.dumps(summary, allow_nan=False)
     except (ValueError, OSError) as error:
-        one_sentence(error)
-        return
+        return [one_sentence(error)]
     assert sum(len(part["ids"]) for part in arrays.values()) == summary["num_sequences"]
     for part in arrays.values():
         assert len(part["values"]) == len(part["targets"]) == len(part["lengths"]) == len(part["ids"])
         assert np.isfinite(part["values"]).all() and np.isfinite(part["targets"]).all()
+    return []
 
 
 @st.composite
@@ -329,24 +344,30 @@ def parquet_tables(draw: Any) -> tuple[str, pa.Table]:
 
 
 @pytest.mark.case(2, 3, 4)
-@seed(SEED)
-@settings(max_examples=MANY, **COMMON)
-@given(
-    parquet_tables(), st.sampled_from(["refuse", "interpolate"]), st.none() | st.integers(0, 3000), st.integers(0, 255)
-)
-def test_any_parquet_gives_finite_arrays_or_one_sentence(
-    folder: Path, table: tuple[str, pa.Table], missing: Any, flipped: int | None, byte: int
-):
+def test_any_parquet_gives_finite_arrays_or_one_sentence(tmp_path: Path, saw: Callable[[str], None]):
     """columns of any type, and flipped bytes, in a Parquet table, by hypothesis"""
-    kind, cells = table
-    path = folder / "table.parquet"
-    try:
-        pa.parquet.write_table(cells, path)
-    except pa.ArrowException:
-        return  # no such file can be
-    if flipped is not None:
-        content = bytearray(path.read_bytes())
-        content[flipped % len(content)] ^= byte
-        path.write_bytes(content)
-    params: Any = SERIES if kind == "series" else SEQUENCES
-    check_prepared(folder, replace(params, table="table.parquet", missing=missing), kind)
+    path, sentences = tmp_path / "table.parquet", list[str]()
+
+    @seed(SEED)
+    @settings(max_examples=MANY, **COMMON)
+    @given(
+        parquet_tables(),
+        st.sampled_from(["refuse", "interpolate"]),
+        st.none() | st.integers(0, 3000),
+        st.integers(0, 255),
+    )
+    def check(table: tuple[str, pa.Table], missing: Any, flipped: int | None, byte: int) -> None:
+        kind, cells = table
+        try:
+            pa.parquet.write_table(cells, path)
+        except pa.ArrowException:
+            return  # no such file can be
+        if flipped is not None:
+            content = bytearray(path.read_bytes())
+            content[flipped % len(content)] ^= byte
+            path.write_bytes(content)
+        params: Any = SERIES if kind == "series" else SEQUENCES
+        sentences.extend(refusal(tmp_path, replace(params, table="table.parquet", missing=missing), kind))
+
+    check()
+    saw(typical(sentences))

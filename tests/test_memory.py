@@ -152,7 +152,10 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.case(21)
-def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_same_bits(packed: str):
+def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_same_bits(
+    packed: str, saw: Callable[[str], None]
+):
+    """memory (the CPU's, by setrlimit) without room for the data at the start, and from the first step on"""
     resident = apart(train_on, packed, None, None)
     assert resident["actions"] == []
     # The data does not fit beside the rest; and where it is there, not even a batch fits until the data has made room.
@@ -161,6 +164,7 @@ def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_sam
         assert (found["weights"], found["parts"]) == (resident["weights"], 1)
         freed, streamed = found["actions"]
         assert freed == FREED and streamed.startswith("the data (")
+        saw(streamed)
         assert streamed.endswith(" MiB) is read from its file batch by batch instead of held in memory")
 
 
@@ -216,7 +220,8 @@ def one_step(share: float | None) -> dict[str, Any]:
 
 
 @pytest.mark.case(20)
-def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_sentence():
+def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_sentence(saw: Callable[[str], None]):
+    """memory (the CPU's, by setrlimit) for 0.6 of a batch, and for a tenth of a sequence"""
     plenty, little, nothing = (apart(one_step, share) for share in (None, 0.6, 0.1 / NUM_SEQUENCES))
     assert (plenty["parts"], plenty["actions"]) == (1, [])
     parts = [f"a batch of {NUM_SEQUENCES} is trained on in {2**n} parts" for n in range(1, 5)]
@@ -224,6 +229,8 @@ def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_senten
     assert little["actions"] == [FREED, *parts[: little["parts"].bit_length() - 1]]
     assert little["loss"] == pytest.approx(plenty["loss"], rel=1e-5)
     assert little["weights"] == pytest.approx(plenty["weights"], rel=1e-5)
+    saw("; ".join(little["actions"]))
+    saw(nothing["error"])
     assert nothing["actions"] == [FREED, *parts, RECOMPUTED]
     assert nothing["error"].startswith("out of memory (") and "\n" not in nothing["error"]
 
@@ -402,7 +409,8 @@ def whole_gpu() -> Iterator[None]:
 
 @pytest.mark.gpu
 @pytest.mark.case(20)
-def test_on_a_gpu_too_smaller_parts_give_what_the_whole_batch_gives(whole_gpu: None):
+def test_on_a_gpu_too_smaller_parts_give_what_the_whole_batch_gives(whole_gpu: None, saw: Callable[[str], None]):
+    """a GPU with a third of the memory that a step takes"""
     device = open_device(identity("cuda"), threads=1, deterministic=True)
     found: list[tuple[float, list[float], int]] = []
     room = 0.0
@@ -420,13 +428,17 @@ def test_on_a_gpu_too_smaller_parts_give_what_the_whole_batch_gives(whole_gpu: N
         room = (torch.cuda.max_memory_reserved() - before) / 2**20
         found.append((loss, [weight.double().abs().sum().item() for weight in step.parameters], step.accumulation))
     (loss, weights, parts), (again, same, more_parts) = found
+    saw("; ".join(step.oom.actions))
     assert parts == 1 and more_parts > 1 and step.oom.actions[0] == FREED
     assert again == pytest.approx(loss, rel=1e-4) and same == pytest.approx(weights, rel=1e-4)
 
 
 @pytest.mark.gpu
 @pytest.mark.case(21)
-def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(tmp_path: Path, whole_gpu: None):
+def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(
+    tmp_path: Path, whole_gpu: None, saw: Callable[[str], None]
+):
+    """a GPU whose memory is full from the third step on"""
     device = open_device(identity("cuda"), threads=1, deterministic=True)
     model = GRU("gru", hidden_size=64, num_layers=1, bidirectional=True, dropout=0.3)
     settings = replace(SETTINGS, model=model, batch_size=256, epochs=1)
@@ -455,6 +467,7 @@ def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(tmp_path
         weights.append(on_cpu(network.state_dict()))
         if not is_limited:
             del trainer, network, batch
+    saw("; ".join(trainer.oom.actions))
     assert trainer.oom.streams and trainer.step.accumulation == 1, trainer.oom.actions
     for name, one in weights[0].items():
         assert torch.equal(one, weights[1][name]), name

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +213,13 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
 
 
 @pytest.mark.case(22)
-def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_result(project: Path):
+def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_result(
+    project: Path, saw: Callable[[str], None]
+):
+    """a training with too little memory (by setrlimit) for one sequence"""
     output, errors = start(project, "train", TOO_LITTLE_FOR_A_SEQUENCE).communicate()
     (sentence,) = errors.splitlines()
+    saw(sentence)
     steps = [
         "close what else uses the memory (`make doctor` says how to find it) and run the same command again",
         "set train.precision to bf16",

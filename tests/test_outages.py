@@ -138,10 +138,19 @@ written.end("FINISHED")
 
 @pytest.mark.case(35)
 def test_a_killed_uploader_costs_the_training_nothing(ready: Path, saw: Callable[[str], None]):
-    """kill -9 of the uploader while it starts; then sync."""
+    """kill -9 of the uploader while it starts; a line of the journal is damaged; then sync."""
     said = said_of_tracking(run(ready, sys.executable, "-c", WITHOUT_UPLOADER).stdout)
     assert "the uploader ended with exit status -9" in said and "send the record with `python -m" in said
     saw(said)
+    [lines] = (ready / ".tandem/journals").glob("*/journal.jsonl")
+    whole = lines.read_bytes().splitlines(keepends=True)
+    lines.write_bytes(b"".join([*whole[:1], bytes(40) + b"\n", *whole[1:]]))
+    refused = run(ready, *SYNC, check=False)
+    said = refused.stdout.splitlines()[0]
+    saw(said)
+    name = str(lines.relative_to(ready))
+    assert refused.returncode == 1 and said.startswith(f"{name} is damaged in line 2 (") and "MLflow" not in said
+    run(ready, "bash", "-ec", said.partition("; run: ")[2])
     run(ready, *SYNC)
     [entry] = recorded_runs(ready, "tiny")
     assert entry["status"] == "FINISHED" and entry["metrics"] == {"train/loss": 0.5}
@@ -152,12 +161,21 @@ def test_a_killed_uploader_costs_the_training_nothing(ready: Path, saw: Callable
 def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_training_does(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
-    """kill -9 of trainer and uploader in the middle; another process has the trainer's number afterwards."""
+    """kill -9 of the trainer before its first checkpoint; of trainer and uploader in the middle; another process has
+    the trainer's number afterwards."""
     project = copy_of(prepared, tmp_path / "restarted", TINY.replace(*LONG))
+    training = start_training(project, **held(tmp_path / "held first", 1))
+    try:
+        [first] = wait_for(lambda: recorded_runs(project, "tiny"), what="the run in MLflow")
+        assert not list((project / ".tandem/checkpoints").rglob("*.pt"))
+    finally:
+        training.kill()
+        training.communicate()
+    settle(project)
     training = start_training(project, **held(tmp_path / "held", 5))
     both = [training.pid]
     try:
-        wait_for(lambda: recorded_runs(project, "tiny"), what="the run in MLflow")
+        wait_for(lambda: recorded_runs(project, "tiny")[0]["status"] == "RUNNING", what="the run in MLflow, again")
         both += [child.pid for child in psutil.Process(training.pid).children()]
         assert len(both) == 2
         assert training.stdout
@@ -169,7 +187,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     [folder] = [path for path in (project / ".tandem/journals").iterdir() if path.is_dir()]
     (folder / "writer").write_text(str(os.getpid()))  # of a process that has nothing to do with it
     [entry] = recorded_runs(project, "tiny")
-    assert entry["status"] == "RUNNING"
+    assert (entry["id"], entry["status"]) == (first["id"], "RUNNING"), "a second run, though nothing was trained before"
     never_again = tmp_path / "never_again"
     shutil.copytree(project, never_again)
     saw(run(never_again, *SYNC).stdout)

@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -117,12 +117,14 @@ def test_scientific_notation_is_a_number():
     ],
 )
 @pytest.mark.case(9, 10, 11, 13)
-def test_a_mistake_gets_one_sentence(old: str, new: str, words: list[str]):
+def test_a_mistake_gets_one_sentence(old: str, new: str, words: list[str], saw: Callable[[str], None]):
+    """a mistake in params.yaml"""
     assert old in TINY
     with pytest.raises(ValueError) as caught:
         parsed(TINY.replace(old, new))
     message = str(caught.value)
     assert "\n" not in message
+    saw(message)
     assert message.startswith("params.yaml: ") and message.count("params.yaml: ") == 1
     for word in words:
         assert word in message

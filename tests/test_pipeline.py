@@ -232,7 +232,8 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
 
 
 @pytest.mark.case(26)
-def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path):
+def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """Ctrl+C in epoch 3 of 6 of a training that dvc repro started"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
     repro = train_with_dvc(project, **held(tmp_path / "held", 3))
     read_until(repro, "epoch 3/")
@@ -240,6 +241,7 @@ def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path):
     (tmp_path / "held/go").touch()
     rest, _ = repro.communicate()
     assert repro.returncode != 0
+    saw(next(line for line in rest.splitlines() if "run again to go on" in line))
     assert "stopping after this epoch" in rest and "run again to go on" in rest and "Traceback" not in rest
     assert "going on from" not in rest and "epoch 6/" not in rest
     assert not (project / ".dvc/tmp/rwlock").exists() or (project / ".dvc/tmp/rwlock").read_text() in ("", "{}")
@@ -295,16 +297,19 @@ def short(project: Path) -> None:
 
 
 @pytest.mark.case(14)
-def test_cuda_without_a_gpu_is_an_error(project: Path):
+def test_cuda_without_a_gpu_is_an_error(project: Path, saw: Callable[[str], None]):
+    """`devices: [cpu, cuda]` with every GPU hidden"""
     params(project, "devices: [cpu]", "devices: [cpu, cuda]")
     done = stage(project, "hardware", check=False, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1 and "Traceback" not in done.stdout
+    saw(done.stdout.strip().splitlines()[-1])
     assert "device 'cuda' was asked for, but" in done.stdout and "use auto or cpu" in done.stdout
     assert not (project / "results/hardware/cuda.json").exists()
 
 
 @pytest.mark.case(7)
-def test_an_altered_file_is_found(prepared: Path, tmp_path: Path):
+def test_an_altered_file_is_found(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """a bit of a packed file flips; a prepared file is cut"""
     project = copy_of(prepared, tmp_path / "project")
     path = project / "data/packed/tiny/cpu/train.safetensors"
     raw = bytearray(path.read_bytes())
@@ -318,6 +323,7 @@ def test_an_altered_file_is_found(prepared: Path, tmp_path: Path):
     )
     path = project / "data/prepared/tiny/val/values.npy"
     path.write_bytes(path.read_bytes()[:-4])
+    saw(done.stdout.strip().splitlines()[-1])
     done = stage(project, "preload", "tiny", "cpu", check=False)
     assert (
         done.returncode == 1

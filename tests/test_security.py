@@ -27,7 +27,7 @@ from stages.data.packed import read_array
 from stages.files import ROOT, sha256_file
 from stages.params.loading import read_yaml
 from tests.conftest import TINY, dvc, environment, make_project, needs, run, stage, wait_for
-from tests.test_inputs import COMMON, MANY, SEED
+from tests.test_inputs import COMMON, MANY, SEED, typical
 
 SECRET = "what nobody may see"
 ATTACKS = [
@@ -62,22 +62,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     del os.environ["TANDEM_SECRET"]
 
 
-@seed(SEED)
-@settings(max_examples=MANY, **COMMON)
-@given(st.sampled_from(ATTACKS) | st.text(max_size=20), st.sampled_from(["table", "columns.label", "columns.features"]))
 @pytest.mark.case(13, 53)
-def test_dvc_takes_a_value_of_the_form_as_it_is(folder: Path, text: str, key: str):
+def test_dvc_takes_a_value_of_the_form_as_it_is(folder: Path, saw: Callable[[str], None]):
     """any text as a value in the form's overrides, `$(...)` and `${oc.env:...}` among them, handed to DVC's parser"""
-    value = [text] if key.endswith("features") else text
-    try:
-        commands = plan_for({f"sign.preprocess.{key}": value})
-    except ValueError as error:
-        assert SECRET not in str(error)
-        return
-    found: Any = given_to_dvc(commands, folder)["sign"]["preprocess"]
-    for part in key.split("."):
-        found = found[part]
-    assert found == value
+    sentences: list[str] = []
+
+    @seed(SEED)
+    @settings(max_examples=MANY, **COMMON)
+    @given(
+        st.sampled_from(ATTACKS) | st.text(max_size=20), st.sampled_from(["table", "columns.label", "columns.features"])
+    )
+    def check(text: str, key: str) -> None:
+        value = [text] if key.endswith("features") else text
+        try:
+            commands = plan_for({f"sign.preprocess.{key}": value})
+        except ValueError as error:
+            sentences.append(str(error))
+            assert SECRET not in str(error)
+            return
+        found: Any = given_to_dvc(commands, folder)["sign"]["preprocess"]
+        for part in key.split("."):
+            found = found[part]
+        assert found == value
+
+    check()
+    saw(typical(sentences))
 
 
 @pytest.mark.parametrize("attack", ["../x", "x; touch pwned", "${oc.env:TANDEM_SECRET}"])
@@ -240,14 +249,17 @@ class Osv(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.long
+@pytest.mark.case(41)
 def test_the_audit_finds_a_known_vulnerability_and_says_where_it_cannot_ask(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], saw: Callable[[str], None]
 ):
+    """a database of vulnerabilities that is down; then one in which jinja2 has one; `make audit`"""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1/query"
         assert audit.main(["--osv-url", url]) == audit.NOT_CHECKED
     said = capsys.readouterr().err
+    saw(said)
     assert said.count("\n") == 1 and "was not checked" in said
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Osv) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

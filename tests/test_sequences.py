@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,8 +68,8 @@ def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS
     return prepare(path, params)
 
 
-def refused(tmp_path: Path, text: str, *words: str, params: SequenceTable = PARAMS, name: str = "table.csv") -> None:
-    """`text` as a table is refused in one sentence that holds all of `words`."""
+def refused(tmp_path: Path, text: str, *words: str, params: SequenceTable = PARAMS, name: str = "table.csv") -> str:
+    """`text` as a table is refused in one sentence that holds all of `words`: this one."""
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(ValueError) as caught:
@@ -76,6 +77,7 @@ def refused(tmp_path: Path, text: str, *words: str, params: SequenceTable = PARA
     assert type(caught.value) is ValueError and "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
+    return str(caught.value)
 
 
 # What comes out -------------------------------------------------------------------------------------------------------
@@ -238,7 +240,9 @@ def test_sizes_are_exact_and_classes_in_proportion(tmp_path: Path, split: Split,
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.case(6)
-def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int):
+def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int, saw: Callable[[str], None]):
+    """16 of 40 sequences are copies of others"""
+    saw("nothing: copies stay in one split, and summary.json counts them")
     copies = {number + 4: number for number in range(0, 32) if number % 8 < 4}  # half of the sequences, in pairs
     found = prepared(tmp_path, repeated(make_table(), copies), replace(PARAMS, seed=seed))
     side = {row: name for name, rows in found.parts.items() for row in rows.tolist()}
@@ -269,10 +273,15 @@ def test_a_split_column_is_obeyed(tmp_path: Path):
 
 
 @pytest.mark.case(6)
-def test_duplicates_across_the_tables_own_splits_are_counted(tmp_path: Path):
+def test_duplicates_across_the_tables_own_splits_are_counted(tmp_path: Path, saw: Callable[[str], None]):
+    """the table's own split column puts two equal sequences on two sides"""
     table = repeated(make_table(), {39: 3})
     table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]
-    assert prepared(tmp_path, table).summary["num_duplicates_across_splits"] == 1
+    found = prepared(tmp_path, table)
+    saw(found.message.splitlines()[-1])
+    assert (
+        found.summary["num_duplicates_across_splits"] == 1 and "warning: 1 sequences of val and test" in found.message
+    )
 
 
 def test_val_is_taken_from_train_where_the_split_column_has_none(tmp_path: Path):
@@ -289,18 +298,22 @@ def test_val_is_taken_from_train_where_the_split_column_has_none(tmp_path: Path)
 
 
 @pytest.mark.case(1)
-def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match=r"mine\.csv is not there.*data/raw/README\.md"):
+def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path, saw: Callable[[str], None]):
+    """a table that is not where params.yaml says"""
+    with pytest.raises(FileNotFoundError, match=r"mine\.csv is not there.*data/raw/README\.md") as caught:
         find_table(tmp_path, "mine.csv")
+    saw(str(caught.value))
 
 
 @pytest.mark.parametrize("name", ["../x.csv", "/etc/x.csv", "a/../../x.csv"])
 @pytest.mark.case(13)
-def test_a_table_outside_the_folder_is_refused(tmp_path: Path, name: str):
+def test_a_table_outside_the_folder_is_refused(tmp_path: Path, name: str, saw: Callable[[str], None]):
+    """a table above the folder, or anywhere on the disk"""
     (tmp_path / "in").mkdir()
     (tmp_path / "x.csv").write_text("a\n")
-    with pytest.raises(ValueError, match="leaves"):
+    with pytest.raises(ValueError, match="leaves") as caught:
         find_table(tmp_path / "in", name)
+    saw(str(caught.value))
 
 
 def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path: Path):
@@ -310,9 +323,10 @@ def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path: Path):
 
 
 @pytest.mark.case(2)
-def test_empty_tables(tmp_path: Path):
+def test_empty_tables(tmp_path: Path, saw: Callable[[str], None]):
+    """a table of 0 bytes; a header without rows"""
     refused(tmp_path, "", "table.csv is empty", "0 bytes")
-    refused(tmp_path, HEADER + "\n", "table.csv has a header but 0 rows")
+    saw(refused(tmp_path, HEADER + "\n", "table.csv has a header but 0 rows"))
 
 
 def test_a_missing_column_is_named_with_the_nearest_and_all_there_are(tmp_path: Path):
@@ -324,13 +338,16 @@ def test_a_missing_column_is_named_with_the_nearest_and_all_there_are(tmp_path: 
     ("cell", "found"), [("", ""), ("nan", ""), ("inf", "inf"), ("left", "left"), ("1,5", None), ("12abc", "12abc")]
 )
 @pytest.mark.case(3)
-def test_what_is_no_number_is_named_with_line_and_column(tmp_path: Path, cell: str, found: str | None):
+def test_what_is_no_number_is_named_with_line_and_column(
+    tmp_path: Path, cell: str, found: str | None, saw: Callable[[str], None]
+):
+    """a cell that is empty, or holds nan, inf, a word, a comma too many"""
     lines = make_table().to_csv(index=False).splitlines()
     cells = lines[5].split(",")
     cells[2] = cell
     lines[5] = ",".join(cells)
     words = ["column 'x'", "finite numbers", found] if found is not None else ["table.csv cannot be read"]
-    refused(tmp_path, "\n".join(lines), "line 6", *words)
+    saw(refused(tmp_path, "\n".join(lines), "line 6", *words))
 
 
 def test_a_bad_step_an_empty_id_and_an_empty_label(tmp_path: Path):
@@ -354,9 +371,10 @@ def test_a_step_that_is_there_twice(tmp_path: Path):
 
 
 @pytest.mark.case(4)
-def test_a_sequence_of_one_step(tmp_path: Path):
+def test_a_sequence_of_one_step(tmp_path: Path, saw: Callable[[str], None]):
+    """a sequence of one step"""
     rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q"]
-    refused(tmp_path, "\n".join([HEADER, *rows]), "sequence 'b' has 1 step", "at least 2")
+    saw(refused(tmp_path, "\n".join([HEADER, *rows]), "sequence 'b' has 1 step", "at least 2"))
 
 
 def test_a_label_that_changes_within_a_sequence(tmp_path: Path):
@@ -365,10 +383,11 @@ def test_a_label_that_changes_within_a_sequence(tmp_path: Path):
 
 
 @pytest.mark.case(5)
-def test_a_class_that_is_too_small_to_split(tmp_path: Path):
+def test_a_class_that_is_too_small_to_split(tmp_path: Path, saw: Callable[[str], None]):
+    """a class of two sequences, for three splits"""
     table = make_table()
     table.loc[table["sequence"] < 2, "label"] = "rare"
-    refused(tmp_path, table.to_csv(index=False), "class 'rare' has 2 sequences", "3 splits")
+    saw(refused(tmp_path, table.to_csv(index=False), "class 'rare' has 2 sequences", "3 splits"))
 
 
 def test_split_sizes_that_do_not_add_up(tmp_path: Path):
@@ -394,11 +413,12 @@ def test_split_columns_that_cannot_be_obeyed(tmp_path: Path):
 
 
 @pytest.mark.case(8)
-def test_a_label_that_only_test_has(tmp_path: Path):
+def test_a_label_that_only_test_has(tmp_path: Path, saw: Callable[[str], None]):
+    """a label that only test has"""
     table = make_table()
     table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]
     table.loc[table["sequence"] == 39, "label"] = "new"
-    refused(tmp_path, table.to_csv(index=False), "label 'new' occurs in test but not in train")
+    saw(refused(tmp_path, table.to_csv(index=False), "label 'new' occurs in test but not in train"))
 
 
 def test_a_row_of_another_width_and_a_file_cut_off(tmp_path: Path):

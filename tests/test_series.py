@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,13 +75,14 @@ def odd(grid: Grid) -> dict[str, int]:
     return {name: grid.counts[name] for name in ODD if grid.counts[name]}
 
 
-def refused(tmp_path: Path, text: str, *words: str, params: Series = PARAMS) -> None:
-    """`text` is refused in one sentence that holds all of `words`."""
+def refused(tmp_path: Path, text: str, *words: str, params: Series = PARAMS) -> str:
+    """`text` is refused in one sentence that holds all of `words`: this one."""
     with pytest.raises(ValueError) as caught:
         prepared(tmp_path, text, params)
     assert type(caught.value) is ValueError and "\n" not in str(caught.value)
     for word in words:
         assert word in str(caught.value)
+    return str(caught.value)
 
 
 def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -469,9 +471,10 @@ def test_seconds_and_iso_times_do_not_mix(tmp_path: Path):
 
 @pytest.mark.parametrize("cell", ["n/a", "1,5", "inf"])
 @pytest.mark.case(3)
-def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str):
+def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str, saw: Callable[[str], None]):
+    """a series with a word, a comma or an infinite number as a value"""
     text = table(QUARTERS[:4], [1, 2, f'"{cell}"', 4])
-    refused(tmp_path, text, "line 4", f"found {cell}", "'x' must hold finite numbers")
+    saw(refused(tmp_path, text, "line 4", f"found {cell}", "'x' must hold finite numbers"))
 
 
 @pytest.mark.parametrize("value", [0, -1.5])
@@ -492,11 +495,11 @@ def test_a_split_in_whole_numbers_is_refused(tmp_path: Path):
 
 
 @pytest.mark.case(2)
-def test_an_empty_split_is_refused_with_counts(tmp_path: Path):
+def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[str], None]):
+    """a series too short for its horizon, or for the steps that go in"""
     params = replace(PARAMS, horizon=4)
-    refused(
-        tmp_path, table(QUARTERS, LEVELS), "12 grid points", "0 val", "larger share, lower input_steps", params=params
-    )
+    words = ("12 grid points", "0 val", "larger share, lower input_steps")
+    saw(refused(tmp_path, table(QUARTERS, LEVELS), *words, params=params))
     params = replace(PARAMS, input_steps=50)
     refused(tmp_path, table(QUARTERS, LEVELS), "0 train, 0 val, 0 test", params=params)
 

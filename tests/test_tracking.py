@@ -469,9 +469,10 @@ threading.Thread(target=watch, daemon=True).start()
 
 
 @pytest.mark.case(43)
-def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path):
+def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path, saw: Callable[[str], None]):
     """kill -9 at three moments of making a fresh store's tables."""
     new = project / "mlruns/mlflow.db.new"
+    saw("nothing: the next one makes the tables, and sends the record")
     for num_bytes in (1, 200_000, 500_000):
         new.unlink(missing_ok=True)
         making = uploader(project, "open", PYTHONPATH=str(killed_at(new, num_bytes, project)))
@@ -487,7 +488,7 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
 
 @pytest.mark.parametrize("num_projects", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.case(43)
-def test_projects_open_one_fresh_store_at_once(tmp_path: Path, num_projects: int):
+def test_projects_open_one_fresh_store_at_once(tmp_path: Path, num_projects: int, saw: Callable[[str], None]):
     """Two projects, and eight, two processes of each, open one SQLite file that is not there yet."""
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
@@ -505,6 +506,7 @@ def test_projects_open_one_fresh_store_at_once(tmp_path: Path, num_projects: int
     ]
     outputs = [process.communicate()[0] for process in together]
     assert not any(process.returncode for process in together), outputs
+    saw("nothing: one of them makes the tables, the others wait")
     client = mlflow.MlflowClient(shared)
     assert sorted(experiment.name for experiment in client.search_experiments()) == ["Default", "same"]
 
@@ -638,7 +640,8 @@ def test_a_store_that_another_process_locks_is_called_locked(
 
 
 @pytest.mark.case(53)
-def test_a_server_gets_the_password_and_nobody_sees_it(project: Path):
+def test_a_server_gets_the_password_and_nobody_sees_it(project: Path, saw: Callable[[str], None]):
+    """`http://me:password@host` as the tracking server's address: one that refuses, then sync to one that takes it"""
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
@@ -665,6 +668,7 @@ def test_a_server_gets_the_password_and_nobody_sees_it(project: Path):
         output = record(project, "kept", MLFLOW_TRACKING_URI=f"http://me:top%20secret@{address}")
         refusing.shutdown()
     assert f"MLflow at http://{address} did not take the record" in output and "403" in output
+    saw(re.sub(r":\d+ ", " ", said_of_tracking(output)))
     assert headers[0] == "Basic " + base64.b64encode(b"me:top secret").decode()
     kept = [path for path in (project / ".tandem/journals").rglob("*") if path.is_file()]
     shown = output + "".join(path.read_text() for path in kept)

@@ -5,6 +5,7 @@ a stage runs). The digest is of what the training belongs to: parameters, data, 
 
     <device>-<digest>.pt             the newest checkpoint
     <device>-<digest>.previous.pt    the one before it
+    <device>-<digest>.token          names its MLflow run, until the first checkpoint does
     <device>-<digest>.result         the training has ended: the md5 of its timings.csv, as DVC records it
     <device>-<digest>.lock           names the process that trains
 
@@ -16,6 +17,8 @@ import hashlib
 import io
 import json
 import os
+import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -51,6 +54,20 @@ class Checkpoint:
     def result(self) -> Path:
         return self.path.with_suffix(".result")
 
+    @property
+    def token_file(self) -> Path:
+        return self.path.with_suffix(".token")
+
+    def token(self) -> str:
+        """Names the MLflow run of a training without a checkpoint: the same one each time until there is one."""
+        with suppress(FileNotFoundError):
+            kept = self.token_file.read_text(encoding="ascii", errors="replace")
+            if re.fullmatch("[0-9a-f]{32}", kept):
+                return kept
+        token = uuid.uuid4().hex
+        files.write_text(self.token_file, token)
+        return token
+
     def save(self, state: dict[str, Any]) -> None:
         """Make `state` the newest checkpoint, and the newest so far the one before it.
 
@@ -78,6 +95,7 @@ class Checkpoint:
                 )
             if self.path.exists():
                 os.replace(self.path, self.previous)
+        self.token_file.unlink(missing_ok=True)  # `state` has it, and what starts anew without it is another run
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
         """The newest state that can be used, on `device`, or None; and a sentence on what was found, empty for nothing.
@@ -109,12 +127,15 @@ class Checkpoint:
 
     def siblings(self) -> list[Path]:
         """The newest checkpoints of the other trainings of this workload and device, the oldest first."""
-        device = self.path.name.partition("-")[0]
+        found = self.newest_last("pt")
+        return [path for path in found if path != self.path and not path.name.endswith(".previous.pt")]
+
+    def newest_last(self, ending: str) -> list[Path]:
+        """The files of all trainings of this workload and device with that ending."""
         found = []
-        for path in self.path.parent.glob(f"{device}-*.pt"):
-            if path not in (self.path, self.previous) and not path.name.endswith(".previous.pt"):
-                with suppress(FileNotFoundError):  # its training has just ended
-                    found.append((path.stat().st_mtime_ns, path))
+        for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.{ending}"):
+            with suppress(FileNotFoundError):  # its training has just ended
+                found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
     def ended(self, timings: Path) -> None:
@@ -122,7 +143,7 @@ class Checkpoint:
         files.write_text(self.result, hashlib.md5(timings.read_bytes(), usedforsecurity=False).hexdigest())
 
     def remove(self) -> None:
-        for path in (self.result, self.previous, self.path):
+        for path in (self.result, self.previous, self.path, self.token_file):
             path.unlink(missing_ok=True)
 
     def prune(self) -> None:
@@ -130,6 +151,8 @@ class Checkpoint:
         remove_stored(self.path.parent)
         for path in self.siblings()[: -NUM_KEPT + 1]:
             Checkpoint(path, {}).remove()
+        for path in self.newest_last("token")[:-NUM_KEPT]:
+            path.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

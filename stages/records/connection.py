@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from stages.files import FULL, MLRUNS, locked
-from stages.records import store, views
+from stages.records import journal, store, views
 from stages.records.store import shown, tracking_uri
 from stages.urls import without_password
 
@@ -136,6 +136,8 @@ def explain(error: Exception, refused: str = "did not take the record") -> dict[
 
     `refused`: what a store that was reached did not do.
     """
+    if isinstance(error, journal.Damaged):
+        return {"error": f"{error}: that line cannot be sent", "fix": error.fix}
     uri = tracking_uri()
     if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
         return {"error": condition.message, "fix": condition.fix}

@@ -1,12 +1,14 @@
-"""What a training rests on, and whether it is still that: asked after every epoch.
+"""What a training rests on, and whether it is still that: asked after every epoch. Of `preprocess`, asked at its end.
 
 A file that changes while a stage runs is recorded by DVC as what the result was made from (treeverse/dvc#11058), so
-such a training must fail. Asking for the time and the size of some fifty files takes less than a millisecond; only
+such a stage must fail. Asking for the time and the size of some fifty files takes less than a millisecond; only
 where one of these moved are the contents compared.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,9 @@ class Inputs:
         }
         block = load_workload(workload)
         if table_sha256 and not isinstance(block.preprocess, Rally):
-            self.digests[files.raw_dir(workload) / block.preprocess.table] = table_sha256
+            table = files.raw_dir(workload) / block.preprocess.table
+            require_prepared(table, table_sha256, workload)
+            self.digests[table] = table_sha256
         self.watched = [
             files.ROOT / "params.yaml",
             files.packed_dir(workload, device) / "plan.json",
@@ -94,6 +98,37 @@ class Inputs:
             return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
         paths = {"data": files.packed_dir(workload, device) / "plan.json", "hardware": files.hardware_file(device)}
         return [relative(paths.get(name, files.ROOT / "params.yaml"))]
+
+
+def require_prepared(table: Path, sha256: str, workload: str) -> None:
+    """Raises ValueError where `table` was edited after preprocess ended: DVC looks at it a moment later."""
+    then, now = stamp_of(files.prepared_dir(workload) / "summary.json"), stamp_of(table)
+    if then and now and now > then and files.sha256_file(table) != sha256:
+        raise ValueError(
+            f"{relative(table)} is not what {relative(files.prepared_dir(workload))} was made from; "
+            f"make that again with `dvc repro --force preprocess@{workload}`"
+        )
+
+
+@contextmanager
+def unchanged(workload: str) -> Iterator[None]:
+    """Raises ValueError where the raw table of `workload`, or what is to be done with it, changes before the end.
+
+    One that was written anew with the same bytes counts too: it may have been read half-written.
+    """
+    params = load_workload(workload).preprocess
+    table = None if isinstance(params, Rally) else files.raw_dir(workload) / params.table
+    before = stamp_of(table) if table else None
+    yield
+    load_params.cache_clear()
+    changed = [relative(table)] if table and stamp_of(table) != before else []
+    if load_workload(workload).preprocess != params:
+        changed.append("parameters (params.yaml)")
+    if changed:
+        raise ValueError(
+            f"{' and '.join(changed)} of {workload} changed while preprocess worked on it, so what it made would "
+            "belong to neither; run the same command again"
+        )
 
 
 def stamp_of(path: Path) -> Stamp:

@@ -38,6 +38,18 @@ WAIT_SECONDS = 30.0  # for MLflow's ids, at the end of a training
 SYNC = "python -m stages.records.uploader sync"
 
 
+# What an entry of each kind has, besides the time at which it was written.
+ENTRIES: dict[str, set[str]] = {
+    "run": {"token", "experiment", "name", "params", "tags", "dataset"},
+    "hold": set(),
+    "metrics": {"step", "metrics"},
+    "saved": set(),
+    "tags": {"tags"},
+    "model": {"val_score", "data"},
+    "end": {"status"},
+}
+
+
 @dataclass
 class Journal:
     """One journal in `folder`, and the process that sends it. `start` makes both."""
@@ -181,10 +193,6 @@ def start() -> Journal:
     return Journal(folder, uploader, writer)
 
 
-def new_token() -> str:
-    return uuid.uuid4().hex
-
-
 def answer_file(folder: Path) -> Path:
     """Where the uploader answers. Beside the journal's folder, because it removes that when everything has arrived."""
     return folder.with_suffix(".json")
@@ -195,6 +203,29 @@ def read_answer(folder: Path) -> dict[str, str]:
         return dict(json.loads(answer_file(folder).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError):  # damaged: the journal itself says more
         return {}
+
+
+class Damaged(ValueError):
+    """A journal with a line that nothing wrote; `fix` is the command that gives up what that line held."""
+
+    fix: str
+
+
+def parse(line: bytes, folder: Path) -> dict[str, Any]:
+    """The entry that a line of the journal in `folder` holds. Raises Damaged."""
+    try:
+        entry = json.loads(line)
+        if {"kind", "ms"} | ENTRIES[entry["kind"]] <= entry.keys():
+            return dict(entry)
+        why = "an entry that is not whole"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        why = f"{type(error).__name__}: {error}"
+    path = folder / "journal.jsonl"
+    number = path.read_bytes().split(b"\n").index(line) + 1
+    damaged = Damaged(f"{relative(path)} is damaged in line {number} ({why})")
+    # The first line says which run it is: without it there is nothing to send.
+    damaged.fix = f"sed -i {number}d {relative(path)}" if number > 1 else f"rm -r {relative(folder)}"
+    raise damaged
 
 
 def is_complete(folder: Path) -> bool:

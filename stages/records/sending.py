@@ -9,7 +9,6 @@ belongs to no result, and is not sent.
 import errno
 import fcntl
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ class Sender:
         complete = lines[:-1]  # what follows the last line end is still being written
         metrics: list[Any] = []
         for line in complete:
-            entry = json.loads(line)
+            entry = journal.parse(line, self.folder)
             if entry["kind"] == "metrics":
                 (self.held if self.holds and entry["step"] is not None else metrics).extend(self.to_metrics(entry))
             else:

@@ -1,0 +1,288 @@
+"""What benchmarks/soak.py kills and looks at: a short training in a clone of its own, its processes, its servers.
+
+The clone has this project's uncommitted changes and none of its results. A workload is that of params.yaml with fewer
+rows, EPOCHS epochs and one thread; a checkpoint is due after CHECKPOINT_SECONDS, so that kills meet its writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pandas as pd
+import psutil
+
+from stages.files import ROOT
+from stages.params.loading import read_yaml
+
+EPOCHS = 12
+CHECKPOINT_SECONDS = 0.3
+QUIET_SECONDS = 60.0  # after a kill, until no process may be left
+# Where a run is, for the table.
+START, TRAINING, SAVING = "before the first checkpoint", "training", "a checkpoint is written"
+STORING, EVALUATION, AFTER = "DVC stores the training", "evaluation", "after the evaluation"
+# The files of a round that have to be those of the uninterrupted run.
+SAME = (
+    "data/prepared/*/**/*.npy", "data/prepared/*/summary.json", "data/packed/*/*/*.safetensors",
+    "results/runs/*/*/*/*.safetensors", *(f"results/runs/*/*/*/{name}" for name in (
+        "model.json", "history.csv", "predictions.csv", "scores.csv", "confusion.csv", "metrics.json", "result.json",
+        "plots/result.png",
+    )),
+)  # fmt: skip
+# What a process is, by a word of its command; the first that is there.
+PROCESSES = {
+    "uploader": "stages.records.uploader", "trainer": "flows.stage train", "evaluation": "flows.stage evaluate",
+    "another stage": "flows.stage", "flow": "flows.pipeline", "dvc": "dvc",
+}  # fmt: skip
+# server -> what starts it, and the address that answers once it is there.
+SERVERS = {
+    "Prefect's server": ("prefect server start --host 127.0.0.1 --port {port}", "http://127.0.0.1:{port}/api/health"),
+    "MLflow's server": (
+        "mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri sqlite:///{mlruns}/mlflow.db "
+        "--artifacts-destination {mlruns}/artifacts",
+        "http://127.0.0.1:{port}/health",
+    ),
+}
+
+
+class Project:
+    """The clone at `folder`/project, which works on one workload at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "project"
+        foreign = ("PREFECT", "MLFLOW", "DVC", "TANDEM", "GIT_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        self.environment = {
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "DVC_NO_ANALYTICS": "true",
+            "PREFECT_HOME": str(folder / "prefect"),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "NO_PROXY": "127.0.0.1,localhost",
+        }
+        self.servers: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports: dict[str, int] = {}
+
+    def make(self, workload: str) -> None:
+        """This project's files, with a short training of one workload that is ready to start."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        names = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            cwd=ROOT, check=True, capture_output=True, text=True,
+        ).stdout.split("\0")  # fmt: skip
+        for name in filter(None, names):
+            # A link to a folder is listed too; and what git keeps of results is none of the soak's.
+            if (ROOT / name).is_file() and not name.startswith("results/") and not name.endswith("dvc.lock"):
+                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, self.path / name)
+        train = self.path / "stages/train.py"
+        code = train.read_text()
+        for line in ("CHECKPOINT_SECONDS = 10.0", "CHECKPOINT_SHARE = 0.01"):
+            assert line in code, line
+        code = code.replace("CHECKPOINT_SECONDS = 10.0", f"CHECKPOINT_SECONDS = {CHECKPOINT_SECONDS}")
+        train.write_text(code.replace("CHECKPOINT_SHARE = 0.01", "CHECKPOINT_SHARE = 1.0"))
+        shorten(self.path, workload)
+        for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "as it is"]):
+            git = ["git", "-c", "user.name=soak", "-c", "user.email=soak@localhost", *words]
+            subprocess.run(git, cwd=self.path, check=True)
+        self.succeed("dvc", "repro", f"preload@{workload}-cpu")
+        self.succeed(sys.executable, "-m", "stages.records.uploader", "open")
+
+    def hashes(self) -> dict[str, str]:
+        paths = sorted({path for pattern in SAME for path in self.path.glob(pattern)})
+        return {str(path.relative_to(self.path)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+
+    def succeed(self, *command: str) -> None:
+        done = self.run(*command)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}")
+
+    # Processes --------------------------------------------------------------------------------------------------------
+
+    def processes(self) -> list[psutil.Process]:
+        """All that run in the clone; the servers run beside it."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, FileNotFoundError):
+                if process.status() != psutil.STATUS_ZOMBIE and process.cwd().startswith(str(self.path)):
+                    found.append(process)
+        return found
+
+    def named(self) -> dict[str, psutil.Process]:
+        """What runs in the clone, by the names of PROCESSES."""
+        found: dict[str, psutil.Process] = {}
+        for process in self.processes():
+            with suppress(psutil.Error):
+                words = " ".join(process.cmdline())
+                name = next((name for name, word in PROCESSES.items() if word in words), None)
+                if name and not words.startswith("/bin/sh"):
+                    found[name] = process
+        return found
+
+    def end_processes(self) -> None:
+        while processes := self.processes():
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(0.1)
+
+    def wait_until_quiet(self) -> list[str]:
+        """The commands of the processes that still run after QUIET_SECONDS; those are then ended."""
+        deadline = time.monotonic() + QUIET_SECONDS
+        while processes := self.processes():
+            if time.monotonic() > deadline:
+                left = []
+                for process in processes:
+                    with suppress(psutil.Error):
+                        left.append(" ".join(process.cmdline())[:200])
+                        process.kill()
+                return left
+            time.sleep(0.1)
+        return []
+
+    # Servers ----------------------------------------------------------------------------------------------------------
+
+    def start_servers(self) -> None:
+        """Those that do not run; one that was killed comes back at the port that it had."""
+        for name, (command, address) in SERVERS.items():
+            if name in self.running_servers():
+                continue
+            port = self.ports.setdefault(name, free_port())
+            words = command.format(port=port, mlruns=self.path / "mlruns").split()
+            self.servers[name] = subprocess.Popen(
+                [sys.executable, "-m", *words], cwd=self.folder, env=self.environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            wait_for_answer(address.format(port=port))
+        prefect, mlflow = (f"http://127.0.0.1:{self.ports[name]}" for name in SERVERS)
+        self.environment |= {"PREFECT_API_URL": f"{prefect}/api", "MLFLOW_TRACKING_URI": mlflow}
+
+    def running_servers(self) -> list[str]:
+        return [name for name, process in self.servers.items() if process.poll() is None]
+
+    def kill_server(self, name: str) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.servers[name].pid, signal.SIGKILL)
+        self.servers[name].wait()
+
+    def end_servers(self) -> None:
+        for name in self.servers:
+            self.kill_server(name)
+        self.servers, self.ports = {}, {}
+        for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
+            self.environment.pop(name, None)
+
+    # What there is of a run -------------------------------------------------------------------------------------------
+
+    def is_saving(self, workload: str, since: float) -> bool:
+        """Whether a checkpoint is half-written; not one that a run before that time left so."""
+        for path in (self.path / ".tandem/checkpoints" / workload).glob(".*.pt.*.tmp"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime >= since:
+                    return True
+        return False
+
+    def is_stored(self, workload: str) -> bool:
+        """Whether DVC has the training."""
+        lock = self.path / "dvc.lock"
+        return lock.exists() and f"train@{workload}-cpu-0" in lock.read_text(errors="replace")
+
+    def has_result(self, workload: str, since: float) -> bool:
+        """Whether a training has written its results after that time (as time.time)."""
+        with suppress(FileNotFoundError):
+            return (self.path / f"results/runs/{workload}/cpu/0/tracking.json").stat().st_mtime >= since
+        return False
+
+    def phase(self, workload: str, since: float) -> str:
+        """Where the run that was started at that time is."""
+        if self.is_saving(workload, since):
+            return SAVING
+        if (self.path / f"results/runs/{workload}/cpu/0/result.json").exists():
+            return AFTER
+        if self.is_stored(workload):
+            return EVALUATION
+        if self.has_result(workload, since):
+            return STORING
+        return TRAINING if any((self.path / ".tandem/checkpoints" / workload).glob("*.pt")) else START
+
+    # What may be wrong ------------------------------------------------------------------------------------------------
+
+    def wrong_in_mlflow(self) -> dict[str, list[str]]:
+        """What `sync` leaves, and what is not once in MLflow, by kind."""
+        wrong: dict[str, list[str]] = {"else": [], "RUNNING": [], "twice": [], "file left": []}
+        synced = self.run(sys.executable, "-m", "stages.records.uploader", "sync")
+        if synced.returncode:
+            wrong["else"].append(f"sync fails: {synced.stdout[-1000:]}")
+        with closing(sqlite3.connect(self.path / "mlruns/mlflow.db", timeout=60)) as database:
+            runs = database.execute("select run_uuid, status from runs where lifecycle_stage = 'active'").fetchall()
+            twice = "select key, step, count(*) from metrics group by run_uuid, key, step having count(*) > 1"
+            wrong["twice"] += [f"{key}, step {step}" for key, step, _ in database.execute(twice)]
+            steps = [step for (step,) in database.execute("select step from metrics where key = 'train/loss'")]
+        wrong["RUNNING"] += [run for run, status in runs if status == "RUNNING"]
+        if [status for _, status in runs] not in (["FINISHED"], ["RUNNING"]):
+            wrong["else"].append(f"not one run, or not FINISHED: {runs}")
+        if sorted(set(steps)) != list(range(1, EPOCHS + 1)):
+            wrong["else"].append(f"epochs in MLflow: {sorted(steps)}")
+        journals = self.path / ".tandem/journals"
+        wrong["file left"] += [f"journal {path.name}" for path in (journals.iterdir() if journals.exists() else [])]
+        return {kind: found for kind, found in wrong.items() if found}
+
+    def leftovers(self) -> list[str]:
+        folders = [self.path / name for name in (".tandem", "results", "data", "mlruns")]
+        found = [path for folder in folders for path in folder.rglob("*")]
+        endings = (".tmp", ".new", ".pt", ".token", ".result")
+        return [str(path.relative_to(self.path)) for path in found if path.name.endswith(endings)]
+
+
+def shorten(project: Path, workload: str) -> None:
+    params = read_yaml(project / "params.yaml")
+    params |= {"workloads": [workload], "devices": ["cpu"], "seeds": [0], "preset": "none"}
+    params[workload]["train"] |= {
+        "epochs": EPOCHS, "threads": 1, "precision": "fp32", "probe": False, "step": "eager",
+    }  # fmt: skip
+    table = project / "data/raw" / workload / "table.csv.gz"
+    if workload == "rally":
+        params[workload]["preprocess"]["split"] = {"train": 320, "val": 64, "test": 64}
+    elif workload == "price":
+        pd.read_csv(table).head(1500).to_csv(table, index=False)
+    elif workload == "pen":
+        rows = pd.read_csv(table)
+        rows[rows["sequence"] % 6 == 0].to_csv(table, index=False)
+        params[workload]["preprocess"]["split"] = {"train": 0.6, "val": 0.1, "test": 0.3}
+    # JSON is YAML: nobody reads this file.
+    (project / "params.yaml").write_text(json.dumps(params, default=str))
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def wait_for_answer(address: str) -> None:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        with suppress(OSError), urllib.request.urlopen(address, timeout=5):
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"no answer from {address}")
