@@ -14,6 +14,7 @@ import argparse
 import fcntl
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -80,7 +81,8 @@ def main(arguments: list[str]) -> int:
 def checks(with_live: bool) -> list[Callable[[], Iterator[Finding]]]:
     if sys.version_info < OLDEST_PYTHON:
         return [python]
-    offline = [python, packages, gpu, limits, memory, disk, writable, ports, git, dvc, history, servers, leftovers]
+    here = [python, system, packages, gpu, limits, memory, disk, writable, ports]
+    offline = [*here, git, dvc, history, servers, leftovers]
     return [*offline, live] if with_live else offline
 
 
@@ -141,6 +143,20 @@ def python() -> Iterator[Finding]:
         why = "dvc.yaml says `python`: a plain `dvc repro` would run the stages with that one (`make repro` would not)"
         fix = f"source {sys.prefix}/bin/activate"
         yield Finding("python", "warning", f"`python` on PATH is {found or 'not found'}, not this one", why, fix)
+
+
+def system() -> Iterator[Finding]:
+    yield support(platform.system(), platform.machine())
+
+
+def support(kernel: str, processor: str) -> Finding:
+    what = f"{kernel} on {processor}"
+    if (kernel, processor) == ("Linux", "x86_64"):
+        return Finding("system", "ok", f"{what}, which Tandem is tested on")
+    if kernel == "Linux":
+        return Finding("system", "warning", what, "nobody has tried Tandem on such a processor", "make test says")
+    why = "locks, the end of processes and what is measured rest on Linux"
+    return Finding("system", "problem", what, why, "use Linux: a machine, a container, or WSL 2 on Windows")
 
 
 def packages() -> Iterator[Finding]:

@@ -441,3 +441,13 @@ def test_the_judgement_of_a_gpu(changed: dict[str, Any], status: str, words: str
     if status != "ok":
         saw(found.what)
     assert found.status == status
+
+
+@pytest.mark.parametrize(
+    ("kernel", "processor", "status"),
+    [("Linux", "x86_64", "ok"), ("Linux", "aarch64", "warning"), ("Darwin", "arm64", "problem")],
+)
+def test_where_tandem_is_supported(kernel: str, processor: str, status: str):
+    found = doctor.support(kernel, processor)
+    assert found.status == status and found.what.startswith(f"{kernel} on {processor}")
+    assert bool(found.fix) == (status != "ok")
