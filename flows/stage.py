@@ -68,7 +68,8 @@ def run(stage: str, item: list[str], name: str) -> int:
     note = leave_note(name) if stage in RECORDED else None
     try:
         if stage in RECORDED:
-            print(f"{name}: loading torch", flush=True)  # for seconds
+            if sys.stdout.isatty():
+                print(f"{name}: loading torch", flush=True)  # for seconds
             from stages.records import journal
 
             arguments.append(journal.start())  # its process imports mlflow while this one imports torch

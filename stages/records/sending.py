@@ -95,10 +95,16 @@ class Sender:
         if step is not None and step <= self.sent_steps:
             return []
         return [
-            Metric(name, value, entry["ms"], step or 0)
+            Metric(name, value, entry["ms"], self.next_step(name) if step is None else step)
             for name, value in entry["metrics"].items()
             if step is not None or self.sent_once.get(name) != value
         ]
+
+    def next_step(self, name: str) -> int:
+        """0; where the run has another value already, as of an evaluation that is made again, the step after it."""
+        if name not in self.sent_once:
+            return 0
+        return 1 + max(metric.step for metric in self.client.get_metric_history(self.run_id, name))
 
     def send_hold(self, entry: dict[str, Any]) -> None:
         self.holds = True

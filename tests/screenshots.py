@@ -1,0 +1,170 @@
+"""`make screenshots`: does in a browser what a user does, and keeps a picture of each page.
+
+    python -m tests.screenshots [FOLDER]     # of this project's results; `make ui` must run
+
+It opens the report, starts the default run and an experiment by Prefect's form, cancels a third, opens MLflow's runs,
+compares two, and opens one. A step that does not come about ends it, so it is a test of these pages too. It needs
+Chromium, and playwright (tests/browser.txt), which no other part needs.
+"""
+
+import json
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, sync_playwright
+
+from flows import repro
+from stages import files
+from stages.records.store import run_page, runs_page
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+SCREEN, TELEPHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+SECONDS = 300.0  # for a run, on a busy machine
+ASSISTANT = "mlflow.assistant.panelOpen_v1"
+
+
+class Walk:
+    def __init__(self, page: Page, servers: dict[str, str], folder: Path) -> None:
+        self.page, self.servers, self.folder = page, servers, folder
+        page.set_default_timeout(SECONDS * 1000)
+
+    def api(self, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"{self.servers['prefect']}/api{path}", data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def take(self, name: str, full: bool = False) -> None:
+        self.page.wait_for_timeout(1500)  # for what a page draws after its data has come
+        self.page.screenshot(path=self.folder / f"{name}.png", full_page=full)
+        print(f"{name}.png", flush=True)
+
+    def wait_for_state(self, run: str, *wanted: str) -> str:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            state: str = self.api(f"/flow_runs/{run}")["state"]["type"]
+            if state in wanted:
+                return state
+            time.sleep(1)
+        raise AssertionError(f"the run is {state}, and not {' or '.join(wanted)}, after {SECONDS:.0f} s")
+
+    def form(self) -> None:
+        deployment = self.api("/deployments/name/pipeline/on-demand")["id"]
+        self.page.goto(f"{self.servers['prefect']}/v2/deployments/deployment/{deployment}/run")
+        self.page.get_by_text("Overrides").first.wait_for()
+
+    def submit(self) -> str:
+        """The id of the flow run that the form makes, and its page."""
+        name = self.page.get_by_label("Run Name").input_value()
+        self.page.get_by_role("button", name="Submit").click()
+        self.until(lambda: self.api("/flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}}))
+        [run] = self.api("/flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})
+        self.page.goto(f"{self.servers['prefect']}/v2/runs/flow-run/{run['id']}")
+        return str(run["id"])
+
+    def start(self) -> None:
+        """The form as it opens, and one click: the default run."""
+        self.form()
+        self.take("prefect-form")
+        run = self.submit()
+        assert self.wait_for_state(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
+        [found] = self.artifacts(run, key="results")
+        self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{found['id']}")
+        self.page.get_by_role("cell").first.wait_for()
+        self.take("prefect-results")
+
+    def submit_with(self, override: str) -> str:
+        """The form with an override typed in: a DVC experiment, which leaves the workspace alone."""
+        self.form()
+        self.page.locator(".cm-content").last.click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(override)
+        return self.submit()
+
+    def experiment(self, override: str) -> None:
+        run = self.submit_with(override)
+        assert self.wait_for_state(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
+        self.page.reload()
+        self.page.get_by_text("Completed").first.wait_for()
+        self.take("prefect-run")
+
+    def cancel(self, override: str) -> None:
+        """A run that is cancelled by the page's menu while it trains."""
+        run = self.submit_with(override)
+        self.until(lambda: self.artifacts(run, type="progress"))
+        self.page.reload()
+        self.page.get_by_text("Running").first.wait_for()
+        self.take("prefect-training")
+        self.page.get_by_role("button", name="Open menu").or_(self.page.get_by_label("Actions")).first.click()
+        self.page.get_by_role("menuitem", name="Cancel").click()
+        self.page.get_by_role("button", name="Cancel").last.click()
+        self.wait_for_state(run, "CANCELLED")
+        self.page.reload()
+        self.page.get_by_text("Cancelled").first.wait_for()
+        self.take("prefect-cancelled")
+
+    def artifacts(self, run: str, **criteria: str) -> Any:
+        wanted = {name: {"any_": [value]} for name, value in criteria.items()}
+        return self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}, **wanted}})
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"nothing came about within {SECONDS:.0f} s"
+            time.sleep(1)
+
+    def mlflow(self, tracking: dict[str, str]) -> None:
+        """The saved view, two runs chosen and compared, and a run's own page."""
+        server = self.servers["mlflow"]
+        # MLflow's assistant opens on the first visit, and closes for good.
+        self.page.add_init_script(f"localStorage.setItem('{ASSISTANT}', 'false')")
+        self.page.goto(runs_page(server, tracking["experiment_id"]))
+        self.page.get_by_role("checkbox").nth(2).wait_for()
+        self.take("mlflow-runs")
+        for number in (1, 2):
+            self.page.get_by_role("checkbox").nth(number).click()
+        self.page.get_by_role("button", name="Compare").click()
+        self.page.get_by_text("Show diff only").first.wait_for()
+        self.take("mlflow-compare", full=True)
+        self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
+        self.page.get_by_text("Description").first.wait_for()
+        self.take("mlflow-run")
+
+    def report(self) -> None:
+        self.page.goto((files.results_dir() / "report.html").as_uri())
+        self.take("report")
+        self.page.emulate_media(color_scheme="dark")
+        self.take("report-dark")
+        self.page.set_viewport_size(TELEPHONE)
+        self.page.emulate_media(color_scheme="light")
+        self.take("report-telephone")
+        self.page.set_viewport_size(SCREEN)
+
+
+def main(arguments: list[str]) -> int:
+    folder = Path(arguments[0] if arguments else files.ROOT / "docs")
+    servers, program = repro.running_servers(), next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if not servers or program is None:
+        sys.exit(f"error: {'Chromium is not installed' if servers else '`make ui` does not run'}")
+    rows = json.loads((files.results_dir() / "compare.json").read_text(encoding="utf-8"))["rows"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        walk = Walk(browser.new_page(viewport=SCREEN), servers, folder)
+        walk.report()
+        walk.start()
+        walk.experiment(f'{{"{rows[0]["workload"]}.train.epochs": 8}}')
+        walk.cancel(f'{{"{rows[0]["workload"]}.train.epochs": 5000}}')
+        walk.mlflow(rows[0]["runs"][0]["tracking"])
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
