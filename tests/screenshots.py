@@ -126,11 +126,13 @@ class Walk:
         # MLflow's assistant opens on the first visit, and closes for good.
         self.page.add_init_script(f"localStorage.setItem('{ASSISTANT}', 'false')")
         self.page.goto(runs_page(server, tracking["experiment_id"]))
-        self.page.get_by_role("checkbox").nth(2).wait_for()
+        # The table's boxes are drawn over their inputs, which a mouse cannot reach.
+        boxes = [self.page.locator(f".ag-row[row-index='{row}'] input[type=checkbox]").first for row in (0, 1)]
+        boxes[1].wait_for(state="attached")
         self.take("mlflow-runs")
-        for number in (1, 2):
-            self.page.get_by_role("checkbox").nth(number).click()
-        self.page.get_by_role("button", name="Compare").click()
+        for box in boxes:
+            box.dispatch_event("click")
+        self.page.get_by_role("button", name="Compare", exact=True).click()
         self.page.get_by_text("Show diff only").first.wait_for()
         self.take("mlflow-compare", full=True)
         self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
