@@ -5,10 +5,10 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test faults lint show ui doctor gpu audit lock clean
+.PHONY: help setup repro test faults lint screenshots show ui doctor gpu audit lock clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(BIN)/.installed  ## make .venv with the locked requirements
 
@@ -46,6 +46,11 @@ audit: $(BIN)/.installed  ## the lock against known vulnerabilities, where a dat
 
 lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
+	uv pip compile --group browser --constraint requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file tests/browser.txt
+
+screenshots: $(BIN)/.installed  ## pictures of every page into docs/, taken by clicking; `make ui` must run, and Chromium be installed
+	uv pip install --quiet --require-hashes -r tests/browser.txt
+	python -m tests.screenshots
 
 show: $(BIN)/.installed  ## what is published, what is here, every experiment; ARGS="sign"
 	@python -m flows.show $(ARGS)

@@ -25,7 +25,8 @@ from stages.records.store import run_page, runs_page
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 SCREEN, TELEPHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 SECONDS = 300.0  # for a run, on a busy machine
-ASSISTANT = "mlflow.assistant.panelOpen_v1"
+# MLflow's assistant opens on the first visit; who closes it sees it no more.
+CLOSED = {"mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true", "mlflow.assistant.panelOpen_v1": "false"}
 
 
 class Walk:
@@ -123,8 +124,9 @@ class Walk:
     def mlflow(self, tracking: dict[str, str]) -> None:
         """The saved view, two runs chosen and compared, and a run's own page."""
         server = self.servers["mlflow"]
-        # MLflow's assistant opens on the first visit, and closes for good.
-        self.page.add_init_script(f"localStorage.setItem('{ASSISTANT}', 'false')")
+        self.page.add_init_script(
+            "; ".join(f"localStorage.setItem('{key}', '{value}')" for key, value in CLOSED.items())
+        )
         self.page.goto(runs_page(server, tracking["experiment_id"]))
         # The table's boxes are drawn over their inputs, which a mouse cannot reach.
         boxes = [self.page.locator(f".ag-row[row-index='{row}'] input[type=checkbox]").first for row in (0, 1)]
@@ -133,10 +135,11 @@ class Walk:
         for box in boxes:
             box.dispatch_event("click")
         self.page.get_by_role("button", name="Compare", exact=True).click()
-        self.page.get_by_text("Show diff only").first.wait_for()
-        self.take("mlflow-compare", full=True)
+        self.page.get_by_text("Visualizations").first.click()  # which puts them away
+        self.page.get_by_text("Show diff only").first.scroll_into_view_if_needed()
+        self.take("mlflow-compare")
         self.page.goto(run_page(server, tracking["experiment_id"], tracking["run_id"]))
-        self.page.get_by_text("Description").first.wait_for()
+        self.page.get_by_text("Description").first.scroll_into_view_if_needed()
         self.take("mlflow-run")
 
     def report(self) -> None:
