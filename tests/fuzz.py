@@ -41,10 +41,8 @@ def open_job() -> None:
 def read_back() -> None:
     """What compare and the report read of a run."""
     row = compare.over_seeds([compare.read_row("tiny", "cpu", 0)])
-    compare.pictures([row])
-    compare.judged("tiny", [row])
+    compare.section([row], compare.judged("tiny", [row]))
     files.read_run("tiny", "cpu", 0)
-    compare.facts(row)
 
 
 def checkpoint_state() -> None:

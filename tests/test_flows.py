@@ -899,7 +899,7 @@ def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
     before = read("pipeline"), read("verify")
     [edited] = before[0]["schedules"]
     assert not edited["active"] and edited["schedule"]["cron"] == "30 5 * * 1" and before[1]["paused"]
-    code = "from prefect.runner import Runner; from flows import serve; serve.register(Runner())"
+    code = "from flows import serve; from prefect.runner import Runner; serve.register(Runner())"
     again = project.run("-c", code, PREFECT_API_URL=f"{project.prefect}/api")
     assert again.returncode == 0, again.stderr
     assert (read("pipeline"), read("verify")) == before
