@@ -104,7 +104,7 @@ def next_lines() -> list[str]:
     """Where to look next."""
     lines = [
         "  everything        results/report.html (one file, to look at in a browser), results/compare.md",
-        "  against before    dvc metrics diff, dvc plots show",
+        "  against published dvc metrics diff, dvc plots diff; all experiments: make show",
     ]
     if not (servers := running_servers()):
         return [*lines, "  run histories     make ui (MLflow and Prefect in the browser)"]
