@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from stages.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
+# A browser, for what only a page shows; None where there is none.
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 # What the caller's shell may hold and no test may see: servers, another repository (a git hook sets GIT_DIR), a colour
 # or a width of the terminal, warnings that are errors in every process.

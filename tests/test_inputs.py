@@ -76,6 +76,17 @@ def one_sentence(error: BaseException) -> str:
     return message
 
 
+def parsed_or_refused(parse: Callable[[], object], start: str, sentences: list[str]) -> None:
+    """Params come out, or one sentence that begins with `start`, which is added to `sentences`."""
+    try:
+        parsed = parse()
+    except ValueError as error:
+        sentences.append(one_sentence(error))
+        assert sentences[-1].startswith(start)
+    else:
+        assert isinstance(parsed, Params)
+
+
 def typical(sentences: list[str]) -> str:
     """For the table of cases."""
     num, shortest = len(set(sentences)), min(sentences, key=len, default="")
@@ -128,13 +139,7 @@ def test_any_value_in_params_is_accepted_or_gets_one_sentence(saw: Callable[[str
     @settings(max_examples=MANY, **COMMON)
     @given(changed_params())
     def check(raw: dict[str, Any]) -> None:
-        try:
-            parsed = parse_params(raw)
-        except ValueError as error:
-            sentences.append(one_sentence(error))
-            assert sentences[-1].startswith("params.yaml: ")
-        else:
-            assert isinstance(parsed, Params)
+        parsed_or_refused(lambda: parse_params(raw), "params.yaml: ", sentences)
 
     check()
     saw(typical(sentences))
@@ -170,13 +175,7 @@ def test_any_bytes_in_params_are_accepted_or_get_one_sentence(tmp_path: Path, sa
     def check(place: int, cut: int, put: bytes) -> None:
         content = TINY.encode()
         (tmp_path / "params.yaml").write_bytes(content[:place] + put + content[place + cut :])
-        try:
-            parsed = parse_params(read_yaml(tmp_path / "params.yaml"))
-        except ValueError as error:
-            sentences.append(one_sentence(error))
-            assert sentences[-1].startswith("params.yaml")
-        else:
-            assert isinstance(parsed, Params)
+        parsed_or_refused(lambda: parse_params(read_yaml(tmp_path / "params.yaml")), "params.yaml", sentences)
 
     check()
     saw(typical(sentences))

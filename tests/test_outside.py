@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, needs, run
+from tests.conftest import CHROMIUM, ROOT, needs, run
 
 INSIDE = ("unshare", "-n", sys.executable, str(ROOT / "tests/outside.py"))
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # What a browser asks for of its own accord is not ours. It waits for a page that waits for an answer.
 OWN = "MAP update.googleapis.com 127.0.0.1, MAP clients2.google.com 127.0.0.1"
 QUIET = (

@@ -4,7 +4,6 @@ import html
 import json
 import math
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from stages.comparing.verdict import Judgement, judge
 from stages.figures import comparison, curves, report, training
 from stages.figures.comparison import Section
 from stages.figures.text import words
+from tests.conftest import CHROMIUM
 from tests.test_comparing import SPEED, sides
 
 NASTY = '<b>&"$x$_\u624b'
@@ -320,7 +320,7 @@ def test_the_same_input_gives_the_same_report_of_less_than_a_megabyte(tmp_path: 
     assert (tmp_path / "first").stat().st_size < 1_000_000
 
 
-@pytest.mark.skipif(not (BROWSER := shutil.which("chromium") or shutil.which("google-chrome")), reason="no browser")
+@pytest.mark.skipif(CHROMIUM is None, reason="no browser")
 def test_a_browser_as_narrow_as_a_telephone_shows_all_of_it(tmp_path: Path):
     """Nothing makes the page wider than 390 pixels, folded parts opened, and no text of a chart leaves the chart."""
     report.write_report(
@@ -338,7 +338,7 @@ def test_a_browser_as_narrow_as_a_telephone_shows_all_of_it(tmp_path: Path):
     (tmp_path / "frame.html").write_text(f"<html>{frame}</iframe>{script}</html>", encoding="utf-8")
     quiet = ("--disable-gpu", "--disable-background-networking", "--no-first-run")
     options = ("--headless", "--no-sandbox", *quiet, "--virtual-time-budget=2000", "--dump-dom")
-    command = [str(BROWSER), *options, f"--user-data-dir={tmp_path}/browser", f"file://{tmp_path}/frame.html"]
+    command = [str(CHROMIUM), *options, f"--user-data-dir={tmp_path}/browser", f"file://{tmp_path}/frame.html"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert "<title>0 too wide, 0 outside</title>" in done.stdout, done.stdout[-2000:]
 
