@@ -154,7 +154,7 @@ def support(kernel: str, processor: str) -> Finding:
     if (kernel, processor) == ("Linux", "x86_64"):
         return Finding("system", "ok", f"{what}, which Tandem is tested on")
     if kernel == "Linux":
-        return Finding("system", "warning", what, "nobody has tried Tandem on such a processor", "make test says")
+        return Finding("system", "warning", what, "nobody has tried Tandem on such a processor", "make test")
     why = "locks, the end of processes and what is measured rest on Linux"
     return Finding("system", "problem", what, why, "use Linux: a machine, a container, or WSL 2 on Windows")
 
