@@ -8,11 +8,8 @@ Chromium, and playwright (tests/browser.txt), which no other part needs.
 """
 
 import json
-import shutil
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +18,8 @@ from playwright.sync_api import Page, sync_playwright
 from flows import repro
 from stages import files
 from stages.records.store import run_page, runs_page
+from tests.conftest import CHROMIUM, wait_for
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 SCREEN, TELEPHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 SECONDS = 300.0  # for a run, on a busy machine
 # MLflow's assistant opens on the first visit; who closes it sees it no more.
@@ -48,13 +45,11 @@ class Walk:
         print(f"{name}.png", flush=True)
 
     def wait_for_state(self, run: str, *wanted: str) -> str:
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            state: str = self.api(f"/flow_runs/{run}")["state"]["type"]
-            if state in wanted:
-                return state
-            time.sleep(1)
-        raise AssertionError(f"the run is {state}, and not {' or '.join(wanted)}, after {SECONDS:.0f} s")
+        def reached() -> str:
+            state = str(self.api(f"/flow_runs/{run}")["state"]["type"])
+            return state if state in wanted else ""
+
+        return str(wait_for(reached, SECONDS, f"a run that is {' or '.join(wanted)}"))
 
     def form(self) -> None:
         deployment = self.api("/deployments/name/pipeline/on-demand")["id"]
@@ -65,8 +60,7 @@ class Walk:
         """The id of the flow run that the form makes, and its page."""
         name = self.page.get_by_label("Run Name").input_value()
         self.page.get_by_role("button", name="Submit").click()
-        self.until(lambda: self.api("/flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}}))
-        [run] = self.api("/flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}})
+        [run] = wait_for(lambda: self.api("/flow_runs/filter", {"flow_runs": {"name": {"any_": [name]}}}), SECONDS)
         self.page.goto(f"{self.servers['prefect']}/v2/runs/flow-run/{run['id']}")
         return str(run["id"])
 
@@ -99,7 +93,7 @@ class Walk:
     def cancel(self, override: str) -> None:
         """A run that is cancelled by the page's menu while it trains."""
         run = self.submit_with(override)
-        self.until(lambda: self.artifacts(run, type="progress"))
+        wait_for(lambda: self.artifacts(run, type="progress"), SECONDS, "progress")
         self.page.reload()
         self.page.get_by_text("Running").first.wait_for()
         self.take("prefect-training")
@@ -114,12 +108,6 @@ class Walk:
     def artifacts(self, run: str, **criteria: str) -> Any:
         wanted = {name: {"any_": [value]} for name, value in criteria.items()}
         return self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}, **wanted}})
-
-    def until(self, condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"nothing came about within {SECONDS:.0f} s"
-            time.sleep(1)
 
     def mlflow(self, tracking: dict[str, str]) -> None:
         """The saved view, two runs chosen and compared, and a run's own page."""
@@ -155,12 +143,12 @@ class Walk:
 
 def main(arguments: list[str]) -> int:
     folder = Path(arguments[0] if arguments else files.ROOT / "docs")
-    servers, program = repro.running_servers(), next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if not servers or program is None:
+    servers = repro.running_servers()
+    if not servers or CHROMIUM is None:
         sys.exit(f"error: {'Chromium is not installed' if servers else '`make ui` does not run'}")
     rows = json.loads((files.results_dir() / "compare.json").read_text(encoding="utf-8"))["rows"]
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         walk = Walk(browser.new_page(viewport=SCREEN), servers, folder)
         walk.report()
         walk.start()
