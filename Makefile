@@ -5,10 +5,10 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test faults lint screenshots show ui doctor gpu audit lock clean
+.PHONY: help setup repro test test-long faults lint screenshots show ui doctor gpu audit lock clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(BIN)/.installed  ## make .venv with the locked requirements
 
@@ -23,8 +23,11 @@ $(BIN)/.installed: requirements.txt
 repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and what came out
 	@python -m flows.repro
 
-test: lint  ## lint, types, arrows and all tests
+test: lint  ## lint, types, arrows, and the tests but for the long ones
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test-long: lint  ## the tests that are too long for make test: ten minutes on two cores
+	@python -m pytest -m long -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 faults: $(BIN)/.installed  ## every fault of docs/reliability.md on the real thing, and its table
 	@HYPOTHESIS_EXAMPLES=100 python -m pytest tests -m case --catalogue=docs/reliability.md -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -146,6 +146,7 @@ def piece(name: str, *code: str, **changes: Any) -> gpu.Piece:
     return gpu.Piece(name, "nothing", commands, **{"seconds": 60.0, "needs_gpu": False, "in_copy": False, **changes})
 
 
+@pytest.mark.long
 def test_pieces_go_on_where_they_stopped_and_one_that_fails_stops_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -283,6 +283,7 @@ def of(project: Path, name: str) -> bytes:
     return (project / "results/runs/tiny/cpu/0" / name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prepared: Path, tmp_path: Path):
     whole, stopped, pinned = (
         copy_of(prepared, tmp_path / name, TINY.replace("threads: 1", "threads: 2") if name == "pinned" else ASKED)
@@ -306,6 +307,7 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
     assert run(whole, sys.executable, "-c", code).stdout.splitlines()[-1] == "2"
 
 
+@pytest.mark.long
 def test_a_choice_is_no_dependency(prepared: Path, tmp_path: Path):
     project, user = copy_of(prepared, tmp_path / "project", ASKED), str(tmp_path / "user")
     assert "Running stage 'train@tiny-cpu-0'" in dvc(project, "repro", "train@tiny-cpu-0", XDG_CACHE_HOME=user).stdout

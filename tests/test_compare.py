@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import TINY, copy_of, environment, run, settle, stage, wait_for
 
 mlflow = pytest.importorskip("mlflow")
+pytestmark = pytest.mark.long  # four trainings; tests/test_comparing.py has the short form, from manifests
 
 RUN = "results/runs/tiny/cpu"
 PATIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}  # a server on a busy machine

@@ -421,6 +421,7 @@ def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str, saw: C
         saw(result.stderr)
 
 
+@pytest.mark.long
 def test_a_profile_and_a_toml_file_configure_the_api(project: Project, tmp_path: Path) -> None:
     (tmp_path / "profiles.toml").write_text(
         f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{project.prefect}/api"\n'
@@ -793,6 +794,7 @@ def test_a_second_pipeline_waits_for_the_first(project: Project, saw: Callable[[
         first.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["killed", "black hole"])
 @pytest.mark.case(39)
 def test_a_server_lost_midway_costs_seconds_and_no_result(
@@ -837,6 +839,7 @@ def record_by_hand(folder: Path, **changes: Any) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest | changes))
 
 
+@pytest.mark.long
 def test_compare_and_verify_leave_their_verdict_as_an_artifact(project: Project) -> None:
     """As the UI starts them; both run the commands that people call."""
     for name, changes in (("laptop", {}), ("server", {"workload": "sign"}), ("older", {"schema": 0})):

@@ -179,6 +179,7 @@ def the_run_in_mlflow(project: Path) -> tuple[dict[str, str], list[int]]:
     return {**run.data.tags, "status": run.info.status}, steps
 
 
+@pytest.mark.long
 def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere(long_sequences: Path, tmp_path: Path):
     killed = copy_of(long_sequences, tmp_path / "killed")
     # Without oneDNN: whether memory runs out in it depends on the processor, and going on without it changes bits.
@@ -270,6 +271,7 @@ def test_it_stays_one_run_with_each_step_once(taken_over: list[tuple[Path, str]]
         assert (tags["finished_on"], tags["status"], steps) == ("cpu", "FINISHED", [1, 2])
 
 
+@pytest.mark.long
 def test_an_evaluation_takes_smaller_parts_and_then_the_cpu(taken_over: list[tuple[Path, str]]):
     """Of equal weights: see above."""
     projects, limits = (

@@ -54,6 +54,7 @@ def saved(table: pd.DataFrame, path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_commands_of_the_document_make_a_tracked_result(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -158,6 +158,7 @@ def test_a_killed_uploader_costs_the_training_nothing(ready: Path, saw: Callable
     assert not list((ready / ".tandem/journals").iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.case(30)
 def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_training_does(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]
@@ -213,6 +214,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.long
 @pytest.mark.case(35)
 def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Callable[[str], None]):
     """cp -r of a trained project, mv of the copy, a training there: the first one is as it was."""

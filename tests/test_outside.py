@@ -39,6 +39,7 @@ def test_what_is_asked_is_seen(tmp_path: Path):
     assert done.stdout.splitlines()[-1] == "asked outside: 198.51.100.7 port 80"
 
 
+@pytest.mark.long
 def test_a_pipeline_asks_nobody(ready: Path):
     """DVC, the training, the upload to MLflow, and DVC's own pages."""
     assert asked(ready, sys.executable, "-m", "flows.repro") == "asked outside: nobody"

@@ -116,6 +116,7 @@ def test_another_machine_is_another_training(trained: Path):
         assert "results/hardware/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
 
 
+@pytest.mark.long
 def test_what_dvc_users_do(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
     run(project, "git", "add", "-A")
@@ -332,6 +333,7 @@ def test_an_altered_file_is_found(prepared: Path, tmp_path: Path, saw: Callable[
     )
 
 
+@pytest.mark.long
 def test_a_new_workload_is_one_block_and_one_folder(trained: Path, tmp_path: Path):
     """No code: another table, with unequal lengths, one feature, a Parquet file and the split it brings itself."""
     project = copy_of(trained, tmp_path / "project")

@@ -29,6 +29,7 @@ def test_the_same_machine_gets_what_it_published(project: Path) -> None:
     assert "tiny  bit-equal (losses, weights and draws of all 3 epochs, and the predictions)" in verify(project)
 
 
+@pytest.mark.long
 def test_what_was_not_trained_or_is_asked_for_otherwise_says_so(project: Path, tmp_path: Path) -> None:
     other = copy_of(project, tmp_path / "other", TINY.replace("epochs: 3", "epochs: 2"))
     (other / "docs").mkdir(exist_ok=True)
@@ -39,6 +40,7 @@ def test_what_was_not_trained_or_is_asked_for_otherwise_says_so(project: Path, t
     assert "not verifiable: not trained here (`dvc repro` trains it with seed 0)" in verify(other, status=2)
 
 
+@pytest.mark.long
 def test_one_cell_of_the_table_is_other_data(project: Path, tmp_path: Path) -> None:
     other = copy_of(project, tmp_path / "other")
     table = other / "data/raw/tiny/table.csv"
@@ -50,6 +52,7 @@ def test_one_cell_of_the_table_is_other_data(project: Path, tmp_path: Path) -> N
     assert "different: data (the raw table is not the published one)" in verify(other, status=1)
 
 
+@pytest.mark.long
 def test_other_threads_are_judged_by_the_published_envelope(project: Path, tmp_path: Path) -> None:
     """A GRU stays bit-equal with two threads on the machines seen; what must hold everywhere is that it passes."""
     other = copy_of(project, tmp_path / "other", TINY.replace("threads: 1", "threads: 2"))

@@ -43,6 +43,7 @@ def results(project: Path, seed: int, name: str) -> Any:
     return json.loads((project / f"results/runs/tiny/cpu/{seed}/{name}").read_text())
 
 
+@pytest.mark.long
 def test_the_run_goes_on_in_the_third_seed(seeded: tuple[Path, str]) -> None:
     _, output = seeded
     assert "'train@tiny-cpu-0' didn't change, skipping" in output, "trained before there were several"

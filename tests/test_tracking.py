@@ -405,6 +405,7 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(
     assert not [path for path in (ready / ".tandem/journals").iterdir() if path.is_dir()]
 
 
+@pytest.mark.long
 @pytest.mark.case(36)
 def test_a_black_hole_costs_bounded_seconds(ready: Path, saw: Callable[[str], None]):
     """A server that takes connections and never answers."""
@@ -468,6 +469,7 @@ threading.Thread(target=watch, daemon=True).start()
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.case(43)
 def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path, saw: Callable[[str], None]):
     """kill -9 at three moments of making a fresh store's tables."""
@@ -529,6 +531,7 @@ def migrate_part_way(path: Path, revisions: int) -> None:
     os.utime(path, (0, 0))  # nobody works on it any more
 
 
+@pytest.mark.long
 def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project: Path):
     path = project / "mlruns/mlflow.db"
     migrate_part_way(path, 20)
@@ -543,6 +546,7 @@ def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project
     assert len(list(path.parent.glob("mlflow.db.unfinished-*"))) == 1
 
 
+@pytest.mark.long
 @pytest.mark.case(37)
 def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path, saw: Callable[[str], None]):
     """A store three versions old, then the command that the sentence gives; half upgraded; of the future."""

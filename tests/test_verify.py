@@ -126,6 +126,7 @@ def test_a_run_from_an_edited_tree_is_made_again_after_the_edits_are_gone(edited
     assert "with its patch" in output and "table.csv as it lies here" in output
 
 
+@pytest.mark.long
 def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edited: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     shutil.copytree(edited, folder, symlinks=True)
@@ -174,6 +175,7 @@ def of_transformer(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
+@pytest.mark.long
 def test_another_number_of_threads_stays_within_rounding(of_transformer: Path) -> None:
     status, output = verify(of_transformer, RUN, "--threads", "2")
     # Products this small may be the same to the bit on two threads, which another machine may show.
@@ -183,6 +185,7 @@ def test_another_number_of_threads_stays_within_rounding(of_transformer: Path) -
         assert "threads 2 here, 1 recorded" in output
 
 
+@pytest.mark.long
 def test_what_rounding_cannot_do_is_outside_its_envelope(of_transformer: Path, tmp_path: Path) -> None:
     """Other dropout draws, on another number of threads, where bits need not be equal."""
     other_coins = planted(tmp_path / "planted", "torch.manual_seed(1)")

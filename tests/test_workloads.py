@@ -245,6 +245,7 @@ assert list(found["step_ahead"]) == [1, 2, 3]
     run(kinds, sys.executable, "-c", code, str(kinds))
 
 
+@pytest.mark.long
 def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
     before = (kinds / "params.yaml").read_bytes()
     sets = ["-S", "preset=small", "-S", "workloads=[waves]"]
