@@ -2,8 +2,8 @@
 
     python -m tests.screenshots [FOLDER]     # of this project's results; `make ui` must run
 
-It opens the report, starts the default run and an experiment by Prefect's form, cancels a third, opens MLflow's runs,
-compares two, and opens one. A step that does not come about ends it, so it is a test of these pages too. It needs
+It opens the report, starts the default run and an experiment by Prefect's form, cancels a third, has three seeds
+trained and a recorded run verified, opens MLflow's runs, compares two, and opens one. A step that does not come about ends it, so it is a test of these pages too. It needs
 Chromium, and playwright (tests/browser.txt), which no other part needs.
 """
 
@@ -105,6 +105,21 @@ class Walk:
         self.page.get_by_text("Cancelled").first.wait_for()
         self.take("prefect-cancelled")
 
+    def run(self, deployment: str, **parameters: Any) -> str:
+        """The id of a finished run that was asked for without the form."""
+        address = self.api(f"/deployments/name/{deployment}")["id"]
+        wanted = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+        run = str(self.api(f"/deployments/{address}/create_flow_run", wanted)["id"])
+        assert self.wait_for_state(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
+        return run
+
+    def verify(self, recorded: str) -> None:
+        """A recorded run made again, its first epochs only: the verdict is the run's artifact."""
+        [found] = self.artifacts(self.run("verify/on-demand", run=recorded, quick=True))
+        self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{found['id']}")
+        self.page.get_by_text("verified").first.wait_for()
+        self.take("prefect-verify")
+
     def artifacts(self, run: str, **criteria: str) -> Any:
         wanted = {name: {"any_": [value]} for name, value in criteria.items()}
         return self.api("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}, **wanted}})
@@ -116,10 +131,14 @@ class Walk:
             "; ".join(f"localStorage.setItem('{key}', '{value}')" for key, value in CLOSED.items())
         )
         self.page.goto(runs_page(server, tracking["experiment_id"]))
-        # The table's boxes are drawn over their inputs, which a mouse cannot reach.
-        boxes = [self.page.locator(f".ag-row[row-index='{row}'] input[type=checkbox]").first for row in (0, 1)]
-        boxes[1].wait_for(state="attached")
+        unfold = self.page.locator(".ag-row [col-id*='Run Name'] button").first
+        unfold.wait_for()
         self.take("mlflow-runs")
+        unfold.click()  # the seeds of one training are children of one run
+        # The table's boxes are drawn over their inputs, which a mouse cannot reach.
+        boxes = [self.page.locator(f".ag-row[row-index='{row}'] input[type=checkbox]").first for row in (2, 3)]
+        boxes[1].wait_for(state="attached")
+        self.take("mlflow-seeds")
         for box in boxes:
             box.dispatch_event("click")
         self.page.get_by_role("button", name="Compare", exact=True).click()
@@ -142,7 +161,7 @@ class Walk:
 
 
 def main(arguments: list[str]) -> int:
-    folder = Path(arguments[0] if arguments else files.ROOT / "docs")
+    folder = Path(arguments[0] if arguments else files.ROOT / "docs/pages")
     servers = repro.running_servers()
     if not servers or CHROMIUM is None:
         sys.exit(f"error: {'Chromium is not installed' if servers else '`make ui` does not run'}")
@@ -152,8 +171,12 @@ def main(arguments: list[str]) -> int:
         walk = Walk(browser.new_page(viewport=SCREEN), servers, folder)
         walk.report()
         walk.start()
-        walk.experiment(f'{{"{rows[0]["workload"]}.train.epochs": 8}}')
-        walk.cancel(f'{{"{rows[0]["workload"]}.train.epochs": 5000}}')
+        workload = rows[0]["workload"]
+        walk.experiment(f'{{"{workload}.train.epochs": 8}}')
+        short = {f"{workload}.train.epochs": 8}
+        walk.run("pipeline/on-demand", workloads=[workload], seeds=[0, 1, 2], overrides=short)
+        walk.verify(f"{workload}@{rows[0]['requested']}")
+        walk.cancel(f'{{"{workload}.train.epochs": 5000}}')
         walk.mlflow(rows[0]["runs"][0]["tracking"])
         browser.close()
     return 0
