@@ -51,7 +51,7 @@ lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
 	uv pip compile --group browser --constraint requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file tests/browser.txt
 
-screenshots: $(BIN)/.installed  ## pictures of every page into docs/, taken by clicking; `make ui` must run, and Chromium be installed
+screenshots: $(BIN)/.installed  ## pictures of every page into docs/pages/, taken by clicking; `make ui` must run, and Chromium be installed
 	uv pip install --quiet --require-hashes -r tests/browser.txt
 	python -m tests.screenshots
 

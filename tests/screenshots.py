@@ -3,8 +3,9 @@
     python -m tests.screenshots [FOLDER]     # of this project's results; `make ui` must run
 
 It opens the report, starts the default run and an experiment by Prefect's form, cancels a third, has three seeds
-trained and a recorded run verified, opens MLflow's runs, compares two, and opens one. A step that does not come about ends it, so it is a test of these pages too. It needs
-Chromium, and playwright (tests/browser.txt), which no other part needs.
+trained and a recorded run verified, opens MLflow's runs, compares two, and opens one. A step that does not come about
+ends it, so it is a test of these pages too. It needs Chromium, and playwright (tests/browser.txt), which no other
+part needs.
 """
 
 import json
