@@ -66,15 +66,17 @@ def page(results: dict[str, Any], kept: list[str], run: str) -> str:
     servers = repro.running_servers()
     address = f"{servers['results']}/{run}" if "results" in servers else ""
     mlflow = servers.get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
-    # Of one device there is nothing to say that the table does not.
-    verdicts = results["verdicts"] if len(rows) > len({row["workload"] for row in rows}) else []
+    compared = len(rows) > len({row["workload"] for row in rows})
+    # Of one device there is nothing to say, and nothing to draw, that the table does not show.
+    verdicts = results["verdicts"] if compared else []
     ways = []
     if "report.html" in kept:
         where = files.relative(PAGES / run / "report.html")
         ways.append(f"[the report]({address}/report.html)" if address else f"the report: {where}, in a browser")
     if mlflow.startswith("http"):
         ways += [link for row in rows for link in links(row, mlflow)]
-    pictures = [f"![{name}]({address}/{name})" for name in kept if address and name.endswith(".png")]
+    shown = [name for name in kept if address and name.endswith(".png") and (compared or name != "compare.png")]
+    pictures = [f"![{name}]({address}/{name})" for name in shown]
     remarks = [*devices(rows), *why_no_vram(rows), *verdicts, *ways]
     parts = [table(rows), [f"- {sentence}" for sentence in remarks], *([each] for each in pictures)]
     return "\n\n".join("\n".join(part) for part in parts if part)
