@@ -1,277 +1,35 @@
-"""Prefect on the real thing: a real server (the one `make ui` starts), a real DVC repository, real kills.
-
-The repository is small and its stages do nothing but print, sleep, fail or write a line, as `behave.json` tells them.
-"""
+"""Prefect on the real thing: a real server (the one `make ui` starts), a real DVC repository, real kills."""
 
 import hashlib
 import json
-import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from flows import dvc, repro
 from tests.conftest import wait_for
-
-SOURCE = Path(__file__).parents[1]
-STAGE = """
-import json, os, sys, time
-from pathlib import Path
-root = Path(__file__).parents[1]
-
-def main(*arguments):
-    item = [word for word in arguments if isinstance(word, str)]  # without the journal
-    name = "-".join([Path(__file__).stem, *item])
-    behave = json.loads((root / "behave.json").read_text()).get(Path(__file__).stem, {}) \\
-        if (root / "behave.json").exists() else {}
-    print(f"{name} says hello", flush=True)
-    (root / f"{Path(__file__).stem}.pid").write_text(str(os.getpid()))
-    if name.startswith("train"):
-        print("epoch 1/2: train loss 0.5000, val accuracy 0.800, 0.100 s, 4,896 samples/s, 7 s left", flush=True)
-    try:
-        for _ in range(int(10 * behave.get("sleep", 0))):
-            time.sleep(0.1)
-            if (root / "go").exists():
-                break
-    except KeyboardInterrupt:
-        print("interrupted after epoch 1, saved in {CHECKPOINT}; run again to go on", flush=True)
-        raise
-    if name.startswith("train"):
-        print("epoch 2/2: train loss 0.4000, val accuracy 0.900, 0.100 s, 4,900 samples/s, 0 s left", flush=True)
-    if "fail" in behave:
-        raise ValueError(behave["fail"])
-    if "bug" in behave:
-        raise KeyError(behave["bug"])
-    for path in OUTS:
-        path = root / path.format(*item)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else "the comparison of all runs")
-"""
-CHECKPOINT = ".tandem/checkpoints/sign/auto-7.pt"
-GOES_ON = "the same run again (Retry in Prefect) goes on from it"
-STAGE_SECONDS = 600  # of a stage that has to be stopped: a test that succeeds waits for none of them
-ROW = {
-    "workload": "sign", "requested": "auto", "device": "cpu", "device_name": "Some CPU", "epoch_seconds": 0.5,
-    "samples_per_second": 100.0, "metrics": {"accuracy": 0.875}, "score_name": "accuracy", "score": 0.875,
-    "measured_at": "2026-01-02T03:04:05+0000",
-    "measured_on": "somewhere", "seeds": [0],
-    "missing_reasons": {"peak_allocated_mib": "the device is the CPU"},
-    "runs": [{"seed": 0, "tracking": {"run_id": "abc", "experiment_id": "1"}}],
-}  # fmt: skip
-STAGES: dict[str, tuple[list[str], Any]] = {
-    "hardware": (["results/hardware/auto.json", "results/hardware/cpu.json"], {}),
-    "train": (["results/runs/{0}/{1}/{2}/tracking.json"], {"run_id": "abc", "experiment_id": "1"}),
-    "compare": (
-        [f"results/{name}" for name in ("compare.json", "report.html", "compare.png", "pages/sign.png")],
-        {"rows": [ROW], "verdicts": []},
-    ),
-}
-GRAPH = """
-stages:
-  hardware:
-    cmd: python -m flows.stage hardware
-    always_changed: true
-    outs: [results/hardware]
-  train:
-    matrix: {workload: "${workloads}", device: "${devices}", seed: "${seeds}"}
-    cmd: python -m flows.stage train ${item.workload} ${item.device} ${item.seed}
-    deps: ["results/hardware/${item.device}.json"]
-    params: ["${item.workload}.train"]
-    outs: ["results/runs/${item.workload}/${item.device}/${item.seed}/tracking.json"]
-  compare:
-    cmd: python -m flows.stage compare
-    deps: [results/runs]
-    outs: [results/compare.json, results/report.html, results/compare.png, results/pages]
-"""
-
-
-def make_project(root: Path) -> Path:
-    for folder in ("flows", "stages"):
-        shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, (outs, content) in STAGES.items():
-        (root / "stages" / f"{name}.py").write_text(
-            f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE.replace("{CHECKPOINT}", CHECKPOINT)
-        )
-    (root / "stages/records/journal.py").write_text("def start():\n    return None\n")  # the stages record nothing
-    params = (SOURCE / "params.yaml").read_text().splitlines()
-    params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
-    (root / "params.yaml").write_text("\n".join(params) + "\n")
-    (root / "dvc.yaml").write_text(GRAPH)
-    (root / ".gitignore").write_text(
-        "/.tandem/\n/results/\n/behave.json\n/*.pid\n/go\n/mlruns/\n__pycache__/\n/home/\n"
-    )
-    git = ["git", "-c", "user.name=tester", "-c", "user.email=tester@example.org"]
-    environment = clean_environment(root)
-    for command in (
-        ["git", "init", "-q"],
-        ["dvc", "init", "-q"],
-        ["git", "add", "-A"],
-        [*git, "commit", "-qm", "start"],
-    ):
-        subprocess.run(command, cwd=root, env=environment, check=True)
-    return root
-
-
-def clean_environment(root: Path, **more: str) -> dict[str, str]:
-    """No Prefect, MLflow or DVC setting of the caller; a home folder of its own, which must stay empty."""
-    home = root / "home"
-    home.mkdir(exist_ok=True)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT", "MLFLOW", "DVC", "TANDEM"))}
-    path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
-    noon = f"Etc/GMT{time.gmtime().tm_hour - 12:+d}"  # or the nightly run may begin in the middle of a test
-    own = {"PATH": path, "HOME": str(home), "TZ": noon, "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"}
-    return kept | own | more
-
-
-def call(url: str, method: str, path: str, body: Any = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{url}/api{path}", data, {"Content-Type": "application/json"}, method=method)
-    for is_last in (False, False, False, True):
-        try:
-            with urllib.request.urlopen(request, timeout=600) as answer:
-                return json.loads(answer.read() or b"null")
-        except urllib.error.HTTPError as error:  # 503: two transactions of the server crossed, on SQLite
-            if error.code != 503 or is_last:
-                raise
-        time.sleep(1)
-
-
-def processes(root: Path, *words: str) -> list[psutil.Process]:
-    """Living processes that work in `root` and have one of `words` in their command line."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd().startswith(str(root)) and any(word in " ".join(process.cmdline()) for word in words):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-            continue
-    return found
-
-
-class Project:
-    def __init__(self, root: Path, servers: dict[str, str], ui: "subprocess.Popen[str]"):
-        self.root, self.ui = root, ui
-        self.prefect, self.mlflow, self.results = (servers[name] for name in ("prefect", "mlflow", "results"))
-
-    def behave(self, **stages: dict[str, Any]) -> None:
-        (self.root / "behave.json").write_text(json.dumps(stages))
-
-    def run(self, *command: str, timeout: float = 1800, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *command],
-            cwd=self.root,
-            env=clean_environment(self.root, **environment),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
-
-    def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, *command],
-            cwd=self.root,
-            env=clean_environment(self.root, **environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def api(self, method: str, path: str, body: Any = None) -> Any:
-        return call(self.prefect, method, path, body)
-
-    def latest(self, flow: str) -> dict[str, Any]:
-        """The flow's newest run that has started. The listing itself is what later fastapi releases break."""
-        body = {"flows": {"name": {"any_": [flow]}}, "sort": "START_TIME_DESC", "limit": 50}
-        return next(run for run in self.api("POST", "/flow_runs/filter", body) if run["start_time"])
-
-    def children(self, run: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        found = self.api("POST", "/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run["id"]]}}})
-        return {child["name"]: child for child in found}
-
-    def task_states(self, run: dict[str, Any]) -> dict[str, str]:
-        found = self.api("POST", "/task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run["id"]]}}})
-        return {task["name"]: task["state"]["name"] for task in found}
-
-    def artifacts(self, run: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        found = self.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
-        return {each["key"]: each for each in found}
-
-    def state(self, run: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self.api("GET", f"/flow_runs/{run['id']}")["state"]
-        return found
-
-    def create(self, deployment: str, **parameters: Any) -> dict[str, Any]:
-        """A run of a deployment, as the form creates it."""
-        id = self.api("GET", f"/deployments/name/{deployment}")["id"]
-        body = {"parameters": parameters}
-        created: dict[str, Any] = self.api("POST", f"/deployments/{id}/create_flow_run", body)
-        return created
-
-    def cancel(self, run: dict[str, Any]) -> None:
-        state = {"type": "CANCELLING", "name": "Cancelling"}
-        self.api("POST", f"/flow_runs/{run['id']}/set_state", {"state": state})
-
-    def logs(self, run: dict[str, Any]) -> str:
-        found = self.api("POST", "/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})
-        return "\n".join(entry["message"] for entry in found)
-
-    def left_running(self) -> list[psutil.Process]:
-        return processes(self.root, "-m flows.stage ", " dvc repro", " dvc exp run")
-
-    def stage_process(self) -> psutil.Process:
-        """The process that runs the stage train."""
-
-        def running() -> psutil.Process | None:
-            try:
-                return psutil.Process(int((self.root / "train.pid").read_text() or 0))
-            except (FileNotFoundError, psutil.NoSuchProcess):
-                return None
-
-        return wait_for(running, what="a running train stage")
-
-
-@contextmanager
-def running_ui(root: Path) -> Iterator[Project]:
-    """A repository with `make ui` running in it, the ports it asks for being in use."""
-    with socket.socket() as one, socket.socket() as two:
-        taken = []
-        for occupied in (one, two):
-            occupied.bind(("127.0.0.1", 0))
-            occupied.listen()
-            taken.append(str(occupied.getsockname()[1]))
-        command = [sys.executable, "-m", "flows.ui", "--prefect-port", taken[0], "--mlflow-port", taken[1]]
-        ui = subprocess.Popen(
-            command, cwd=root, env=clean_environment(root), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert ui.stdout
-        message = []
-        for line in ui.stdout:
-            message.append(line)
-            if line.startswith("Ctrl+C"):
-                break
-        text = "".join(message)
-        assert f"port {taken[0]} is in use; Prefect takes " in text, text
-        assert f"port {taken[1]} is in use; MLflow takes " in text, text
-        servers = json.loads((root / ".tandem" / "ui.json").read_text())
-        yield Project(root, servers, ui)
-    if ui.poll() is None:
-        ui.send_signal(signal.SIGINT)
-        ui.wait(600)
-    ui.stdout.close()
+from tests.served import (
+    CHECKPOINT,
+    GOES_ON,
+    ROW,
+    STAGE_SECONDS,
+    Door,
+    Project,
+    clean_environment,
+    make_project,
+    processes,
+    running_ui,
+)
 
 
 @pytest.fixture(scope="module")
@@ -285,54 +43,6 @@ def normal_stages(request: pytest.FixtureRequest) -> None:
     if "project" in request.fixturenames:
         for name in ("behave.json", "train.pid", "go"):
             (request.getfixturevalue("project").root / name).unlink(missing_ok=True)
-
-
-class Door(threading.Thread):
-    """A door to the server that can be shut (connections refused and cut) or left without an answer."""
-
-    def __init__(self, target: str):
-        super().__init__(daemon=True)
-        self.target = ("127.0.0.1", int(target.rpartition(":")[2]))
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.pairs: list[socket.socket] = []
-        self.hangs = False
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            self.pairs.append(client)
-            if self.hangs:
-                continue
-            server = socket.create_connection(self.target)
-            self.pairs.append(server)
-            for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self.pump, args=(source, sink), daemon=True).start()
-
-    def pump(self, source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while chunk := source.recv(65536):
-                if not self.hangs:
-                    sink.sendall(chunk)
-        except OSError:
-            pass
-        if not self.hangs:
-            for end in (source, sink):
-                end.close()
-
-    def shut(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        for end in self.pairs:
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            end.close()
 
 
 @pytest.fixture
