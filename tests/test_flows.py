@@ -377,12 +377,15 @@ def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], 
 
 
 @pytest.mark.case(25)
-def test_killing_dvc_ends_its_stage(project: Project) -> None:
+def test_killing_dvc_ends_its_stage(project: Project, saw: Callable[[str], None]) -> None:
+    """kill -9 of a plain `dvc repro` while its stage runs."""
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "dvc", "repro", "--force") as process:
         project.stage_process()
+        started = time.monotonic()
         process.kill()
         wait_for(lambda: not project.left_running(), STAGE_SECONDS / 2, "the end of the stage")
+        saw(f"the stage ended {time.monotonic() - started:.0f} s after it")
 
 
 @pytest.mark.case(27)
