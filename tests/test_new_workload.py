@@ -15,7 +15,7 @@ from stages import files
 from stages.files import sha256_file
 from stages.params.loading import parse_block, parse_params
 from stages.params.schema import MODELS
-from stages.tools import new_workload
+from stages.tools import new_workload, params_block, recipe
 from tests.conftest import ROOT, TINY, recorded_runs, run, settle
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def test_the_whole_block_in_the_readme_is_a_valid_one():
     text = (ROOT / "data/raw/README.md").read_text(encoding="utf-8")
     shown = re.search(r"^    mine:\n(    .*\n)+", text, re.MULTILINE)
     assert shown
-    parse_block("mine", new_workload.from_yaml(shown[0])["mine"], {})
+    parse_block("mine", params_block.from_yaml(shown[0])["mine"], {})
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "parquet"])
@@ -272,7 +272,7 @@ def test_a_file_that_is_no_table_gets_one_sentence(tmp_path: Path, name: str, co
 )
 def test_any_name_of_a_column_comes_back_from_params_yaml(name: str):
     value = {"target": name, "features": [f"{name} {number}" for number in range(100)]}
-    assert new_workload.from_yaml(new_workload.to_yaml({"columns": value})) == {"columns": value}
+    assert params_block.from_yaml(params_block.to_yaml({"columns": value})) == {"columns": value}
 
 
 @pytest.mark.parametrize("task", MODELS)
@@ -280,7 +280,7 @@ def test_any_name_of_a_column_comes_back_from_params_yaml(name: str):
 def test_settings_are_valid_at_every_size(task: str, num: int):
     summary = {"num_per_split": {"train": num}, "max_steps": 5_000, "classes": [str(number) for number in range(300)]}
     for model in MODELS[task]:
-        settings = new_workload.train_settings(task, model, summary, None)
+        settings = recipe.train_settings(task, model, summary, None)
         assert 8 <= settings["batch_size"] <= 128
         assert 10 <= settings["epochs"] <= 100
         assert settings["model"]["name"] == model
@@ -305,7 +305,7 @@ LAYOUTS = {
 def test_the_block_goes_in_and_everything_else_stays(tmp_path: Path, layout: str):
     before = LAYOUTS[layout]
     block = planned(saved(clips(["a", "b"] * 6), tmp_path / "t.csv")).block
-    after = new_workload.with_workload(before, "mine", block)
+    after = params_block.with_workload(before, "mine", block)
     newline = "\r\n" if "\r\n" in before else "\n"
     inserted = block.replace("\n", newline)
     entry = next(entry for entry in (", mine", f"{newline}  - mine", f"{newline}- mine") if entry in after)
@@ -316,10 +316,10 @@ def test_the_block_goes_in_and_everything_else_stays(tmp_path: Path, layout: str
     assert rest[:at] + rest[at + added :] == before
     assert set(rest[at : at + added]) <= set("\r\n")
 
-    raw = new_workload.from_yaml(after)
-    assert raw["workloads"] == [*new_workload.from_yaml(before)["workloads"], "mine"]
+    raw = params_block.from_yaml(after)
+    assert raw["workloads"] == [*params_block.from_yaml(before)["workloads"], "mine"]
     assert {name: value for name, value in raw.items() if name not in ("workloads", "mine")} == {
-        name: value for name, value in new_workload.from_yaml(before).items() if name != "workloads"
+        name: value for name, value in params_block.from_yaml(before).items() if name != "workloads"
     }
     parse_params(raw)
     if layout == "presets last":

@@ -17,7 +17,6 @@ never overwrites anything, and a failure leaves everything as it was.
 """
 
 import csv
-import io
 import os
 import re
 import shutil
@@ -25,38 +24,25 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from stages import files
 from stages.data import Prepared, open_source
 from stages.data.tables import SPLIT_COLUMN, find_table, is_plain, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
 from stages.params import loading, parsing, schema
-from stages.params.parsing import usual_values
-from stages.tools.infer_schema import Choices, Columns, choice_rows, infer_schema, preprocess_section, shortened
+from stages.tools.columns import Choices, Columns, shortened
+from stages.tools.infer_schema import choice_rows, infer_schema, preprocess_section
+from stages.tools.params_block import from_yaml, make_block, with_workload
+from stages.tools.recipe import USUAL_MODEL, train_settings
 
-USUAL_MODEL = {"classify": "gru", "detect": "conv_gru", "forecast": "seq2seq"}
-# What the block says about a key, in a comment on its line.
-COMMENTS = {
-    "preprocess": "data/raw/README.md has its keys, and what else they may say",
-    "augment": "0 turns one off (stages/training/augment.py)",
-    "warmup_epochs": "kept out of the timing statistics",
-    "on_out_of_memory": "when nothing else helps; cpu: a training of device auto finishes there",
-    "step": "graph: as one CUDA graph; compile: torch.compile",
-    "probe": "spend a second or two before the first epoch on what bounds it, and what would help",
-    "threads": "the fastest number for this shape on this machine, by measuring once; or a whole number",
-    "evaluate": "best, by validation loss, or last",
-}
 README = """\
 # {plan.name}: what it is, in a few words
 
@@ -196,93 +182,6 @@ def summarize(name: str, path: Path, choices: Choices) -> dict[str, Any]:
     source = open_source(section.source)
     prepared: Prepared = source.prepare(section, path.parent, per_step=choices["task"][0] == "detect")
     return prepared.summary
-
-
-def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
-    """What depends on the data, by rules of thumb from its size alone; docs/own-data.md has them as a table."""
-    num, is_forecast = summary["num_per_split"]["train"], task == "forecast"
-    batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
-    if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
-        epochs = max(10, min(100, 2000 * batch_size // num, 20_000_000 // (num * summary["max_steps"])))
-    is_large = num >= 1000 or len(summary.get("classes", ())) > 50
-    width = 32 if is_forecast else 128 if num >= 10_000 else 96 if is_large else 64
-    dropout = 0.2 if is_forecast else 0.1 if num >= 1000 else 0.3
-    transformer = {"num_layers": 2, "num_heads": 4, "feedforward_size": 2 * width, "dropout": 0.1}
-    of_model: dict[str, dict[str, Any]] = {
-        "gru": {"bidirectional": True, "dropout": dropout},
-        "transformer": {**transformer, **usual_values(schema.Transformer)},
-        "conv_gru": {"num_convolutions": 2, "kernel_size": 5, "dropout": dropout},
-        "seq2seq": {"dropout": dropout, **usual_values(schema.Seq2Seq)},
-    }
-    return {
-        "model": {"name": model, "hidden_size": width, "num_layers": 1, **of_model[model]},
-        "epochs": epochs,
-        "warmup_epochs": int(epochs > 1),
-        "batch_size": batch_size,
-        "learning_rate": 4e-3 if model in ("gru", "conv_gru") else 1e-3,
-        **({"label_smoothing": 0.1} if task == "classify" else {}),
-    }
-
-
-def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], settings: dict[str, Any]) -> str:
-    """The workload's block of params.yaml, in which a key without a setting has its usual value."""
-    usual = {**usual_values(schema.Train), **settings}
-    block = {
-        "task": task,
-        "preprocess": preprocess,
-        "preload": usual_values(schema.Preload),
-        "train": {field.name: usual[field.name] for field in fields(schema.Train)},
-        "evaluate": {"weights": "best"} if task == "forecast" else usual_values(schema.Evaluate),
-    }
-    text = to_yaml({name: block})
-    for key, comment in COMMENTS.items():
-        text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}", text, flags=re.MULTILINE)
-    return f"# {headline}\n{text}"
-
-
-def to_yaml(value: Any) -> str:
-    """In YAML 1.2; mappings and lists without further ones in them are in flow style."""
-    yaml, text = YAML(), io.StringIO()
-    yaml.default_flow_style, yaml.width = None, 140
-    yaml.dump(value, text)
-    return text.getvalue()
-
-
-def from_yaml(text: str) -> Any:
-    return YAML(typ="safe").load(text)
-
-
-def with_workload(text: str, name: str, block: str) -> str:
-    """params.yaml with `name` in `workloads` and its `block` after the others; every other character stays.
-
-    Raises ValueError if the result does not hold the old params and the new block.
-    """
-    before = from_yaml(text)
-    after = {**before, "workloads": [*before["workloads"], name], **from_yaml(block)}
-    newline = "\r\n" if "\r\n" in text else "\n"
-    block = block.replace("\n", newline)
-    nodes = {key.value: (key.start_mark.index, value) for key, value in YAML().compose(text).value}
-    if list(nodes)[-1] == "presets":  # stays last, with the comment above it
-        place = len(re.sub(r"(^#.*\n)*\Z", "", text[: nodes["presets"][0]], flags=re.MULTILINE))
-        block += newline
-    else:
-        place = len(text)
-        block = newline * (1 if text.endswith(newline) else 2) + block
-    workloads = nodes["workloads"][1]
-    end, entry = workloads.value[-1].end_mark.index, f", {name}"
-    if not workloads.flow_style:  # a line of its own, behind the last one's comment
-        end += len(re.split(r"[\r\n]", text[end:], maxsplit=1)[0])
-        entry = f"{newline}{' ' * workloads.start_mark.column}- {name}"
-    for index, inserted in sorted([(place, block), (end, entry)], key=lambda insertion: insertion[0], reverse=True):
-        text = text[:index] + inserted + text[index:]
-    with suppress(YAMLError):
-        if from_yaml(text) == after:
-            loading.parse_params(after)
-            return text
-    raise ValueError(
-        "params.yaml is laid out in a way that cannot be added to; write `workloads` as a list in brackets on one line "
-        "and run again"
-    )
 
 
 def check_free(name: str) -> None:

@@ -1,0 +1,86 @@
+"""The block of a new workload as text, and its place in params.yaml, every other character of which stays."""
+
+import io
+import re
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from stages.params import loading, schema
+from stages.params.parsing import usual_values
+
+# What the block says about a key, in a comment on its line.
+COMMENTS = {
+    "preprocess": "data/raw/README.md has its keys, and what else they may say",
+    "augment": "0 turns one off (stages/training/augment.py)",
+    "warmup_epochs": "kept out of the timing statistics",
+    "on_out_of_memory": "when nothing else helps; cpu: a training of device auto finishes there",
+    "step": "graph: as one CUDA graph; compile: torch.compile",
+    "probe": "spend a second or two before the first epoch on what bounds it, and what would help",
+    "threads": "the fastest number for this shape on this machine, by measuring once; or a whole number",
+    "evaluate": "best, by validation loss, or last",
+}
+
+
+def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], settings: dict[str, Any]) -> str:
+    """The workload's block of params.yaml, in which a key without a setting has its usual value."""
+    usual = {**usual_values(schema.Train), **settings}
+    block = {
+        "task": task,
+        "preprocess": preprocess,
+        "preload": usual_values(schema.Preload),
+        "train": {field.name: usual[field.name] for field in fields(schema.Train)},
+        "evaluate": {"weights": "best"} if task == "forecast" else usual_values(schema.Evaluate),
+    }
+    text = to_yaml({name: block})
+    for key, comment in COMMENTS.items():
+        text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}", text, flags=re.MULTILINE)
+    return f"# {headline}\n{text}"
+
+
+def to_yaml(value: Any) -> str:
+    """In YAML 1.2; mappings and lists without further ones in them are in flow style."""
+    yaml, text = YAML(), io.StringIO()
+    yaml.default_flow_style, yaml.width = None, 140
+    yaml.dump(value, text)
+    return text.getvalue()
+
+
+def from_yaml(text: str) -> Any:
+    return YAML(typ="safe").load(text)
+
+
+def with_workload(text: str, name: str, block: str) -> str:
+    """params.yaml with `name` in `workloads` and its `block` after the others; every other character stays.
+
+    Raises ValueError if the result does not hold the old params and the new block.
+    """
+    before = from_yaml(text)
+    after = {**before, "workloads": [*before["workloads"], name], **from_yaml(block)}
+    newline = "\r\n" if "\r\n" in text else "\n"
+    block = block.replace("\n", newline)
+    nodes = {key.value: (key.start_mark.index, value) for key, value in YAML().compose(text).value}
+    if list(nodes)[-1] == "presets":  # stays last, with the comment above it
+        place = len(re.sub(r"(^#.*\n)*\Z", "", text[: nodes["presets"][0]], flags=re.MULTILINE))
+        block += newline
+    else:
+        place = len(text)
+        block = newline * (1 if text.endswith(newline) else 2) + block
+    workloads = nodes["workloads"][1]
+    end, entry = workloads.value[-1].end_mark.index, f", {name}"
+    if not workloads.flow_style:  # a line of its own, behind the last one's comment
+        end += len(re.split(r"[\r\n]", text[end:], maxsplit=1)[0])
+        entry = f"{newline}{' ' * workloads.start_mark.column}- {name}"
+    for index, inserted in sorted([(place, block), (end, entry)], key=lambda insertion: insertion[0], reverse=True):
+        text = text[:index] + inserted + text[index:]
+    with suppress(YAMLError):
+        if from_yaml(text) == after:
+            loading.parse_params(after)
+            return text
+    raise ValueError(
+        "params.yaml is laid out in a way that cannot be added to; write `workloads` as a list in brackets on one line "
+        "and run again"
+    )
