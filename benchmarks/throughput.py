@@ -89,7 +89,7 @@ from stages.training.device import use_tf32
 from stages.training.step import AUTOCAST
 
 WORKLOADS = ("sign", "pen", "price", "rally")
-NO_AUGMENT = Augment(group=1, mix=0.0, shift=0.0, warp=0.0)
+NO_AUGMENT = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 STEPS_PER_EPOCH = 64  # on random data
 NUM_TRIES = 3  # rounds in which every number of threads is tried, the first of them warm-up
 HEADER = (

@@ -64,10 +64,11 @@ tiny:
     seed: 0
     velocity: true
     missing: refuse
+    groups: none
   preload: {residency: auto}
   train:
     model: {name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}
-    augment: {group: 2, mix: 0.1, shift: 0.0, warp: 0.1}
+    augment: {coupled_features: 2, mix: 0.1, shift: 0.0, warp: 0.1}
     epochs: 3
     warmup_epochs: 1
     batch_size: 16
@@ -89,7 +90,7 @@ tiny:
 
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
-    augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
+    augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
     epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
     on_out_of_memory="stop", step="eager", probe=False,
     learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,

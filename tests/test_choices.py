@@ -28,7 +28,7 @@ from stages.training.choices import Choice
 from stages.training.trainer import Trainer
 from tests.conftest import ROOT, SETTINGS, TINY, copy_of, dvc, finish, git, new_trainer, run
 
-AUTO = replace(SETTINGS, threads="auto", augment=Augment(group=1, mix=0.0, shift=0.0, warp=0.0))
+AUTO = replace(SETTINGS, threads="auto", augment=Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0))
 REAL_GET, REAL_SET = torch.get_num_threads, torch.set_num_threads
 Speed = Callable[[int, bool], float]  # (threads, whether in bf16) -> steps per second
 

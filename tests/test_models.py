@@ -296,8 +296,8 @@ def test_scores_are_those_of_scikit_learn():
 def test_augmentation_is_off_at_zero_and_leaves_padding_alone():
     values, mask, _ = batch("classify")
     values = torch.cat([values, values], dim=2)[..., :4]
-    off = Augment(group=2, mix=0.0, shift=0.0, warp=0.0)
-    strong = Augment(group=2, mix=0.3, shift=0.3, warp=0.3)
+    off = Augment(coupled_features=2, mix=0.0, shift=0.0, warp=0.0)
+    strong = Augment(coupled_features=2, mix=0.3, shift=0.3, warp=0.3)
     draws = augment.draw(torch.Generator().manual_seed(0), len(values), strong)
     assert torch.equal(augment.apply(values, mask, draws, off), values)
     changed = augment.apply(values, mask, draws, strong)
@@ -311,14 +311,14 @@ def test_augmentation_mixes_positions_and_velocities_alike():
     values = torch.randn(5, 8, 2, generator=torch.Generator().manual_seed(0))
     both = torch.cat([values[:, 1:], values[:, 1:] - values[:, :-1]], dim=2)
     mask = torch.ones(5, 7, dtype=torch.bool)
-    config = Augment(group=2, mix=0.5, shift=0.0, warp=0.0)
+    config = Augment(coupled_features=2, mix=0.5, shift=0.0, warp=0.0)
     mixed = augment.apply(both, mask, augment.draw(torch.Generator().manual_seed(0), 5, config), config)
     torch.testing.assert_close(mixed[:, 1:, :2] - mixed[:, :-1, :2], mixed[:, 1:, 2:])
 
 
 def test_a_group_that_does_not_divide_the_features_is_refused():
     values, mask, _ = batch("classify")
-    config = Augment(group=2, mix=0.1, shift=0.0, warp=0.0)
+    config = Augment(coupled_features=2, mix=0.1, shift=0.0, warp=0.0)
     with pytest.raises(ValueError, match="group must divide the number of features, got 2 and 3"):
         augment.apply(values, mask, augment.draw(torch.Generator(), len(values), config), config)
 

@@ -27,12 +27,12 @@ from stages.training.trainer import Trainer
 
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
-    augment=Augment(group=2, mix=0.1, shift=0.1, warp=0.1),
+    augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
     epochs=2, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", on_out_of_memory="stop",
     step="eager", probe=True, learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip
-NONE = Augment(group=1, mix=0.0, shift=0.0, warp=0.0)
+NONE = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 SMALL = GRU("gru", hidden_size=4, num_layers=1, bidirectional=False, dropout=0.0)
 LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
 

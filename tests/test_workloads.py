@@ -17,7 +17,7 @@ COMMON = """
   preload: {residency: auto}
   train:
     model: MODEL
-    augment: {group: 1, mix: 0.0, shift: 0.0, warp: 0.0}
+    augment: {coupled_features: 1, mix: 0.0, shift: 0.0, warp: 0.0}
     epochs: 2
     warmup_epochs: 1
     batch_size: 32

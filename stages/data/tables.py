@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from stages.files import relative
+from stages.params.checks import leaves_folder
 from stages.params.parsing import nearest
 
 if TYPE_CHECKING:
@@ -46,14 +47,12 @@ class Table:
 
 
 def find_table(folder: Path, name: str) -> Path:
-    parts = PurePosixPath(name)
-    # This checks the name alone: a link in the folder may lead to another disk.
-    if parts.is_absolute() or ".." in parts.parts or "\\" in name:
+    if leaves_folder(name):
         raise ValueError(
             f"preprocess.table is {name!r}, which leaves {relative(folder)}; "
             "put the table there and give its name alone"
         )
-    if not name.endswith(ENDINGS):
+    if not name.lower().endswith(ENDINGS):
         raise ValueError(f"preprocess.table is {name!r}; accepted endings: {', '.join(ENDINGS)}")
     path = folder / name
     if not path.is_file():
@@ -78,7 +77,7 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
                 f"{'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; they must be different "
                 "columns, and the name `split` is kept for train, val or test"
             )
-    is_parquet = path.suffix == ".parquet"
+    is_parquet = path.suffix.lower() == ".parquet"
     try:
         cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)
     except (pa.ArrowException, csv.Error, OSError, EOFError, UnicodeDecodeError) as error:
@@ -173,7 +172,7 @@ def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
 
 
 def open_csv(path: Path) -> Any:
-    return (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="")
+    return (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="")
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -1,16 +1,20 @@
 """Values of a workload's block that are valid one by one and cannot go together."""
 
+import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
-from stages.params.schema import MODELS, SOURCES, ConvGRU, Preprocess, Rally, Series, Transformer, Workload
+from stages.params.schema import MODELS, NO_GROUPS, SOURCES, ConvGRU, Preprocess, Rally, Series, Transformer, Workload
 
+NAME_ALONE = "it must lie in the workload's folder of data/raw/; put the table there and give its name alone"
 # Augmentation changes the inputs alone, so a task whose targets would have to change with them refuses it.
 FORBIDDEN_AUGMENT = {"classify": (), "detect": ("warp",), "forecast": ("mix", "shift", "warp")}
 
 
 def check_workload(name: str, block: Workload) -> None:
     """Raises ValueError for the first conflict."""
-    for conflict in (*combination_conflicts(name, block), *split_conflicts(block.preprocess), *train_conflicts(block)):
+    of_data = (*table_conflicts(block.preprocess), *split_conflicts(block.preprocess))
+    for conflict in (*combination_conflicts(name, block), *of_data, *train_conflicts(block)):
         raise ValueError(f"{name}.{conflict}")
 
 
@@ -35,6 +39,38 @@ def combination_conflicts(name: str, block: Workload) -> Iterator[str]:
             )
     if task == "forecast" and (smoothing := block.train.label_smoothing):
         yield f"train.label_smoothing is {smoothing}; it must be 0 for forecast, which has no labels"
+
+
+def table_conflicts(preprocess: Preprocess) -> Iterator[str]:
+    """The table's place, and columns that cannot be two things at once."""
+    if isinstance(preprocess, Rally):
+        return
+    if leaves_folder(preprocess.table):
+        yield f"preprocess.table is {preprocess.table!r}; {NAME_ALONE}"
+    columns, features = preprocess.columns, preprocess.columns.features
+    if isinstance(preprocess, Series):
+        roles = {"time": preprocess.columns.time, "target": preprocess.columns.target}
+        if re.match(r"\s*[-0]", preprocess.interval):
+            yield f"preprocess.interval is {preprocess.interval!r}; it must be above 0, e.g. 15min"
+    else:
+        roles = {key: getattr(columns, key) for key in ("sequence", "step", "label")}
+        if not features:
+            yield "preprocess.columns.features is []; name at least one column of numbers"
+        if preprocess.groups != NO_GROUPS and preprocess.groups in features:
+            yield f"preprocess.groups is {preprocess.groups!r}, which is among the features; it cannot be both"
+    for role, column in roles.items():
+        if column in features:
+            more = ", and the target is the first feature anyway" if role == "target" else ""
+            yield f"preprocess.columns.features names {column!r}, which is the {role}{more}; take it out of the list"
+    for role, column in roles.items():
+        if twin := next((other for other in roles if other != role and roles[other] == column), None):
+            yield f"preprocess.columns names {column!r} as {role} and as {twin}; they must be different columns"
+
+
+def leaves_folder(name: str) -> bool:
+    """Whether a table's name leads out of its workload's folder. A link in there may lead to another disk."""
+    parts = PurePosixPath(name)
+    return parts.is_absolute() or ".." in parts.parts or "\\" in name
 
 
 def split_conflicts(preprocess: Preprocess) -> Iterator[str]:

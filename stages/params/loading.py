@@ -3,6 +3,7 @@
 Imports nothing heavy, because flows and a stage that always runs read params too. Every ValueError is one sentence.
 """
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError:
         raise
     except Exception as error:  # ruamel's own failures on what is no YAML have no base in common
-        raise ValueError(f"{path.name} is not valid YAML: {one_line(error)}") from None
+        raise ValueError(yaml_mistake(path.name, error)) from None
     if not isinstance(loaded, dict):
         advice = "it must be a mapping of workloads, devices and one block per workload"
         raise ValueError(f"{path.name} holds {type(loaded).__name__}; {advice}")
     return loaded
+
+
+def yaml_mistake(name: str, error: Exception) -> str:
+    """Where a file stops being YAML and why, in one sentence; the parser's own words quote lines and addresses."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    why = getattr(error, "problem", None) or str(error)
+    why = re.sub(r" with value .*", "", one_line(why))  # a key that is there twice, with all that it holds
+    at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"{name}{at}: not valid YAML: {why}; correct it there or in the line before"
 
 
 @prefixed("params.yaml")

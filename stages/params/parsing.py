@@ -23,7 +23,10 @@ from stages.params.schema import Limits, Usual
 MAX_LETTERS = 1000  # of a message: what it quotes may be a whole file
 MAX_WHOLE = 2**63 - 1
 # Keys of older versions, and what replaces them.
-MOVED = {"Train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each"}
+MOVED = {
+    "Train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each",
+    "Augment.group": "; it is called coupled_features now",
+}
 
 
 @contextmanager
@@ -121,9 +124,11 @@ def parse_number_or_word(members: tuple[Any, ...], limits: Limits, value: Any, w
     words = typing.get_args(members[1])
     if value in words:
         return value
-    if not isinstance(value, int) or isinstance(value, bool) or value < limits.low:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or value < limits.low or (limits.high is not None and value > limits.high):
+        up_to = "" if limits.high is None else f" and at most {limits.high}"
         raise ValueError(
-            f"{where} is {shown(value)}; it must be a whole number of at least {limits.low}, or {words[0]}"
+            f"{where} is {shown(value)}; it must be a whole number of at least {limits.low}{up_to}, or {words[0]}"
         )
     return value
 

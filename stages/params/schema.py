@@ -32,6 +32,7 @@ Fraction = Annotated[float, Limits(high=0.999)]
 Seed = Annotated[int, Limits(high=2**63 - 1), Usual(0)]
 Strength = Annotated[float, Usual(0.0)]
 Threads = int | Literal["auto"]
+NO_GROUPS = "none"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class SequenceTable:
     seed: Seed
     velocity: Annotated[bool, Usual(False)]
     missing: Annotated[Literal["refuse", "interpolate"], Usual("refuse")]
+    # A column, each of whose values (a person, a device) stays on one side of the split: scikit-learn's `groups`.
+    groups: Annotated[str, Usual(NO_GROUPS)] = NO_GROUPS
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,9 @@ SOURCES = {"classify": ("sequences",), "forecast": ("series",), "detect": ("sequ
 class Augment:
     """Random changes to training sequences (stages/training/augment.py): standard deviations, 0 turns one off."""
 
-    group: Annotated[Positive, Usual(1)]  # number of coordinates mixed together; divides the number of features
-    mix: Strength  # of each entry added to the identity matrix that maps the coordinates of a group
+    # How many features belong together, as x and y of a point do, and are mixed; divides their number.
+    coupled_features: Annotated[Positive, Usual(1)]
+    mix: Strength  # of each entry added to the identity matrix that maps the features that belong together
     shift: Strength  # of a constant added to each coordinate, in training standard deviations
     warp: Strength  # of the relative change of speed within a sequence
 
@@ -188,12 +192,14 @@ class Train:
     on_out_of_memory: Annotated[Literal["stop", "cpu"], Usual("stop")]  # when nothing else helps; cpu: for device auto
     step: Annotated[Literal["auto", "eager", "graph", "compile"], Usual("auto")]
     probe: Annotated[bool, Usual(True)]  # spend a second or two before the first epoch to find out what bounds it
-    learning_rate: Annotated[float, Limits(above=True)]
-    weight_decay: Annotated[float, Usual(0.01)]
+    learning_rate: Annotated[float, Limits(above=True, high=10)]
+    weight_decay: Annotated[float, Limits(high=100), Usual(0.01)]
     schedule: Annotated[Literal["cosine", "one-cycle"], Usual("one-cycle")]
     clip_norm: Annotated[float, Usual(1.0)]
     label_smoothing: Annotated[Fraction, Usual(0.0)]
-    threads: Annotated[Threads, Limits(1), Usual("auto")]  # of the CPU; auto: as many as are fastest, by measuring
+    threads: Annotated[
+        Threads, Limits(1, high=512), Usual("auto")
+    ]  # of the CPU; auto: as many as are fastest, by measuring
     deterministic: Annotated[bool, Usual(True)]
 
     @property

@@ -2,8 +2,8 @@
 
 `draw` takes all randomness of an epoch from a seeded CPU generator, so a CPU and a GPU run train on the same sequences.
 `apply` is a pure function of one batch and its draws. Nothing here knows what the features mean, except that they come
-in groups of `group`: the first group holds coordinates, the following ones their differences per step (`velocity: true`
-in preprocess: x, y, dx, dy is `group: 2`).
+in groups of `coupled_features`: the first group holds coordinates, the following ones their differences per step
+(`velocity: true` in preprocess: x, y, dx, dy is `coupled_features: 2`).
 
 Time warping and random linear maps as data augmentation for time series: Um et al. 2017, arXiv:1706.00527.
 """
@@ -19,7 +19,8 @@ NUM_WARPS = 2  # sine waves in a warp: one and two half periods over the sequenc
 
 
 def num_draws(config: Augment) -> int:
-    return config.group * config.group + config.group + NUM_WARPS
+    size = config.coupled_features
+    return size * size + size + NUM_WARPS
 
 
 def draw(generator: Generator, num_sequences: int, config: Augment) -> Tensor:
@@ -30,21 +31,22 @@ def draw(generator: Generator, num_sequences: int, config: Augment) -> Tensor:
 def apply(values: Tensor, mask: Tensor, draws: Tensor, config: Augment) -> Tensor:
     """values (B, T, F), mask (B, T), draws (B, k) -> (B, T, F); padding stays zero.
 
-    Raises ValueError if `group` does not divide F.
+    Raises ValueError if `coupled_features` does not divide F.
     """
     num_sequences, num_steps, num_features = values.shape
-    if num_features % config.group:
-        raise ValueError(f"augment.group must divide the number of features, got {config.group} and {num_features}")
-    matrix, offset, speed = draws.split([config.group**2, config.group, NUM_WARPS], dim=1)
+    group = config.coupled_features
+    if num_features % group:
+        raise ValueError(f"augment.coupled_features must divide the number of features, got {group} and {num_features}")
+    matrix, offset, speed = draws.split([group**2, group, NUM_WARPS], dim=1)
     if config.warp:
-        values = warp_time(values, mask, config.warp * speed, config.group)
+        values = warp_time(values, mask, config.warp * speed, group)
     if config.mix:
-        maps = torch.eye(config.group, device=values.device) + config.mix * matrix.view(-1, config.group, config.group)
-        grouped = values.reshape(num_sequences, -1, config.group)  # (B, T * F / group, group)
+        maps = torch.eye(group, device=values.device) + config.mix * matrix.view(-1, group, group)
+        grouped = values.reshape(num_sequences, -1, group)  # (B, T * F / group, group)
         values = (grouped @ maps).view(num_sequences, num_steps, num_features)
     if config.shift:
         offsets = values.new_zeros(num_sequences, 1, num_features)
-        offsets[:, 0, : config.group] = config.shift * offset
+        offsets[:, 0, :group] = config.shift * offset
         values = values + offsets
     return values.masked_fill(~mask.unsqueeze(-1), 0.0)
 
