@@ -96,7 +96,8 @@ class Predictor:
         wanted = [columns.sequence, columns.step, *columns.features, columns.label]
         allow_missing = self.learned.get("missing", "interpolate") == "interpolate"
         rows, velocity = from_frame(unlabelled, wanted, "the table"), self.learned.get("velocity", False)
-        sequences = to_sequences(rows, columns, velocity, allow_missing, per_step=False)
+        offsets = self.learned.get("offsets", {})
+        sequences = to_sequences(rows, columns, velocity, allow_missing, per_step=False, offsets=offsets)
         longest = self.about["shape"]["max_steps"]
         if sequences.values.shape[1] > longest:
             name = sequences.ids[sequences.lengths.argmax()]

@@ -54,7 +54,7 @@ from stages.training.trainer import Epoch, Trainer, snapshot
 from stages.training.workload import Job, open_trainer
 
 # What preprocess learned from the data, which a new table must be treated with too.
-LEARNED = ("features", "classes", "mean", "std", "target")
+LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
 # Checkpoints take at most this share of the time; otherwise one is never older than these seconds, or an epoch.
 CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0

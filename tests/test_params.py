@@ -3,6 +3,7 @@
 import copy
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -49,6 +50,14 @@ def test_scientific_notation_is_a_number():
         ("learning_rate: 1e-2", "learning_rate: -1", ["tiny.train.learning_rate is -1", "above 0"]),
         ("learning_rate: 1e-2", "learning_rate: .nan", ["tiny.train.learning_rate is nan", "must be a finite number"]),
         ("weight_decay: 0.01", "weight_decay: .inf", ["tiny.train.weight_decay is inf", "must be a finite number"]),
+        ("learning_rate: 1e-2", "learning_rate: 1e6", ["learning_rate is 1000000.0", "above 0 and at most 10"]),
+        ("weight_decay: 0.01", "weight_decay: 1e3", ["weight_decay is 1000.0", "at most 100"]),
+        ("features: [x, y]", "features: []", ["tiny.preprocess.columns.features is []", "at least one column"]),
+        ("features: [x, y]", "features: [x, label]", ["features names 'label', which is the label", "take it out"]),
+        ("step: step", "step: label", ["columns names 'label' as step and as label"]),
+        ("table: table.csv", "table: ../pen/table.csv.gz", ["table is '../pen/table.csv.gz'", "give its name alone"]),
+        ("groups: none", "groups: x", ["preprocess.groups is 'x', which is among the features"]),
+        ("coupled_features: 2", "group: 2", ["augment.group is not a known key; it is called coupled_features now"]),
         ("dropout: 0.1", "dropout: 1.0", ["tiny.train.model.dropout is 1.0", "at least 0 and at most 0.999"]),
         ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
         ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),
@@ -74,8 +83,9 @@ def test_scientific_notation_is_a_number():
         ("train: 0.6, val: 0.2", "train: 0.8, val: 0", ["(0.8, 0, 0.2)", "more than 0"]),
         ("accumulation: 1", "accumulation: 17", ["accumulation is 17", "batch_size is 16"]),
         ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: auto, bf16, fp16, fp32, tf32"]),
-        ("threads: 1", "threads: two", ["tiny.train.threads is 'two'", "at least 1, or auto"]),
-        ("threads: 1", "threads: 0", ["tiny.train.threads is 0", "at least 1, or auto"]),
+        ("threads: 1", "threads: two", ["tiny.train.threads is 'two'", "at least 1 and at most 512, or auto"]),
+        ("threads: 1", "threads: 0", ["tiny.train.threads is 0", "at least 1 and at most 512, or auto"]),
+        ("threads: 1", "threads: 1000", ["tiny.train.threads is 1000", "at most 512, or auto"]),
         ("threads: 1", "threads: 1.5", ["tiny.train.threads is 1.5", "whole number"]),
         ("preset: none", "preset: gpu", ["preset is 'gpu'", "accepted: auto, none"]),
         (
@@ -130,8 +140,8 @@ def test_a_mistake_gets_one_sentence(old: str, new: str, words: list[str], saw: 
         assert word in message
 
 
-def test_as_many_threads_as_anyone_wants():
-    assert parsed(TINY.replace("threads: 1", "threads: 4096")).blocks["tiny"].train.num_threads == 4096
+def test_as_many_threads_as_the_largest_machines_have():
+    assert parsed(TINY.replace("threads: 1", "threads: 512")).blocks["tiny"].train.num_threads == 512
     assert parsed(TINY.replace("threads: 1", "threads: auto")).blocks["tiny"].train.threads == "auto"
 
 
@@ -162,6 +172,17 @@ def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: st
     assert {"preload", "residency", "step", "probe", "on_out_of_memory", "accumulation"} <= suggested
 
 
+@pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "a:\tb\n c: {", "x: &a *a", "a: 1\n b: 2"])
+def test_a_mistake_of_yaml_is_one_sentence_with_its_line(tmp_path: Path, text: str):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(
+        ValueError, match=r"^params.yaml, line \d+, column \d+: not valid YAML: [^\n]*; correct it"
+    ) as why:
+        read_yaml(path)
+    assert "http" not in str(why.value)
+
+
 def test_flatten_uses_dotted_names():
     flat = flatten(parsed(TINY).blocks["tiny"])
     assert flat["train.model.hidden_size"] == 8
@@ -174,6 +195,8 @@ def test_what_would_move_the_targets_is_refused():
         ("rally", {"train.augment.warp": 0.1}, "augment.warp is 0.1; it must be 0 for detect"),
         ("price", {"train.augment.shift": 0.1}, "augment.shift is 0.1; it must be 0 for forecast"),
         ("price", {"train.label_smoothing": 0.1}, "label_smoothing is 0.1; it must be 0 for forecast"),
+        ("price", {"preprocess.interval": "-5min"}, "interval is '-5min'; it must be above 0"),
+        ("price", {"preprocess.columns.features": ["Close"]}, "'Close', which is the target"),
         ("price", {"preprocess.split": {"train": 7, "val": 1, "test": 2}}, "shares of its time"),
         ("rally", {"preprocess.split": {"train": 0.8, "val": 0.1, "test": 0.1}}, "whole numbers of sequences"),
     ):

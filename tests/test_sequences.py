@@ -294,6 +294,52 @@ def test_val_is_taken_from_train_where_the_split_column_has_none(tmp_path: Path)
     assert sorted([*parts["train"], *parts["val"]]) == list(range(24))
 
 
+def with_people(num_people: int, num_sequences: int = 120) -> pd.DataFrame:
+    table = make_table(num_sequences=num_sequences, num_classes=3)
+    draw = np.random.default_rng(1)
+    return table.assign(
+        person=("p" + pd.Series(draw.integers(0, num_people, num_sequences).astype(str)))[table.sequence].to_numpy()
+    )
+
+
+@pytest.mark.parametrize("num_people", [3, 10, 40])
+def test_a_person_stays_on_one_side(tmp_path: Path, num_people: int):
+    table = with_people(num_people)
+    person = table.groupby("sequence").person.first()
+    params = replace(PARAMS, groups="person", split=Split(train=0.7, val=0.15, test=0.15))
+    for seed in range(3):
+        found = prepared(tmp_path, table, replace(params, seed=seed))
+        sides = {name: set(person[found.sequences.ids[rows].astype(int)]) for name, rows in found.parts.items()}
+        assert sum(map(len, sides.values())) == num_people == len(set.union(*sides.values()))
+        assert all(map(len, sides.values())) and found.summary["num_groups"] == {k: len(v) for k, v in sides.items()}
+        if num_people == 40:  # persons of about three sequences: sizes and classes come out nearly as asked for
+            for name, share in (("train", 84), ("val", 18), ("test", 18)):
+                assert abs(len(found.parts[name]) - share) <= 5
+    again = prepared(tmp_path, table.sample(frac=1, random_state=0), params)
+    first = prepared(tmp_path, table, params)
+    assert all((again.parts[name] == first.parts[name]).all() for name in SPLITS)
+
+
+def test_people_that_cannot_be_kept_apart(tmp_path: Path):
+    params = replace(PARAMS, groups="person")
+    refused(tmp_path, with_people(2).to_csv(index=False), "'person': its 2 groups", "3 splits", params=params)
+    table = with_people(9)
+    table.loc[3, "person"] = "x"
+    refused(tmp_path, table.to_csv(index=False), "line 5", "column 'person' changes within", params=params)
+    table = with_people(9).assign(split=lambda table: np.resize(["train", "val", "test", "train"], 120)[table.sequence])
+    assert "groups stand in more than one split, because the table's own" in prepared(tmp_path, table, params).message
+
+
+def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
+    """As a Unix time: 32-bit floats around 1.7e9 are 128 apart."""
+    table = make_table()
+    found = prepared(tmp_path, table)
+    far = prepared(tmp_path, table.assign(x=table.x + 1.7e9))
+    low = (table.x + 1.7e9).min()
+    assert far.summary["offsets"] == {"x": low} and "offsets" not in found.summary and "taken off x" in far.message
+    np.testing.assert_allclose(far.sequences.values, found.sequences.values, atol=1e-5)
+
+
 # What is refused ------------------------------------------------------------------------------------------------------
 
 
@@ -388,6 +434,22 @@ def test_a_class_that_is_too_small_to_split(tmp_path: Path, saw: Callable[[str],
     table = make_table()
     table.loc[table["sequence"] < 2, "label"] = "rare"
     saw(refused(tmp_path, table.to_csv(index=False), "class 'rare' has 2 sequences", "3 splits"))
+
+
+def test_features_that_never_change_and_a_split_of_equal_sequences(tmp_path: Path):
+    refused(tmp_path, make_table().assign(x=1.0, y=2.5).to_csv(index=False), "no feature ever changes (x, y)")
+    table = make_table()
+    table = table.assign(x=table.step, y=table.step)
+    refused(tmp_path, table.to_csv(index=False), "no sequence is left for", "of 40 only 1 differ")
+
+
+def test_a_label_of_two_labels(tmp_path: Path):
+    table = make_table()
+    table.loc[table["sequence"] == 3, "label"] = "class 0|class 1"
+    refused(tmp_path, table.to_csv(index=False), "'class 0|class 1', which looks like 2 labels", "yes and no for each")
+    table = table.assign(label=table.label.replace({"class 0|class 1": "up|down"}))
+    table.loc[table["sequence"] < 16, "label"] = "up|down"  # a name like any other
+    assert "up|down" in prepared(tmp_path, table).sequences.classes
 
 
 def test_split_sizes_that_do_not_add_up(tmp_path: Path):

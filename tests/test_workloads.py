@@ -70,6 +70,7 @@ spikes:
     seed: 0
     velocity: false
     missing: interpolate
+    groups: none
 {COMMON.replace("MODEL", CONV_GRU).replace("epochs: 2", "epochs: 15").replace("batch_size: 32", "batch_size: 8")}
 rally:
   task: detect

@@ -3,7 +3,8 @@
 N sequences, T steps of the longest one, F features. values (N, T, F) are float32, and zero after a sequence's end.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ class Sequences:
     classes: tuple[Any, ...]
     features: tuple[str, ...]
     num_filled: int  # cells that were empty and are interpolated
+    groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split; None: the table names none
+    offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> what is taken off before float32
 
     @property
     def has_label_per_step(self) -> bool:
@@ -69,6 +72,11 @@ class PreparedSequences:
         split = np.zeros(len(groups), dtype=np.int8)
         for number, name in enumerate(SPLITS):
             split[parts[name]] = number
+        of_groups = {}
+        if (whole := sequences.groups) is not None:
+            per_split = {name: len(np.unique(whole[rows])) for name, rows in parts.items()}
+            num_across = sum(per_split.values()) - len(np.unique(whole))
+            of_groups = {"num_groups": per_split, "num_groups_across_splits": num_across}
         has_other_label = (labels != labels[first][group]).reshape(len(groups), -1).any(axis=1)
         return {
             "num_sequences": len(sequences.ids),
@@ -84,11 +92,13 @@ class PreparedSequences:
             "std": self.std.tolist(),
             "min_steps": int(sequences.lengths.min()),
             "max_steps": int(sequences.lengths.max()),
+            **of_groups,
+            **({"offsets": dict(sequences.offsets)} if sequences.offsets else {}),
         }
 
     @property
     def message(self) -> str:
-        summary = self.summary
+        sequences, summary = self.sequences, self.summary
         counts = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
         message = (
             f"{summary['num_sequences']:,} sequences of up to {summary['max_steps']} steps, "
@@ -96,11 +106,15 @@ class PreparedSequences:
         )
         if summary["num_filled"]:
             message += f"; {summary['num_filled']:,} empty cells interpolated"
+        for feature, offset in sequences.offsets.items():
+            message += f"; {offset:.15g} taken off {feature}, whose changes a 32-bit float would lose"
+        why = "the table's own split column says so" if sequences.splits is not None else "its groups say so"
+        if "num_groups" in summary:
+            message += f"; groups {', '.join(f'{name} {num:,}' for name, num in summary['num_groups'].items())}"
+            if crossing := summary["num_groups_across_splits"]:
+                message += f"\nwarning: {crossing} groups stand in more than one split, because {why}"
         if crossing := summary["num_duplicates_across_splits"]:
-            message += (
-                f"\nwarning: {crossing} sequences of val and test also stand in another split, "
-                "because the table's own split column says so"
-            )
+            message += f"\nwarning: {crossing} sequences of val and test also stand in another split, because {why}"
         return message
 
 

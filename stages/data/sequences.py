@@ -6,6 +6,8 @@ Time and memory are linear in the table. Nothing loops over sequences, except ov
 R rows of the table, N sequences, T steps of the longest one, F features.
 """
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,29 +15,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.data.arrays import PreparedSequences, Sequences, interpolate, prepared
-from stages.data.splits import SPLITS, duplicate_groups, sizes_of, stratified
+from stages.data.splits import SPLITS, duplicate_groups, grouped, joined, sizes_of, stratified
 from stages.data.tables import SPLIT_COLUMN, Table, coded, find_table, numbers, read_table, refuse
-from stages.params.schema import Columns, SequenceTable, Split
+from stages.params.schema import NO_GROUPS, Columns, SequenceTable
 
-LARGEST = 4e18  # the square of a difference of two such differences is a finite 32-bit float
 NO_EVENT = "none"  # the label of a step at which nothing happens; an empty cell means the same
 
 
 def prepare(params: SequenceTable, folder: Path, per_step: bool) -> PreparedSequences:
     """The table in `folder` as arrays, split and standardized. `per_step`: every step has a label of its own."""
     path, columns = find_table(folder, params.table), params.columns
-    table = read_table(path, (columns.sequence, columns.label), columns.features, (columns.step,))
-    sequences = to_sequences(table, columns, params.velocity, params.missing == "interpolate", per_step)
+    of_groups = () if params.groups == NO_GROUPS else (params.groups,)
+    table = read_table(path, (columns.sequence, columns.label, *of_groups), columns.features, (columns.step,))
+    allow_missing = params.missing == "interpolate"
+    sequences = to_sequences(table, columns, params.velocity, allow_missing, per_step, params.groups)
+    check_something_changes(table.name, sequences, columns)
     groups = duplicate_groups(sequences.values[:, :, : len(columns.features)], sequences.lengths)
-    return prepared(sequences, groups, split(sequences, groups, params.split, params.seed), path)
+    return prepared(sequences, groups, split(sequences, groups, params), path)
 
 
-def to_sequences(table: Table, columns: Columns, velocity: bool, allow_missing: bool, per_step: bool) -> Sequences:
+def to_sequences(
+    table: Table,
+    columns: Columns,
+    velocity: bool,
+    allow_missing: bool,
+    per_step: bool,
+    groups: str = NO_GROUPS,
+    offsets: Mapping[str, float] | None = None,
+) -> Sequences:
     """Check the long table and pack it: sequences in the order of their ids, steps in order.
 
     `velocity` appends each feature's difference from the step before (`d<name>`, 0 at the first step). `allow_missing`:
-    empty cells of features are interpolated. `per_step`: labels belong to steps, not to sequences. Takes the columns
-    out of `table`. Raises ValueError that names the row's place in the file.
+    empty cells of features are interpolated. `per_step`: labels belong to steps, not to sequences. `groups`: the column
+    that says which sequences stay in one split. `offsets`: what to take off each feature before it becomes a 32-bit
+    float (see offset_of); None finds it. Takes the columns out of `table`. Raises ValueError that names the row's place
+    in the file.
     """
     codes, ids = coded(table, columns.sequence)
     step = numbers(table, columns.step)
@@ -78,19 +92,26 @@ def to_sequences(table: Table, columns: Columns, velocity: bool, allow_missing: 
         labels = pack(labels)
     else:
         labels, classes = coded(table, columns.label)
+        check_single_labels(table.name, columns.label, classes.astype(np.str_).tolist())
         refuse(table, labels != labels[first][codes], f"column {columns.label!r} changes within a sequence")
         labels = labels[first]
     splits = split_words(table, first, codes) if SPLIT_COLUMN in table.columns else None
+    whole = None
+    if groups != NO_GROUPS:
+        of_rows, _ = coded(table, groups)
+        refuse(table, of_rows != of_rows[first][codes], f"column {groups!r} changes within a sequence")
+        whole = of_rows[first]
+        del of_rows
     del codes
 
     num_features = len(columns.features)
     values = np.zeros((num_sequences, num_steps, num_features * (2 if velocity else 1)), dtype=np.float32)
-    num_filled = 0
+    num_filled, taken_off = 0, {}
     for index, column in enumerate(columns.features):
-        cells = table.columns[column]
         numbered = numbers(table, column, allow_missing)
-        why = f"column {column!r} must hold numbers from {-LARGEST:g} to {LARGEST:g}"
-        refuse(table, (numbered > LARGEST) | (numbered < -LARGEST), why, cells)
+        if offset := offset_of(numbered) if offsets is None else offsets.get(column, 0.0):
+            taken_off[column] = offset
+            numbered = numbered - offset
         padded = pack(numbered.astype(np.float32, copy=False))
         if allow_missing:
             padded = np.require(padded, requirements="W")  # Parquet's own float32 cells are read-only
@@ -108,7 +129,45 @@ def to_sequences(table: Table, columns: Columns, velocity: bool, allow_missing: 
             values[:, 1:, num_features + index] = difference if real is None else np.where(real[:, 1:], difference, 0.0)
     names = columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ())
     labels, ids = labels.astype(np.int64), ids.astype(np.str_)
-    return Sequences(values, lengths, labels, ids, splits, tuple(classes.tolist()), names, num_filled)
+    of_all = tuple(classes.tolist())
+    return Sequences(values, lengths, labels, ids, splits, of_all, names, num_filled, whole, taken_off)
+
+
+def offset_of(numbers: np.ndarray) -> float:
+    """What to take off a feature's numbers (R,) before they become 32-bit floats: 0, or the lowest of them.
+
+    Where their standard deviation is below 1/4096 of their mean, as of a Unix time, half of a 32-bit float's 24 bits
+    would go into what all have in common. The lowest is the same for every order of the rows.
+    """
+    low, high = (float(limit) for limit in (np.fmin.reduce(numbers), np.fmax.reduce(numbers)))
+    if numbers.dtype.itemsize < 8 or not (low > 0 or high < 0) or low == high:
+        return 0.0
+    return low if np.nanstd(numbers, dtype=np.float64) < abs(low + high) / 2 / 4096 else 0.0
+
+
+def check_single_labels(name: str, column: str, classes: list[str]) -> None:
+    """Raises ValueError where a label looks like two (`a|b`) and one of them is a label too."""
+    apart = {label: [part.strip() for part in re.split(r"[|;,]", label)] for label in classes}
+    together = {label: parts for label, parts in apart.items() if len(parts) > 1 and all(parts)}
+    for label, parts in together.items():
+        others = {*classes, *(part for other in together if other != label for part in apart[other])}
+        if known := [part for part in parts if part in others]:
+            raise ValueError(
+                f"{name}: column {column!r} holds {label!r}, which looks like {len(parts)} labels ({known[0]!r} is one "
+                "elsewhere), and a sequence has one; make a column of yes and no for each and a workload of each "
+                "column, or write it without the sign between them if it is a class of its own"
+            )
+
+
+def check_something_changes(name: str, sequences: Sequences, columns: Columns) -> None:
+    values, first = sequences.values[:, :, : len(columns.features)], sequences.values[:1, :1, : len(columns.features)]
+    if (values[0, : sequences.lengths[0]] != first[0]).any():
+        return
+    if ((values == first) | sequences.padding_mask[:, :, None]).all():
+        raise ValueError(
+            f"{name}: no feature ever changes ({', '.join(columns.features[:8])}), so there is nothing to learn from; "
+            "name other columns in preprocess.columns.features"
+        )
 
 
 def event_labels(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -139,20 +198,30 @@ def split_words(table: Table, first: np.ndarray, codes: np.ndarray) -> np.ndarra
     return np.array(SPLITS)[known[first]]
 
 
-def split(sequences: Sequences, groups: np.ndarray, shares: Split, seed: int) -> dict[str, np.ndarray]:
-    """Sorted sequence numbers of train, val and test.
+def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -> dict[str, np.ndarray]:
+    """Sorted sequence numbers of train, val and test. duplicates (N,): equal for equal sequences.
 
     The table's own split column wins; a val split that it lacks is taken from its train rows. Without that column the
-    split is drawn: see splits.stratified.
+    split is drawn: see splits.stratified, and splits.grouped where a column says what stays together.
     """
-    sizes = sizes_of(shares, len(sequences.ids))
-    draw = np.random.default_rng(seed)
+    sizes = sizes_of(params.split, len(sequences.ids))
+    draw = np.random.default_rng(params.seed)
     # A class per sequence; sequences with a label per step are all of one class here.
     labels = np.zeros(len(sequences.ids), dtype=np.int64) if sequences.has_label_per_step else sequences.labels
+
+    def share_out(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+        if sequences.groups is None:
+            return stratified(rows, labels, duplicates, sizes, draw)
+        try:
+            return grouped(rows, labels, joined_if_small(sequences.groups, duplicates), sizes, draw)
+        except ValueError as error:
+            raise ValueError(f"preprocess.groups is {params.groups!r}: {error}; name another column, or none") from None
+
     if sequences.splits is None:
-        if not sequences.has_label_per_step:
+        if not sequences.has_label_per_step and sequences.groups is None:
             check_class_sizes(sequences, sum(size > 0 for size in sizes.values()))
-        parts = stratified(np.arange(len(sequences.ids)), labels, groups, sizes, draw)
+        parts = share_out(np.arange(len(sequences.ids)), sizes)
+        check_no_split_is_empty(sequences, parts, sizes, duplicates)
     else:
         parts = {name: np.flatnonzero(sequences.splits == name) for name in SPLITS}
         for name in ("train", "test"):
@@ -165,9 +234,32 @@ def split(sequences: Sequences, groups: np.ndarray, shares: Split, seed: int) ->
             num = len(parts["train"])
             num_val = max(1, round(num * sizes["val"] / (sizes["train"] + sizes["val"])))
             inner = {"test": 0, "val": num_val, "train": num - num_val}
-            parts = {**stratified(parts["train"], labels, groups, inner, draw), "test": parts["test"]}
+            parts = {**share_out(parts["train"], inner), "test": parts["test"]}
     check_no_class_is_new(sequences, parts)
     return parts
+
+
+def joined_if_small(groups: np.ndarray, duplicates: np.ndarray) -> np.ndarray:
+    """(N,) groups joined where they hold equal sequences, unless most would become one group: a person's rest may look
+    like everybody's.
+    """
+    whole = joined(groups, duplicates)
+    return groups if np.unique(whole, return_counts=True)[1].max() > len(groups) / 2 else whole
+
+
+def check_no_split_is_empty(
+    sequences: Sequences, parts: dict[str, np.ndarray], sizes: dict[str, int], duplicates: np.ndarray
+) -> None:
+    for name, rows in parts.items():
+        if sizes[name] and not len(rows):
+            num_different = len(np.unique(duplicates))
+            raise ValueError(
+                f"no sequence is left for {name}: of {len(sequences.ids):,} only {num_different:,} differ, and equal "
+                "ones stay in one split; give more different ones, or a larger share to it"
+                if num_different < len(sequences.ids)
+                else f"no sequence is left for {name}: {sizes[name]} of {len(sequences.ids):,} cannot be shared out; "
+                "give it a larger share in preprocess.split"
+            )
 
 
 def check_class_sizes(sequences: Sequences, num_splits: int) -> None:

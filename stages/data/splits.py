@@ -1,4 +1,4 @@
-"""Shares rows out to train, val and test: class by class in proportion, equal sequences in one split.
+"""Shares rows out to train, val and test: class by class in proportion; what belongs together stays in one split.
 
 N sequences, T steps, F features, C classes, S = 3 splits.
 """
@@ -93,6 +93,56 @@ def repeated(groups: np.ndarray) -> list[np.ndarray]:
     members = np.flatnonzero(group_sizes[group] > 1)
     by_group = members[np.argsort(group[members], kind="stable")]
     return np.split(by_group, np.cumsum(group_sizes[group_sizes > 1])[:-1]) if len(members) else []
+
+
+def joined(*groupings: np.ndarray) -> np.ndarray:
+    """(N,) group numbers under which two rows are equal where any of the groupings (each (N,)) puts them together."""
+    group = np.arange(len(groupings[0]))
+    while True:  # the smallest number of a group spreads through it; a pass or two is enough for groups that nest
+        before = group
+        for grouping in groupings:
+            _, index = np.unique(grouping, return_inverse=True)
+            least = np.full(index.max() + 1, len(group))
+            np.minimum.at(least, index, group)
+            group = least[index]
+        if (group == before).all():
+            return group
+
+
+def grouped(
+    rows: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], draw: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """`rows` shared out to splits of about the given sizes, each group of `groups` (N,) whole, classes as near to their
+    proportions as that allows.
+
+    Greedy, as scikit-learn's StratifiedGroupKFold: the groups with the most uneven classes choose first, each the split
+    that still wants most of its classes; no split stays empty. A class that stands in one group alone goes to train.
+    Raises ValueError where there are fewer groups than splits. Returns sorted row numbers by split.
+    """
+    wanted = [name for name in SPLITS if sizes[name]]
+    _, group = np.unique(groups[rows], return_inverse=True)
+    classes, own = np.unique(labels[rows], return_inverse=True)
+    need = np.zeros((group.max() + 1, len(classes)))  # (groups, C)
+    np.add.at(need, (group, own), 1)
+    if len(need) < len(wanted):
+        raise ValueError(f"its {len(need)} groups are fewer than the {len(wanted)} splits")
+    shares = np.array([sizes[name] for name in wanted]) / len(rows)
+    lacking = shares[:, None] * need.sum(axis=0)  # (S, C)
+    lot = draw.permutation(len(need))
+    order = lot[np.argsort(-need[lot].std(axis=1) - need[lot].sum(axis=1) / len(rows), kind="stable")]
+    is_alone = ((need > 0) & ((need > 0).sum(axis=0) == 1)).any(axis=1) & (len(classes) > 1)
+    chosen, empty = np.zeros(len(need), dtype=np.int64), set(range(len(wanted)))
+    for num_left, index in zip(range(len(order), 0, -1), order, strict=True):
+        weight = need[index] / np.maximum(need.sum(axis=0), 1)
+        score = (lacking / shares[:, None] ** 0.5) @ weight  # by its share too, or train, the largest, takes all it can
+        if num_left <= len(empty):
+            score[[number for number in range(len(wanted)) if number not in empty]] = -np.inf
+        best = wanted.index("train") if is_alone[index] and num_left > len(empty) else int(score.argmax())
+        chosen[index] = best
+        lacking[best] -= need[index]
+        empty.discard(best)
+    parts = {name: np.sort(rows[chosen[group] == wanted.index(name)]) for name in wanted}
+    return {name: parts.get(name, np.zeros(0, dtype=np.int64)) for name in SPLITS}
 
 
 def place_groups(

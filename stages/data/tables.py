@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas
 
 SPLIT_COLUMN = "split"
+LARGEST = 4e18  # the square of a difference of two such differences is a finite 32-bit float
 # What a column of a Parquet file may hold.
 KINDS = (
     pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_date,
@@ -81,7 +82,7 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
     try:
         cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)
     except (pa.ArrowException, csv.Error, OSError, EOFError, UnicodeDecodeError) as error:
-        why = None if is_parquet else ragged_line(path)
+        why = None if is_parquet else not_utf8(path) or ragged_line(path)
         raise ValueError(
             f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: "
             f"{why or ' '.join(str(error).split())}"
@@ -190,6 +191,23 @@ def csv_line(path: Path, row: int) -> str:
     return f"line {line}"
 
 
+def not_utf8(path: Path) -> str | None:
+    """What is wrong where the file is no UTF-8, which is all that is read here, and what mends it."""
+    try:
+        with open_csv(path) as file:
+            while file.read(1 << 20):
+                pass
+    except UnicodeDecodeError as error:
+        byte, place = error.object[error.start], "of UTF-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        return (
+            f"it is not UTF-8 (byte 0x{byte:02x}{place and f', the first {place}'}); "
+            "python -m stages.tools.new_workload finds the encoding and writes it as UTF-8"
+        )
+    except (OSError, EOFError):
+        return None  # what is wrong is said already
+    return None
+
+
 def ragged_line(path: Path) -> str | None:
     """What is wrong with the first line that has more or fewer cells than the header."""
     try:
@@ -257,7 +275,8 @@ def numbers(table: Table, column: str, allow_missing: bool = False) -> np.ndarra
     Times become nanoseconds. `allow_missing` lets empty cells and NaN through, as NaN.
     """
     cells = table.take(column)
-    if pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type):
+    is_time = pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type)
+    if is_time:
         cells = cells.cast(pa.timestamp("ns")).cast(pa.int64())
     if pa.types.is_decimal(cells.type):
         cells = cells.cast(pa.float64())
@@ -272,6 +291,9 @@ def numbers(table: Table, column: str, allow_missing: bool = False) -> np.ndarra
     array = cells.to_numpy()
     if array.dtype.kind == "f":
         refuse(table, np.isinf(array) if allow_missing else ~np.isfinite(array), why, cells)
+    if not is_time:
+        why = f"column {column!r} must hold numbers from {-LARGEST:g} to {LARGEST:g}"
+        refuse(table, (array > LARGEST) | (array < -LARGEST), why, cells)
     return array
 
 
