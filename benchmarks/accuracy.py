@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stages.data import open_source, write_arrays
+from stages.data import prepare, write_arrays
 from stages.data.arrays import PreparedSequences
 from stages.data.packed import as_tensors, read_arrays
 from stages.files import prepared_dir, raw_dir, read_json
@@ -129,8 +129,8 @@ def trained(
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:
     """The workload's data split (or simulated) anew with `seed`, where the table does not say the split."""
     assert not isinstance(params.preprocess, Series), "the one split by time of a series has no seed"
-    source, seeded = open_source(params.preprocess.source), replace(params.preprocess, seed=seed)
-    prepared: PreparedSequences = source.prepare(seeded, raw_dir(workload), params.task == "detect")
+    prepared = prepare(params.task, replace(params.preprocess, seed=seed), raw_dir(workload))
+    assert isinstance(prepared, PreparedSequences)
     return prepared
 
 

@@ -18,7 +18,7 @@ from stages.data.packed import as_tensors
 from stages.data.sequences import NO_EVENT, to_sequences
 from stages.data.tables import from_frame
 from stages.params import parsing, schema
-from stages.tasks import detect
+from stages.tasks import detect, regress
 from stages.tasks.forecast import Task
 from stages.training.loop import PREDICTION_BATCH
 from stages.training.workload import load_network
@@ -34,6 +34,7 @@ class Predictor:
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """classify: a row per sequence (sequence, predicted, confidence: the softmax of the predicted class).
 
+        regress: a row per sequence (sequence, predicted, in the target's own unit).
         detect: a row per event (sequence, step, predicted, confidence).
         forecast: a row per step ahead of the table's last time (time, step_ahead, predicted).
 
@@ -48,6 +49,11 @@ class Predictor:
         return pd.DataFrame(
             {"sequence": sequences.ids, "predicted": classes[index.numpy()], "confidence": confidence.numpy()}
         )
+
+    def regress(self, table: pd.DataFrame) -> pd.DataFrame:
+        sequences, outputs = self.outputs_for_sequences(table)
+        predicted = regress.Task(self.learned).in_units(outputs[:, 0].numpy())
+        return pd.DataFrame({"sequence": sequences.ids, "predicted": predicted})
 
     def detect(self, table: pd.DataFrame) -> pd.DataFrame:
         sequences, outputs = self.outputs_for_sequences(table)

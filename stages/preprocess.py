@@ -7,7 +7,7 @@ Out: data/prepared/<workload>/<split>/*.npy and summary.json, all deterministic.
 
 import time
 
-from stages.data import Prepared, open_source, write_arrays
+from stages.data import prepare, write_arrays
 from stages.files import prepared_dir, raw_dir, sha256_file, write_json
 from stages.params.loading import load_workload
 from stages.records.inputs import unchanged
@@ -17,8 +17,7 @@ def main(workload: str) -> None:
     start = time.monotonic()
     block = load_workload(workload)
     with unchanged(workload):
-        source = open_source(block.preprocess.source)
-        prepared: Prepared = source.prepare(block.preprocess, raw_dir(workload), per_step=block.task == "detect")
+        prepared = prepare(block.task, block.preprocess, raw_dir(workload))
         summary = {**prepared.summary, "sha256": write_arrays(prepared_dir(workload), prepared)}
         if prepared.table:
             summary["table_sha256"] = sha256_file(prepared.table)

@@ -139,7 +139,7 @@ def introduction(job: Job, trainer: Trainer) -> str:
     model, num_sequences = job.params.train.model.name, len(trainer.train_split)
     return (
         f"{job.workload} on {job.identity['name']}: {model} with {num_parameters:,} parameters, {num_sequences:,} "
-        f"sequences to train on, {job.settings.epochs} epochs"
+        f"sequences to train on, {job.settings.epochs} epoch{'s' * (job.settings.epochs > 1)}"
     )
 
 
@@ -188,7 +188,7 @@ def find_bound(trainer: Trainer, record: Record) -> None:
     """Record what bounds a training step and what would help, where params.yaml asks for it."""
     if not trainer.params.probe:
         return
-    found = probe.probe(trainer)
+    found = "a fit in closed form takes no steps" if trainer.closed_form else probe.probe(trainer)
     if isinstance(found, str):
         record.summary_lines["bound"] = f"not probed: {found}"
     else:

@@ -243,6 +243,16 @@ def read_forecast(runs: Sequence[Rows]) -> np.ndarray:
     return np.abs(predicted - actual[0]).mean(axis=2)
 
 
+def read_regressed(runs: Sequence[Rows]) -> np.ndarray:
+    """(R, N): the absolute error of a sequence's number, in the target's own unit."""
+    known = [{str(row["sequence"]): (float(row["actual"]), float(row["predicted"])) for row in rows} for rows in runs]
+    refuse_other_split([set(own) for own in known], "sequences")
+    actual, predicted = (np.array([[own[name][side] for name in known[0]] for own in known]) for side in (0, 1))
+    if not np.allclose(actual, actual[0], rtol=SAME_LEVEL, atol=0):
+        raise ValueError("the test splits differ: the sequences do not have the same numbers")
+    return np.abs(predicted - actual[0])
+
+
 def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
     if num_differing := max(len(truth ^ truths[0]) for truth in truths):
         raise ValueError(f"the test splits differ: {num_differing:,} of the {of_what} stand on one side only")
@@ -444,9 +454,11 @@ def mean(units: np.ndarray) -> float:
     return float(units.mean())
 
 
-# By the name that the task gives its score. Skill is 1 - MAE / persistence's MAE, so the MAE is what is compared.
+# By the name that the task gives its score. Of a forecast and of numbers the MAE is what is compared: skill is
+# 1 - MAE / persistence's MAE, and R2 hangs on a few large errors.
 MEASURES = {
     "accuracy": Measure("accuracy", "sequences", True, True, read_classified, mean, by_mcnemar),
     "event_f1": Measure("event F1", "sequences", True, False, read_detected, event_f1, resample_sequences),
+    "r2": Measure("MAE", "sequences", False, False, read_regressed, mean, resample_sequences),
     "skill": Measure("MAE", "windows", False, False, read_forecast, mean, resample_blocks),
 }

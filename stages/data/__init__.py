@@ -5,8 +5,8 @@ Every source is one module of this package, named as `preprocess.source` in para
     prepare(params, folder, per_step) -> Prepared
 
 `params` is its dataclass in stages/params/schema.py, `folder` holds the workload's table, `per_step` says whether every
-step has a label of its own (detect). It raises ValueError, in one sentence, for what a user can get wrong. No source
-imports another one.
+step has a label of its own (detect); to regress, it gets `is_number=True` too. It raises ValueError, in one sentence,
+for what a user can get wrong. No source imports another one.
 
 A source that can make new data with other noise also has NOISE_FACTORS and `with_noise` (see rally.py).
 """
@@ -36,6 +36,13 @@ class Prepared(Protocol):
 def open_source(name: str) -> ModuleType:
     """The source of that name (checked by stages/params/loading.py)."""
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def prepare(task: str, params: Any, folder: Path) -> Prepared:
+    """The data of a workload for its task; `params` are those of its source."""
+    of_task = {"is_number": True} if task == "regress" else {}
+    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=task == "detect", **of_task)
+    return prepared
 
 
 def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:

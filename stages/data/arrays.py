@@ -20,7 +20,8 @@ class Sequences:
 
     values: np.ndarray  # (N, T, F) float32
     lengths: np.ndarray  # (N,) int32
-    labels: np.ndarray  # (N,) int64, indices into classes; (N, T) where every step has one
+    # (N,) int64, indices into classes; (N, T) where every step has one; (N,) float64 where they are numbers
+    labels: np.ndarray
     ids: np.ndarray  # (N,) text
     splits: np.ndarray | None  # (N,) text: the table's own column; None where it has none
     classes: tuple[Any, ...]
@@ -32,6 +33,11 @@ class Sequences:
     @property
     def has_label_per_step(self) -> bool:
         return self.labels.ndim == 2
+
+    @property
+    def has_number(self) -> bool:
+        """Whether a sequence's label is a number instead of a class."""
+        return self.labels.dtype.kind == "f"
 
     @property
     def padding_mask(self) -> np.ndarray:
@@ -49,25 +55,36 @@ class PreparedSequences:
     mean: np.ndarray  # (F,) of the training split
     std: np.ndarray  # (F,)
     table: Path | None
+    target: dict[str, Any] | None = None  # name, mean and std of a label that is a number, over the training split
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
         rows, sequences = self.parts[split], self.sequences
         return {
             "values": sequences.values[rows],
             "lengths": sequences.lengths[rows],
-            "targets": sequences.labels[rows],
+            "targets": sequences.labels[rows] if self.target is None else self.standardized_targets(rows),
             "ids": sequences.ids[rows],
         }
 
+    def standardized_targets(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) float32, standardized in float64: large numbers that differ little stay apart."""
+        assert self.target is not None
+        return ((self.sequences.labels[rows] - self.target["mean"]) / self.target["std"]).astype(np.float32)
+
+    def num_per_class(self) -> dict[str, dict[str, int]]:
+        """By split: sequences of each class, or steps where every step has a label."""
+        sequences, labels = self.sequences, self.sequences.labels
+        classes = [str(name) for name in sequences.classes]
+        is_real = ~sequences.padding_mask if sequences.has_label_per_step else np.ones(len(labels), dtype=bool)
+        found = {}
+        for name, rows in self.parts.items():
+            counts = np.bincount(labels[rows][is_real[rows]], minlength=len(classes))
+            found[name] = dict(zip(classes, counts.tolist(), strict=True))
+        return found
+
     @property
     def summary(self) -> dict[str, Any]:
-        sequences, groups, parts = self.sequences, self.groups, self.parts
-        labels, classes = sequences.labels, [str(label) for label in sequences.classes]
-        is_real = ~sequences.padding_mask if sequences.has_label_per_step else np.ones(len(labels), dtype=bool)
-        num_per_class = {}
-        for name, rows in parts.items():
-            counts = np.bincount(labels[rows][is_real[rows]], minlength=len(classes))
-            num_per_class[name] = dict(zip(classes, counts.tolist(), strict=True))
+        sequences, groups, parts, labels = self.sequences, self.groups, self.parts, self.sequences.labels
         _, first, group = np.unique(groups, return_index=True, return_inverse=True)
         split = np.zeros(len(groups), dtype=np.int8)
         for number, name in enumerate(SPLITS):
@@ -81,12 +98,12 @@ class PreparedSequences:
         return {
             "num_sequences": len(sequences.ids),
             "num_per_split": {name: len(rows) for name, rows in parts.items()},
-            "num_per_class": num_per_class,
+            **({} if self.target else {"num_per_class": self.num_per_class()}),
             "num_duplicates": len(groups) - len(first),
             "num_duplicates_with_other_label": int(has_other_label.sum()),
             "num_filled": sequences.num_filled,
             "num_duplicates_across_splits": int((split != split[first][group]).sum()),
-            "classes": list(sequences.classes),
+            **({"target": self.target} if self.target else {"classes": list(sequences.classes)}),
             "features": list(sequences.features),
             "mean": self.mean.tolist(),
             "std": self.std.tolist(),
@@ -102,7 +119,7 @@ class PreparedSequences:
         counts = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
         message = (
             f"{summary['num_sequences']:,} sequences of up to {summary['max_steps']} steps, "
-            f"{len(summary['classes'])} classes; {counts}"
+            f"{self.of_labels(summary)}; {counts}"
         )
         if summary["num_filled"]:
             message += f"; {summary['num_filled']:,} empty cells interpolated"
@@ -117,14 +134,29 @@ class PreparedSequences:
             message += f"\nwarning: {crossing} sequences of val and test also stand in another split, because {why}"
         return message
 
+    def of_labels(self, summary: dict[str, Any]) -> str:
+        if self.target is None:
+            return f"{len(summary['classes'])} classes"
+        name, mean, std = (self.target[key] for key in ("name", "mean", "std"))
+        return f"{name} {mean:.4g} on average in train, deviation {std:.4g}"
+
 
 def prepared(
-    sequences: Sequences, groups: np.ndarray, parts: dict[str, np.ndarray], table: Path | None
+    sequences: Sequences, groups: np.ndarray, parts: dict[str, np.ndarray], table: Path | None, label: str = ""
 ) -> PreparedSequences:
-    """Standardize `sequences`, in place, by the statistics of the training split."""
+    """Standardize `sequences`, in place, by the statistics of the training split. `label`: the name of a number."""
     mean, std = statistics_of(sequences, parts["train"])
     standardize(sequences, mean, std)
-    return PreparedSequences(sequences, groups, parts, mean, std, table)
+    target = target_of(label, sequences.labels[parts["train"]]) if sequences.has_number else None
+    return PreparedSequences(sequences, groups, parts, mean, std, table, target)
+
+
+def target_of(name: str, numbers: np.ndarray) -> dict[str, Any]:
+    """Raises ValueError where all of them are equal: there is nothing to learn."""
+    mean, std = float(numbers.mean()), float(numbers.std())
+    if std <= 1e-12 * max(1e-300, abs(mean)):
+        raise ValueError(f"column {name!r} is {mean:g} in every training sequence; regress needs numbers that differ")
+    return {"name": name, "mean": mean, "std": std}
 
 
 def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,16 +22,22 @@ from stages.params.schema import NO_GROUPS, Columns, SequenceTable
 NO_EVENT = "none"  # the label of a step at which nothing happens; an empty cell means the same
 
 
-def prepare(params: SequenceTable, folder: Path, per_step: bool) -> PreparedSequences:
-    """The table in `folder` as arrays, split and standardized. `per_step`: every step has a label of its own."""
+def prepare(params: SequenceTable, folder: Path, per_step: bool, is_number: bool = False) -> PreparedSequences:
+    """The table in `folder` as arrays, split and standardized.
+
+    `per_step`: every step has a label of its own. `is_number`: a sequence's label is a number, not a class.
+    """
     path, columns = find_table(folder, params.table), params.columns
     of_groups = () if params.groups == NO_GROUPS else (params.groups,)
-    table = read_table(path, (columns.sequence, columns.label, *of_groups), columns.features, (columns.step,))
+    texts, others = ((), (columns.label,)) if is_number else ((columns.label,), ())
+    table = read_table(path, (columns.sequence, *texts, *of_groups), columns.features, (columns.step, *others))
     allow_missing = params.missing == "interpolate"
-    sequences = to_sequences(table, columns, params.velocity, allow_missing, per_step, params.groups)
+    sequences = to_sequences(
+        table, columns, params.velocity, allow_missing, per_step, params.groups, is_number=is_number
+    )
     check_something_changes(table.name, sequences, columns)
     groups = duplicate_groups(sequences.values[:, :, : len(columns.features)], sequences.lengths)
-    return prepared(sequences, groups, split(sequences, groups, params), path)
+    return prepared(sequences, groups, split(sequences, groups, params), path, columns.label)
 
 
 def to_sequences(
@@ -42,14 +48,15 @@ def to_sequences(
     per_step: bool,
     groups: str = NO_GROUPS,
     offsets: Mapping[str, float] | None = None,
+    is_number: bool = False,
 ) -> Sequences:
     """Check the long table and pack it: sequences in the order of their ids, steps in order.
 
     `velocity` appends each feature's difference from the step before (`d<name>`, 0 at the first step). `allow_missing`:
     empty cells of features are interpolated. `per_step`: labels belong to steps, not to sequences. `groups`: the column
     that says which sequences stay in one split. `offsets`: what to take off each feature before it becomes a 32-bit
-    float (see offset_of); None finds it. Takes the columns out of `table`. Raises ValueError that names the row's place
-    in the file.
+    float (see offset_of); None finds it. `is_number`: a sequence's label is a number. Takes the columns out of `table`.
+    Raises ValueError that names the row's place in the file.
     """
     codes, ids = coded(table, columns.sequence)
     step = numbers(table, columns.step)
@@ -91,8 +98,9 @@ def to_sequences(
         labels, classes = event_labels(table, columns.label)
         labels = pack(labels)
     else:
-        labels, classes = coded(table, columns.label)
-        check_single_labels(table.name, columns.label, classes.astype(np.str_).tolist())
+        labels, classes = label_numbers(table, columns.label) if is_number else coded(table, columns.label)
+        if not is_number:
+            check_single_labels(table.name, columns.label, classes.astype(np.str_).tolist())
         refuse(table, labels != labels[first][codes], f"column {columns.label!r} changes within a sequence")
         labels = labels[first]
     splits = split_words(table, first, codes) if SPLIT_COLUMN in table.columns else None
@@ -128,7 +136,7 @@ def to_sequences(
             # The step from the last value to the padding is no velocity.
             values[:, 1:, num_features + index] = difference if real is None else np.where(real[:, 1:], difference, 0.0)
     names = columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ())
-    labels, ids = labels.astype(np.int64), ids.astype(np.str_)
+    labels, ids = labels.astype(np.float64 if is_number else np.int64), ids.astype(np.str_)
     of_all = tuple(classes.tolist())
     return Sequences(values, lengths, labels, ids, splits, of_all, names, num_filled, whole, taken_off)
 
@@ -170,6 +178,15 @@ def check_something_changes(name: str, sequences: Sequences, columns: Columns) -
         )
 
 
+def label_numbers(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """(R,) float64, and no classes."""
+    cells = table.columns[column]
+    found = numbers(table, column)
+    why = f"column {column!r} must hold numbers from {-LARGEST:g} to {LARGEST:g}"
+    refuse(table, np.abs(found) > LARGEST, why, cells)
+    return found.astype(np.float64), np.array([], dtype=np.str_)
+
+
 def event_labels(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
     """(R,) codes and the classes, NO_EVENT first; an empty cell means it."""
     codes, found = coded(table, column, empty=NO_EVENT)
@@ -206,8 +223,9 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -
     """
     sizes = sizes_of(params.split, len(sequences.ids))
     draw = np.random.default_rng(params.seed)
-    # A class per sequence; sequences with a label per step are all of one class here.
-    labels = np.zeros(len(sequences.ids), dtype=np.int64) if sequences.has_label_per_step else sequences.labels
+    # A class per sequence; sequences with a label per step, or a number, are all of one class here.
+    has_class = not (sequences.has_label_per_step or sequences.has_number)
+    labels = sequences.labels if has_class else np.zeros(len(sequences.ids), dtype=np.int64)
 
     def share_out(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
         if sequences.groups is None:
@@ -218,7 +236,7 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -
             raise ValueError(f"preprocess.groups is {params.groups!r}: {error}; name another column, or none") from None
 
     if sequences.splits is None:
-        if not sequences.has_label_per_step and sequences.groups is None:
+        if has_class and sequences.groups is None:
             check_class_sizes(sequences, sum(size > 0 for size in sizes.values()))
         parts = share_out(np.arange(len(sequences.ids)), sizes)
         check_no_split_is_empty(sequences, parts, sizes, duplicates)
@@ -235,7 +253,8 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -
             num_val = max(1, round(num * sizes["val"] / (sizes["train"] + sizes["val"])))
             inner = {"test": 0, "val": num_val, "train": num - num_val}
             parts = {**share_out(parts["train"], inner), "test": parts["test"]}
-    check_no_class_is_new(sequences, parts)
+    if not sequences.has_number:
+        check_no_class_is_new(sequences, parts)
     return parts
 
 

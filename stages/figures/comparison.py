@@ -167,8 +167,30 @@ def reference_cells(reference: Reference) -> dict[str, Cell]:
     }
 
 
+# What evaluate scores beside the network, by the name that its metrics begin with.
+YARDSTICKS = {
+    "nearest_neighbour": "1-NN",
+    "most_frequent": "always the most frequent class",
+    "linear": "a linear model",
+    "mean": "always the mean",
+    "median": "always the median",
+    "threshold": "the best threshold on one feature",
+    "base_rate": "events at the base rate",
+}
+
+
+def yardsticks(row: Row) -> list[tuple[str, float]]:
+    """What the score has to beat, the strongest first. Empty for a forecast, and for runs that lack them."""
+    found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in YARDSTICKS.items()}
+    known = [(name, value) for name, value in found.items() if value is not None and row["task"] != "forecast"]
+    return sorted(known, key=lambda each: -each[1])
+
+
 def yardstick(row: Row) -> Cell:
-    """What the score has to beat, and how it is had without learning anything."""
+    """What the score has to beat, and how it is had without training a network."""
+    if found := yardsticks(row):
+        (name, value), *others = found
+        return Cell(score_text(value), (name, *(f"{each}: {score_text(beside)}" for each, beside in others)))
     counts = [number for each in row["scores"] if (number := as_number(each.get("num_true"))) is not None]
     if row["task"] == "classify" and sum(counts):
         return Cell(score_text(max(counts) / sum(counts)), ("always the most frequent class",))
@@ -184,7 +206,13 @@ def verdict(section: Section) -> list[str]:
     else:
         names = [KINDS.get(each, each) for each in dict.fromkeys(row["device"] for row in section.rows)]
         found = [speed_in_short(section.judgement, *names), score_in_short(section.judgement, *names)]
-    return [*found, *against_persistence(section.rows[0])]
+    return [*found, *against_persistence(section.rows[0]), *against_yardsticks(section.rows[0])]
+
+
+def against_yardsticks(row: Row) -> list[str]:
+    """Said only where the network's score is no better."""
+    unbeaten = [f"{name} ({score_text(value)})" for name, value in yardsticks(row) if row["score"] <= value]
+    return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
 
 
 def against_persistence(row: Row) -> list[str]:

@@ -32,9 +32,10 @@ def scores(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None
     sentence = "; ".join(f"{span.label} {spread(span.values, span.middle, score_text, 'seed')}" for span in spans)
     if sum(every) == 1:
         return None
-    # A forecast's skill is 0 where it is no better than persistence.
-    zero = 0.0 if rows[0]["task"] == "forecast" else None
-    beside = " The dashed line is persistence." if zero == 0 and min(min(s.values) for s in spans) < 0 else ""
+    # A forecast's skill is 0 where it is no better than persistence, R2 where it is no better than the targets' mean.
+    floor = {"forecast": "persistence", "regress": "the mean of what is predicted"}.get(rows[0]["task"])
+    zero = 0.0 if floor else None
+    beside = f" The dashed line is {floor}." if zero == 0 and min(min(s.values) for s in spans) < 0 else ""
     return ranges(f"Test {name}, seed by seed", f"{sentence}.{beside}", spans, from_zero=False, mark=zero)
 
 

@@ -21,6 +21,7 @@ from stages.figures.chart import (
     Series,
     lines,
     short,
+    ticks,
     trace,
     whole_ticks,
 )
@@ -31,6 +32,7 @@ Row = Mapping[str, Any]
 MAX_CLASSES = 30  # of a confusion matrix; of more, the most frequent confusions are listed
 MAX_LISTED = 30
 NUM_FORECASTS = 150  # the last ones, drawn
+MAX_POINTS = 1000  # of a scatter
 EVENT_COLOURS = 6
 STRIP = 62.0  # height of a sequence's events
 
@@ -41,6 +43,8 @@ def charts(row: Row) -> list[Chart]:
         found = [events(row), noise(row)]
     elif row["task"] == "forecast":
         found = [errors_ahead(row), last_forecasts(row)]
+    elif row["task"] == "regress":
+        found = [predicted_numbers(row)]
     else:
         found = []
     return [each for each in found if each]
@@ -175,6 +179,30 @@ def last_forecasts(row: Row) -> Chart | None:
     chosen = [0, len(own) // 2, len(own) - 1]
     x_ticks = [(places[index], f"{when[index]:%m-%d %H:%M}") for index in chosen]
     return lines("The last forecasts", sentence, series, "time when the forecast was made", x_ticks=x_ticks)
+
+
+def predicted_numbers(row: Row) -> Chart | None:
+    """Each sequence's prediction over its number; of many sequences an even choice."""
+    every = -(-len(row["predictions"]) // MAX_POINTS)
+    chosen = row["predictions"][::every]
+    if len(chosen) < 3:
+        return None
+    actual, predicted = ([float(each[side]) for each in chosen] for side in ("actual", "predicted"))
+    ends = [min(actual), max(actual)]
+    series = [
+        Series("network", row["device"], actual, list(predicted), "dots"),
+        Series("equal", "soft", ends, list(ends), "dashed"),
+    ]
+    target = words(row["parameters"].get("preprocess.columns.label", "number"))
+    shown = f"{counted(len(chosen), 'test sequence')}{' of many' * (every > 1)}"
+    own, mean, linear = (row["metrics"][name] for name in ("mae", "mean_mae", "linear_mae"))
+    sentence = (
+        f"Predicted {target} over the actual one, {shown}: off by {own:.4g} on average, always the training mean by "
+        f"{mean:.4g}, a linear model by {linear:.4g}."
+    )
+    places = [place for place in ticks(*ends) if ends[0] <= place <= ends[1]]
+    x_ticks = [(place, f"{place:g}") for place in places]
+    return lines("Predicted and actual numbers", sentence, series, f"actual {target}", x_ticks=x_ticks)
 
 
 def events(row: Row) -> Chart | None:

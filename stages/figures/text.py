@@ -63,7 +63,7 @@ def spread(values: Sequence[float], middle: float, show: Callable[[float], str],
     return f"{show(middle)} ({show(min(values))} to {show(max(values))}, {len(values)} {many})"
 
 
-WORDS = {"mae": "MAE", "rmse": "RMSE", "f1": "F1", "num": "number of", "sha256": "SHA-256"}
+WORDS = {"mae": "MAE", "rmse": "RMSE", "f1": "F1", "r2": "R2", "num": "number of", "sha256": "SHA-256"}
 
 
 def words(name: Any) -> str:

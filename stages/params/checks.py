@@ -4,11 +4,23 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from stages.params.schema import MODELS, NO_GROUPS, SOURCES, ConvGRU, Preprocess, Rally, Series, Transformer, Workload
+from stages.params.schema import (
+    MODELS,
+    NO_GROUPS,
+    SOURCES,
+    ConvGRU,
+    Preprocess,
+    Rally,
+    Rocket,
+    Series,
+    Train,
+    Transformer,
+    Workload,
+)
 
 NAME_ALONE = "it must lie in the workload's folder of data/raw/; put the table there and give its name alone"
 # Augmentation changes the inputs alone, so a task whose targets would have to change with them refuses it.
-FORBIDDEN_AUGMENT = {"classify": (), "detect": ("warp",), "forecast": ("mix", "shift", "warp")}
+FORBIDDEN_AUGMENT = {"classify": (), "regress": (), "detect": ("warp",), "forecast": ("mix", "shift", "warp")}
 
 
 def check_workload(name: str, block: Workload) -> None:
@@ -37,8 +49,8 @@ def combination_conflicts(name: str, block: Workload) -> Iterator[str]:
                 f"train.augment.{key} is {strength}; it must be 0 for {task}, "
                 "whose targets it would not change with the input"
             )
-    if task == "forecast" and (smoothing := block.train.label_smoothing):
-        yield f"train.label_smoothing is {smoothing}; it must be 0 for forecast, which has no labels"
+    if task in ("forecast", "regress") and (smoothing := block.train.label_smoothing):
+        yield f"train.label_smoothing is {smoothing}; it must be 0 for {task}, which has no labels"
 
 
 def table_conflicts(preprocess: Preprocess) -> Iterator[str]:
@@ -92,6 +104,8 @@ def split_conflicts(preprocess: Preprocess) -> Iterator[str]:
 
 def train_conflicts(block: Workload) -> Iterator[str]:
     train, model = block.train, block.train.model
+    if isinstance(model, Rocket):
+        yield from closed_form_conflicts(train)
     if train.warmup_epochs >= train.epochs:
         yield (
             f"train.warmup_epochs is {train.warmup_epochs} and epochs is {train.epochs}; "
@@ -109,3 +123,19 @@ def train_conflicts(block: Workload) -> Iterator[str]:
         )
     if isinstance(model, ConvGRU) and model.kernel_size % 2 == 0:
         yield f"train.model.kernel_size is {model.kernel_size}; it must be odd, so that a frame stays in the middle"
+
+
+def closed_form_conflicts(train: Train) -> Iterator[str]:
+    """What a fit in closed form would pass over: it sees every sequence once, as it is."""
+    augment = train.augment
+    for key, value, accepted in (
+        ("epochs", train.epochs, 1),
+        ("warmup_epochs", train.warmup_epochs, 0),
+        ("label_smoothing", train.label_smoothing, 0),
+        *((f"augment.{name}", getattr(augment, name), 0) for name in ("mix", "shift", "warp")),
+    ):
+        if value != accepted:
+            yield (
+                f"train.{key} is {value}; it must be {accepted} for {train.model.name}, which is fitted in closed form "
+                "in one epoch, to the sequences as they are"
+            )

@@ -61,7 +61,9 @@ class Split:
 
 @dataclass(frozen=True)
 class SequenceTable:
-    """A table of many sequences (stages/data/sequences.py): one label each (classify), or one per step (detect)."""
+    """A table of many sequences (stages/data/sequences.py): one label each (classify), a
+    number each (regress), or a label per step (detect).
+    """
 
     source: Literal["sequences"]
     table: str
@@ -160,13 +162,32 @@ class Seq2Seq:
     teacher_forcing: TeacherForcing
 
 
+@dataclass(frozen=True)
+class Rocket:
+    """Fixed convolutions with a linear layer that is fitted in closed form: one epoch, and no learning rate."""
+
+    name: Literal["rocket"]
+    num_kernels: Annotated[int, Limits(84), Usual(10_000)]  # of MiniRocket, a feature each
+    num_groups: Annotated[int, Limits(2), Usual(64)]  # of HYDRA's competing kernels, in each of its dilations
+
+
 # A model's name is its file in stages/models/; a task's name is its file in stages/tasks/.
-Model = GRU | Transformer | ConvGRU | Seq2Seq
-Task = Literal["classify", "forecast", "detect"]
+Model = GRU | Transformer | ConvGRU | Seq2Seq | Rocket
+Task = Literal["classify", "regress", "forecast", "detect"]
 # What goes together: the models that a task can be trained with, and where its data can come from.
 ANY_TASK = ("gru", "transformer", "conv_gru")
-MODELS = {"classify": ANY_TASK, "forecast": (*ANY_TASK, "seq2seq"), "detect": ANY_TASK}
-SOURCES = {"classify": ("sequences",), "forecast": ("series",), "detect": ("sequences", "rally")}
+MODELS = {
+    "classify": (*ANY_TASK, "rocket"),
+    "regress": (*ANY_TASK, "rocket"),
+    "forecast": (*ANY_TASK, "seq2seq"),
+    "detect": ANY_TASK,
+}
+SOURCES = {
+    "classify": ("sequences",),
+    "regress": ("sequences",),
+    "forecast": ("series",),
+    "detect": ("sequences", "rally"),
+}
 
 
 @dataclass(frozen=True)

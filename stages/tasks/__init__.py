@@ -49,6 +49,16 @@ class Task(Protocol):
         """`outputs` are those of the test split; `read` gives the arrays that preprocess wrote for it."""
 
 
+class FittedTask(Task, Protocol):
+    """A task whose model may be fitted in closed form (stages/training/closed_form.py)."""
+
+    def encoded(self, targets: "Tensor") -> "Tensor":
+        """(B, C) float: what least squares are fitted to."""
+
+    def scale_of(self, outputs: "Tensor", targets: "Tensor") -> float:
+        """What the outputs (N, C) of that fit must be multiplied with, by those for sequences that it did not see."""
+
+
 def open_task(name: str, summary: dict[str, Any]) -> Task:
     """The task of that name for the data that `summary` (preprocess's summary.json) describes."""
     return importlib.import_module(f"{__name__}.{name}").Task(summary)

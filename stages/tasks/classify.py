@@ -11,6 +11,10 @@ from torch import Tensor
 
 from stages.tasks import Evaluation, Read
 from stages.tasks.scores import macro_f1, precision_recall_f1
+from stages.tasks.yardsticks import against, nearest_neighbours, num_comparable, sample
+
+RARE = 0.5  # of the share that a class would have if all were equally frequent
+SCALES = [2 ** (power / 2) for power in range(13)]  # from 1 to 64
 
 
 class Task:
@@ -24,6 +28,18 @@ class Task:
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
         """Cross-entropy; smoothing as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
         return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
+
+    def encoded(self, targets: Tensor) -> Tensor:
+        """(B, C): 1 for the sequence's class, -1 for the others, which is what a ridge classifier is fitted to."""
+        return 2 * F.one_hot(targets, self.num_outputs).float() - 1
+
+    def scale_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """What turns the outputs of such a fit into logits: the temperature with the least cross-entropy.
+
+        Guo et al. 2017, arXiv:1706.04599. outputs (N, C) for sequences that the fit did not see. No class changes.
+        """
+        losses = [F.cross_entropy(outputs * scale, targets).item() for scale in SCALES]
+        return SCALES[losses.index(min(losses))]
 
     def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
         return outputs.argmax(dim=1)
@@ -42,13 +58,46 @@ class Task:
         keys = ("sequence", "actual", "predicted", "confidence")
         rows = zip(read("test", "ids").tolist(), actual, predicted, confidence, strict=True)
         wrong = int((predictions != targets).sum())
+        yardsticks, names = self.yardsticks(targets, read)
+        metrics |= yardsticks
+        compared = against(metrics["accuracy"], {word: yardsticks[f"{key}_accuracy"] for key, word in names.items()})
+        each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,
+            f"{compared}{self.of_rare(each, metrics)}; "
             f"{len(targets) - wrong:,} of {len(targets):,} test sequences right, {wrong:,} wrong",
-            [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)],
+            each,
             list(zip(actual, predicted, strict=True)),
             [dict(zip(keys, row, strict=True)) for row in rows],
             {"cells": confusion.tolist(), "classes": self.classes},
+        )
+
+    def yardsticks(self, targets: Tensor, read: Read) -> tuple[dict[str, float], dict[str, str]]:
+        """The scores of two predictions that need no training, and what each is called."""
+        known = torch.from_numpy(read("train", "targets"))
+        values, asked = (read(split, "values") for split in ("train", "test"))
+        rows = sample(len(values), num_comparable(values, asked))
+        nearest = known[rows][nearest_neighbours(values[rows], asked)]
+        most_frequent = torch.full_like(targets, int(torch.bincount(known).argmax()))
+        found = {}
+        for name, predictions in (("most_frequent", most_frequent), ("nearest_neighbour", nearest)):
+            own = scores(confusion_matrix(predictions, targets, self.num_outputs))
+            found |= {f"{name}_{key}": value for key, value in own.items()}
+        of_some = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
+        return found, {"most_frequent": "the most frequent class", "nearest_neighbour": f"1-NN{of_some}"}
+
+    def of_rare(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
+        """Of classes that are rare in the test split: what accuracy hides. Empty where none is."""
+        total = sum(row["num_true"] for row in each)
+        rare = [row for row in each if 0 < row["num_true"] < RARE * total / len(each)]
+        if not rare:
+            return ""
+        rare.sort(key=lambda row: row["num_true"])
+        found = ", ".join(f"{row['class']} {row['recall']:.2f} of {row['num_true']:,}" for row in rare[:3])
+        more = f" and {len(rare) - 3} more rare classes" if len(rare) > 3 else ""
+        return (
+            f"; macro F1 {metrics['macro_f1']:.4g} (the most frequent class {metrics['most_frequent_macro_f1']:.4g}, "
+            f"1-NN {metrics['nearest_neighbour_macro_f1']:.4g}); found of the rarest: {found}{more}"
         )
 
 

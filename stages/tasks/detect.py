@@ -17,11 +17,17 @@ from torch import Tensor
 
 from stages.tasks import Evaluation, Read
 from stages.tasks.scores import macro_f1, precision_recall_f1
+from stages.tasks.yardsticks import against, sample
 
 TOLERANCE = 2  # frames
 THRESHOLD = 0.5  # of the probability at an event's frame
 # With 0 (no reweighting) the model misses rare events; with 1 (equal shares for all classes) it predicts too many.
 WEIGHT_EXPONENT = 0.5
+
+# Of the yardstick that takes an event wherever one feature crosses one threshold: a second or two of search.
+QUANTILES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
+NUM_THRESHOLD_STEPS = 10_000
+MAX_THRESHOLD_FEATURES = 16
 
 
 class Task:
@@ -72,19 +78,23 @@ class Task:
         probabilities = outputs.softmax(dim=2)
         predictions, actual = on_cpu(predict(outputs, mask), targets, mask)
         per_class = self.per_class(predictions, actual)
+        others = self.yardsticks(actual, mask.numpy(), read)
         metrics = {
             "event_f1": macro_f1(per_class),
             **{f"event_{name}": float(np.mean([row[name] for row in per_class])) for name in ("precision", "recall")},
             "frame_accuracy": (outputs.argmax(dim=2) == targets)[mask].float().mean().item(),
             "loss": self.loss(outputs, targets, mask, 0.0).item(),
+            "threshold_event_f1": others["the best threshold on one feature"],
+            "base_rate_event_f1": others["events at the base rate"],
         }
         rows = self.list_events(predictions, actual, probabilities.numpy(), read("test", "ids"))
         missed, invented = (sum(not row[name] for row in rows) for name in ("predicted", "actual"))
         worst = min(per_class, key=lambda row: row["f1"])
         return Evaluation(
             metrics,
-            f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
-            f"{invented:,} invented; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
+            f"{against(metrics['event_f1'], others)}; {len(rows) - missed - invented:,} events found within "
+            f"{TOLERANCE} frames, {missed:,} missed, {invented:,} invented; hardest class: {worst['class']} "
+            f"(F1 {worst['f1']:.3f})",
             per_class,
             self.confused(predictions, actual),
             rows,
@@ -99,6 +109,33 @@ class Task:
                 "tolerance": TOLERANCE,
             },
         )
+
+    def yardsticks(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, float]:
+        """Event F1 of two detectors that need no training: each class where one feature crosses one threshold, chosen
+        on training sequences, and events at random steps, as many as in training.
+        """
+        known, lengths = read("train", "targets"), read("train", "lengths")
+        rows = sample(len(known), max(1, NUM_THRESHOLD_STEPS // known.shape[1]))
+        is_real = np.arange(known.shape[1]) < lengths[:, None]
+        values, asked, draw = read("train", "values")[rows], read("test", "values"), np.random.default_rng(0)
+        # Negated, a feature crosses downwards.
+        crossing, random = (np.zeros_like(actual) for _ in range(2))
+        for number in range(1, self.num_outputs):
+            places = np.argwhere(known[rows] == number)
+            best, chosen = -1.0, (0, 1.0, 0.0)
+            for feature in range(min(values.shape[2], MAX_THRESHOLD_FEATURES)):
+                for sign in (1.0, -1.0):
+                    own = sign * values[:, :, feature]
+                    for level in np.quantile(own[is_real[rows]], QUANTILES).tolist():
+                        found = np.argwhere(crossings(own, level) & is_real[rows])
+                        f1 = 2 * len(match(places, found, known.shape[1])) / max(1, len(places) + len(found))
+                        if f1 > best:
+                            best, chosen = f1, (feature, sign, level)
+            feature, sign, level = chosen
+            crossing[crossings(sign * asked[:, :, feature], level) & mask] = number
+            random[(draw.random(actual.shape) < (known == number).sum() / is_real.sum()) & mask] = number
+        scores = (macro_f1(self.per_class(each, actual)) for each in (crossing, random))
+        return dict(zip(("the best threshold on one feature", "events at the base rate"), scores, strict=True))
 
     def list_events(
         self, predictions: np.ndarray, targets: np.ndarray, probabilities: np.ndarray, ids: np.ndarray
@@ -127,6 +164,13 @@ class Task:
             (self.classes[targets[actual]] if actual else none, self.classes[predictions[found]] if found else none)
             for actual, found in pairs
         ]
+
+
+def crossings(values: np.ndarray, level: float) -> np.ndarray:
+    """values (N, T) -> (N, T) bool: the first step above `level`, each time."""
+    above = values > level
+    above[:, 1:] &= ~(values[:, :-1] > level)
+    return above
 
 
 def predict(outputs: Tensor, mask: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from stages.machine.rates import has_cores
 from stages.machine.regions import seconds_of
 from stages.machine.turns import in_turns
 from stages.params.parsing import flatten
+from stages.params.schema import Rocket
 from stages.training import choices
 from stages.training.choices import Choice
 from stages.training.trainer import Trainer
@@ -48,7 +49,7 @@ def realize(trainer: Trainer, identity: dict[str, Any]) -> dict[str, str]:
         threads, sentences["threads"] = choose_threads(trainer, identity)
         trainer.params = replace(trainer.params, threads=threads)
         torch.set_num_threads(threads)
-    if trainer.params.precision == "auto":
+    if trainer.params.precision == "auto" and not trainer.closed_form:
         precision, sentences["precision"] = choose_precision(trainer, identity)
         trainer.set_precision(precision)
     return sentences
@@ -130,11 +131,12 @@ def measure(
     seconds = seconds_with(uses, trainer)
     first, *_ = seconds.values()
     model, batch = trainer.params.model, " x ".join(map(str, shapes(trainer)[0]))
+    size = "" if isinstance(model, Rocket) else f" of {model.hidden_size}"
     return Choice(
         setting,
         fastest(seconds),
         gains=[[value, first / each] for value, each in seconds.items()],
-        about=f"{model.name} of {model.hidden_size}, batches of {batch}, {identity['name']}",
+        about=f"{model.name}{size}, batches of {batch}, {identity['name']}",
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
 

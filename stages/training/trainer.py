@@ -3,16 +3,17 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from stages.machine.regions import Measurement, measure
 from stages.params.schema import Seq2Seq, Train
-from stages.tasks import Task
+from stages.tasks import FittedTask, Task
 from stages.training import loop
 from stages.training.batches import Batch, Split, sequential_indices
+from stages.training.closed_form import ClosedForm
 from stages.training.device import use_tf32
 from stages.training.draws import Draws, draw, sha256_of
 from stages.training.epoch import DeviceEpoch
@@ -44,8 +45,9 @@ class Trainer:
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
-        precision = "fp32" if params.precision == "auto" else params.precision
-        mode, reason = choose_mode(params.step, self.device, precision, model)
+        is_fitted = getattr(model, "is_fitted_in_closed_form", False)
+        precision = "fp32" if params.precision == "auto" or is_fitted else params.precision
+        mode, reason = choose_mode("eager" if is_fitted else params.step, self.device, precision, model)
         self.optimizer = AdamW(
             model.parameters(),
             # A captured step reads the rate from where it lies: a number would be frozen into it.
@@ -67,6 +69,9 @@ class Trainer:
             device=self.device,
             oom=self.oom,
         )
+        self.closed_form: ClosedForm | None = None
+        if is_fitted:
+            self.closed_form = ClosedForm(model, cast(FittedTask, task), train, val, self.oom, params.batch_size)
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # the loss of the present epoch, summed over the sequences
@@ -114,9 +119,14 @@ class Trainer:
         is_best, weights = val_loss < self.best_loss, snapshot(self.model)
         if is_best:
             self.best_loss, self.best_weights = val_loss, weights
+        if self.closed_form:
+            with measure(self.device) as refit:
+                self.closed_form.refit()
+            training.seconds += refit.seconds
+            weights = snapshot(self.model)
         return Epoch(
             self.epochs_done,
-            float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
+            0.0 if self.closed_form else float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
             train_loss.item(),
             val_loss,
             self.task.score(predictions, *(self.on_device(self.val_split, name) for name in ("targets", "mask"))),
@@ -140,12 +150,19 @@ class Trainer:
         self.model.train()
         draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
         self.digests = draws.digests()
+        if self.closed_form:
+            return self.fitted(self.closed_form, draws.order)
         if self.num_actions != len(self.oom.actions):
             self.renew_graphs()
         if self.step.graphs is None:
             self.total = torch.zeros((), device=self.device)
             return self.plain_steps(draws.to(self.device), first_step, 0)
         return self.captured_steps(draws, first_step)
+
+    def fitted(self, closed_form: ClosedForm, order: torch.Tensor) -> Iterator[int]:
+        """The one step of an epoch that is a fit in closed form."""
+        self.total = closed_form.fit(order)
+        yield len(self.train_split)
 
     def plain_steps(self, draws: Draws, first_step: int, num_done: int) -> Iterator[int]:
         """Those of the epoch that are left after `num_done`. `draws` lie on the device."""

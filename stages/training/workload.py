@@ -79,7 +79,7 @@ class Job:
     def of(cls, workload: str, device: str, seed: int) -> Job:
         identity, fallback = read_json(hardware_file(device), IDENTITY), os.environ.get(CPU_FALLBACK)
         params = load_workload(workload)
-        of_task: Kinds = {"target": dict} if params.task == "forecast" else {"classes": list}
+        of_task: Kinds = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
         return cls(
             workload,
             device,

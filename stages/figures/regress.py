@@ -1,0 +1,40 @@
+"""Predicted against actual numbers, and how far off they are.
+
+Shapes: N test sequences.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from stages.figures.drawing import blank, plain
+
+NETWORK, LINEAR = "tab:orange", "tab:grey"
+NUM_BINS = 30
+
+
+def draw(actual: np.ndarray, predicted: np.ndarray, linear: np.ndarray, target: str, title: str) -> Figure:
+    """Left each sequence's prediction over its number; right the errors. All (N,), in the target's own unit."""
+    figure = blank(11, 5)
+    left, right = figure.subplots(1, 2)
+    name = plain(target, 40)
+    ends = [min(actual.min(), predicted.min()), max(actual.max(), predicted.max())]
+    left.plot(ends, ends, color="black", linewidth=0.8, label="equal")
+    left.axhline(actual.mean(), color="black", linewidth=0.8, linestyle=":", label="their mean")
+    size = max(3.0, 9.0 - 2 * np.log10(len(actual)))
+    left.plot(actual, predicted, "o", color=NETWORK, markersize=size, alpha=0.6, markeredgewidth=0, label="network")
+    left.set(xlabel=f"actual {name}", ylabel=f"predicted {name}", title="network")
+    left.legend(fontsize=8)
+    errors = {"network": predicted - actual, "linear model": linear - actual}
+    edges = np.histogram_bin_edges(np.concatenate(list(errors.values())), NUM_BINS)
+    for (label, error), style in zip(
+        errors.items(), ({"color": NETWORK, "alpha": 0.6}, {"color": LINEAR, "histtype": "step", "linewidth": 1.6}),
+        strict=True,
+    ):  # fmt: skip
+        right.hist(error, edges, label=f"{label}, MAE {np.abs(error).mean():.4g}", **style)
+    right.axvline(0, color="black", linewidth=0.8)
+    right.set(xlabel=f"predicted minus actual {name}", ylabel="test sequences", title="errors")
+    right.legend(fontsize=8)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    figure.suptitle(plain(title, 200))
+    return figure

@@ -1,0 +1,166 @@
+"""MiniRocket's features: the share of steps at which fixed convolutions exceed a bias.
+
+Dempster, Schmidt and Webb 2021, "MiniRocket: A Very Fast (Almost) Deterministic Transform for Time Series
+Classification", KDD, arXiv:2012.08791. 84 kernels of 9 weights, three of which are 2 and six -1, in dilations that
+reach up to the longest sequence; the biases are quantiles of the responses to training sequences. Where there are
+several features, each pair of kernel and dilation sees the sum of one to nine of them, drawn at random, as in the
+authors' multivariate variant. The features' order is that of the authors and of aeon: dilation, kernel, bias.
+
+Sequences of unequal length: the share is taken over a sequence's own steps, and what the kernel reads beyond its end is
+zero, as beyond its start. So padding changes nothing.
+
+Shapes: B sequences, T steps, F features of the data, K = 84 kernels.
+"""
+
+from itertools import combinations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LENGTH = 9  # of a kernel
+REACH = LENGTH // 2
+MAX_DILATIONS = 32
+MAX_CHANNELS = 9  # that a kernel sees the sum of
+TWOS = torch.tensor(list(combinations(range(LENGTH), 3)))
+WEIGHTS = torch.full((len(TWOS), LENGTH), -1.0).scatter_(1, TWOS, 2.0)  # (K, 9)
+
+
+class MiniRocket(nn.Module):
+    """`forward(x (B, F, T), lengths (B,))` -> (B, num_features), shares from 0 to 1. `x` is zero in the padding.
+
+    `fit_biases` must have been called, or the biases loaded.
+    """
+
+    def __init__(self, num_channels: int, max_steps: int, num_features: int) -> None:
+        super().__init__()
+        self.dilations, self.counts = dilations_for(max_steps, num_features // len(WEIGHTS))
+        num_kernels, num_pairs = len(WEIGHTS), len(self.dilations) * len(WEIGHTS)
+        self.num_features = num_kernels * sum(self.counts)
+        self.register_buffer("weights", WEIGHTS.clone(), persistent=False)
+        self.register_buffer("biases", torch.zeros(self.num_features))
+        # Which training sequence gives a pair of dilation and kernel its biases, as a share of their number.
+        self.register_buffer("places", torch.rand(len(self.dilations), num_kernels), persistent=False)
+        self.channels: Tensor | None
+        self.register_buffer("channels", None)
+        if num_channels > 1:
+            most = min(num_channels, MAX_CHANNELS)
+            sizes = (2 ** (torch.rand(num_pairs) * np.log2(most + 1))).int()
+            self.channels = draw_channels(num_channels, sizes, most).view(len(self.dilations), num_kernels, most)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        x = with_zero_channel(x)
+        steps = torch.arange(x.shape[2], device=x.device)
+        beyond = steps >= lengths[:, None]  # (B, T)
+        parts, start = [], 0
+        for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
+            responses = self.responses(x, number, dilation)
+            windows = [lengths, lengths - 2 * REACH * dilation]
+            # Every other kernel counts only the steps at which it lies within the sequence, if there are any.
+            is_inside = windows[1] > 0
+            outside = (steps < REACH * dilation) | (steps >= (lengths - REACH * dilation)[:, None])
+            masks = [beyond, torch.where(is_inside[:, None], outside, beyond)]
+            sizes = torch.where(is_inside, windows[1], lengths)
+            shares = torch.empty(len(WEIGHTS), x.shape[1], 1, device=x.device)
+            for parity in range(2):
+                within = (parity + number) % 2
+                responses[parity::2].masked_fill_(masks[within], -torch.inf)
+                shares[parity::2, :, 0] = (sizes if within else lengths).to(x.dtype)
+            stop = start + len(WEIGHTS) * count
+            biases = self.biases[start:stop].view(len(WEIGHTS), count)
+            above, found = torch.empty_like(responses), []
+            for bias in biases.unbind(1):
+                # As numbers, not truth values: their sum takes a quarter of the time.
+                found.append(torch.gt(responses, bias[:, None, None], out=above).sum(dim=2))
+            parts.append((torch.stack(found, dim=2) / shares).transpose(0, 1).flatten(1))
+            start = stop
+        return torch.cat(parts, dim=1)
+
+    def responses(self, x: Tensor, number: int, dilation: int) -> Tensor:
+        """x (F + 1, B, T) -> (K, B, T): every kernel's response in a dilation, with zeros read beyond both ends."""
+        if self.channels is not None:
+            return weighted(summed_channels(x, self.channels[number]), self.weights, dilation)
+        shifts = shifted(x[0], dilation)
+        return (self.weights @ shifts.flatten(1)).view(len(self.weights), *shifts.shape[1:])
+
+    def fit_biases(self, x: Tensor, lengths: Tensor) -> None:
+        """Take the biases from some training sequences: x (N, F, T), zero in the padding."""
+        x = with_zero_channel(x)
+        start = 0
+        for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
+            rows = (self.places[number] * x.shape[1]).long()
+            series = x[0, rows] if self.channels is None else chosen(x, self.channels[number], rows)
+            responses = weighted(series.unsqueeze(1), self.weights, dilation).squeeze(1)  # (K, T)
+            stop = start + len(WEIGHTS) * count
+            shares = quantile_shares(start, stop).to(x.device).view(len(WEIGHTS), count)
+            self.biases[start:stop] = quantiles(responses, lengths[rows], shares).flatten()
+            start = stop
+
+
+def dilations_for(num_steps: int, num_biases: int) -> tuple[list[int], list[int]]:
+    """The dilations for sequences of so many steps, and how many of a kernel's `num_biases` belong to each."""
+    num = min(num_biases, MAX_DILATIONS)
+    largest = max(0.0, np.log2((num_steps - 1) / (LENGTH - 1)))
+    dilations, counts = np.unique(np.logspace(0, largest, num, base=2).astype(np.int32), return_counts=True)
+    counts = (counts * (num_biases / num)).astype(np.int32)
+    for index in range(num_biases - counts.sum()):
+        counts[index % len(counts)] += 1
+    return dilations.tolist(), counts.tolist()
+
+
+def draw_channels(num_channels: int, sizes: Tensor, most: int) -> Tensor:
+    """(S, most) int64: for each of S a random choice of `sizes` (S,) channels; `num_channels` stands for none."""
+    order = torch.rand(len(sizes), num_channels).argsort(dim=1)[:, :most]
+    return order.masked_fill(torch.arange(most) >= sizes[:, None], num_channels)
+
+
+def with_zero_channel(x: Tensor) -> Tensor:
+    """(B, F, T) -> (F + 1, B, T), the last one zero."""
+    return F.pad(x.transpose(0, 1), (0, 0, 0, 0, 0, 1))
+
+
+def summed_channels(x: Tensor, channels: Tensor) -> Tensor:
+    """x (F + 1, B, T), channels (S, M) -> (S, B, T). Summed in the order of the channels, whatever B and T are."""
+    total = x.index_select(0, channels[:, 0])
+    for column in channels.unbind(1)[1:]:
+        total += x.index_select(0, column)
+    return total
+
+
+def chosen(x: Tensor, channels: Tensor, rows: Tensor) -> Tensor:
+    """x (F + 1, N, T), channels (S, M), rows (S,) -> (S, T): each sum of channels in a sequence of its own."""
+    total = x[channels[:, 0], rows]
+    for column in channels.unbind(1)[1:]:
+        total = total + x[column, rows]
+    return total
+
+
+def shifted(series: Tensor, dilation: int) -> Tensor:
+    """(..., T) -> (9, ..., T): what each weight of a kernel reads at every step."""
+    padded, num_steps = F.pad(series, (REACH * dilation, REACH * dilation)), series.shape[-1]
+    return torch.stack([padded[..., tap * dilation : tap * dilation + num_steps] for tap in range(LENGTH)])
+
+
+def weighted(series: Tensor, weights: Tensor, dilation: int) -> Tensor:
+    """series (S, B, T), weights (S, 9) -> (S, B, T): each series under a kernel of its own."""
+    padded, num_steps = F.pad(series, (REACH * dilation, REACH * dilation)), series.shape[-1]
+    total = torch.zeros_like(series)
+    for tap in range(LENGTH):
+        total.addcmul_(padded[..., tap * dilation : tap * dilation + num_steps], weights[:, tap, None, None])
+    return total
+
+
+def quantile_shares(start: int, stop: int) -> Tensor:
+    """The low-discrepancy sequence that the authors take their quantiles from: multiples of the golden ratio."""
+    return torch.from_numpy(((np.arange(start, stop) + 1) * ((np.sqrt(5) + 1) / 2)) % 1).float()
+
+
+def quantiles(values: Tensor, lengths: Tensor, shares: Tensor) -> Tensor:
+    """values (K, T), lengths (K,), shares (K, Q) -> (K, Q): of the first `lengths` values, interpolated linearly."""
+    beyond = torch.arange(values.shape[1], device=values.device) >= lengths[:, None]
+    ordered = values.masked_fill(beyond, torch.inf).sort(dim=1).values
+    places = shares * (lengths[:, None] - 1)
+    low = places.long()
+    high = torch.minimum(low + 1, lengths[:, None] - 1)
+    return torch.lerp(ordered.gather(1, low), ordered.gather(1, high), places - low)

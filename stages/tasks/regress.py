@@ -1,0 +1,116 @@
+"""Regress: a number for a whole sequence.
+
+Shapes: outputs (B, 1), targets and predictions (B,) float32, in deviations of the training targets from their mean;
+what `evaluate` gives is in the target's own unit. The score is R2, the share of the targets' variance that the
+predictions explain: 1 is perfect, 0 is no better than the mean of the targets that are predicted.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from stages.tasks import Evaluation, Read
+from stages.tasks.ridge import centred, leave_one_out
+from stages.tasks.yardsticks import MAX_FITTED, against, sample, summaries
+
+YARDSTICKS = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
+
+
+class Task:
+    score_name = "r2"
+    per_step = False
+    num_outputs = 1
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        target = summary["target"]
+        self.target, self.mean, self.std = target["name"], target["mean"], target["std"]
+
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
+        """Mean squared error."""
+        return (outputs[:, 0] - targets).square().mean()
+
+    def encoded(self, targets: Tensor) -> Tensor:
+        """(B, 1): what a ridge regression is fitted to."""
+        return targets[:, None]
+
+    def scale_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """Least squares need none."""
+        return 1.0
+
+    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        return outputs[:, 0]
+
+    def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
+        return explained(predictions.cpu().double().numpy(), targets.cpu().double().numpy())
+
+    def in_units(self, standardized: np.ndarray) -> np.ndarray:
+        """In the target's own unit."""
+        return standardized.astype(np.float64) * self.std + self.mean
+
+    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
+        targets, ids = read("test", "targets"), read("test", "ids").tolist()
+        actual, predicted = self.in_units(targets), self.in_units(outputs[:, 0].numpy())
+        known = self.in_units(read("train", "targets"))
+        others = {
+            "mean": np.full(len(actual), known.mean()),
+            "median": np.full(len(actual), np.median(known)),
+            "linear": linear_model(read, known),
+        }
+        found = {"network": errors(predicted, actual), **{name: errors(each, actual) for name, each in others.items()}}
+        metrics = {
+            **found["network"],
+            "loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item(),
+        }
+        for name in others:
+            metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
+        compared = against(metrics["r2"], {word: found[name]["r2"] for name, word in YARDSTICKS.items()})
+        of = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in YARDSTICKS.items())
+        return Evaluation(
+            metrics,
+            f"{compared}; MAE of {self.target} {metrics['mae']:.4g} ({of}), RMSE {metrics['rmse']:.4g}",
+            [{"prediction": name, **row} for name, row in found.items()],
+            [],
+            [
+                {"sequence": name, "actual": true, "predicted": guess}
+                for name, true, guess in zip(ids, actual.tolist(), predicted.tolist(), strict=True)
+            ],
+            {"actual": actual, "predicted": predicted, "linear": others["linear"], "target": self.target},
+        )
+
+
+def explained(predicted: np.ndarray, actual: np.ndarray) -> float:
+    """R2 as scikit-learn has it: where all targets are equal it is 1 for perfect predictions, else 0."""
+    residual, total = np.square(actual - predicted).sum(), np.square(actual - actual.mean()).sum()
+    if not total:
+        return float(not residual)
+    return float(1 - residual / total)
+
+
+def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
+    off = predicted - actual
+    return {
+        "r2": explained(predicted, actual),
+        "mae": float(np.abs(off).mean()),
+        "rmse": float(np.sqrt(np.square(off).mean())),
+    }
+
+
+def linear_model(read: Read, known: np.ndarray) -> np.ndarray:
+    """(M,) predictions of a ridge regression on each feature's mean, deviation, extremes, ends and slope.
+
+    Its strength is chosen by leave-one-out (ridge.py), on at most MAX_FITTED training sequences. known (N,): the
+    training targets.
+    """
+    rows = sample(len(known), MAX_FITTED)
+    train, test = (
+        torch.from_numpy(summaries(read(split, "values")[own], read(split, "lengths")[own]))
+        for split, own in (("train", rows), ("test", slice(None)))
+    )
+    deviation, mean = torch.std_mean(train, dim=0, correction=0)
+    scale = torch.where(deviation > 1e-9, 1 / deviation, 0.0)
+    train, test = (train - mean) * scale, (test - mean) * scale
+    targets = torch.from_numpy(known[rows])[:, None]
+    fit = leave_one_out(centred(train @ train.T), targets, train.shape[1])
+    return (test @ (train.T @ fit.coefficients) + targets.mean())[:, 0].numpy()

@@ -1,0 +1,136 @@
+"""Ridge regression in closed form, its strength chosen by leave-one-out or on a validation split.
+
+Hoerl and Kennard 1970, Technometrics 12, 55-67; the error of leaving one out from a single fit, and the strength that
+makes it smallest: Golub, Heath and Wahba 1979, Technometrics 21, 215-223, after Allen's PRESS.
+
+`Dual` works on the products of sequences with each other (N, N): for fewer sequences than features. `Primal` works on
+those of features with each other (P, P), which are summed over the sequences: for more. In float64, on the CPU, where
+equal products give equal bits.
+
+Shapes: N sequences, P features, C outputs; features standardized, so that `strength` means the same for any data.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Strengths as multiples of the number of features, which is what a sequence's product with itself comes to.
+STRENGTHS = 10.0 ** torch.arange(-4, 2.25, 0.5, dtype=torch.float64)
+FEW_STRENGTHS = STRENGTHS[::2]
+MAX_EIGEN = 4096  # of more sequences a decomposition takes minutes, and a factorization for each strength seconds
+
+
+@dataclass(frozen=True)
+class Fit:
+    coefficients: Tensor  # (N, C) of sequences, or (P, C) of features
+    strength: float
+    held_out: Tensor  # (M, C) outputs for sequences that they were not fitted to: left out, or those of validation
+
+
+class Dual:
+    """products (N, N), targets (N, C): a fit on the sequences `rows`, which may be a part of them."""
+
+    def __init__(self, products: Tensor, targets: Tensor, num_features: int) -> None:
+        self.products, self.targets, self.num_features = products, targets.double(), num_features
+
+    def fit(self, num: int) -> Fit:
+        """On the first `num` sequences. Those after them choose the strength, where there are too many to leave out."""
+        if num <= MAX_EIGEN:
+            return leave_one_out(centred(self.products[:num, :num]), self.targets[:num], self.num_features)
+        between = self.products[num:, :num]
+        between = between - between.mean(dim=1, keepdim=True) - self.products[:num, :num].mean(dim=0)
+        between += self.products[:num, :num].mean()
+        products, targets = centred(self.products[:num, :num]), self.targets[:num]
+        return best_on(products, targets - targets.mean(dim=0), between, self.targets, num, self.num_features)
+
+    def refit(self, strength: float) -> Tensor:
+        """(N, C) coefficients of a fit on all sequences."""
+        if len(self.products) <= MAX_EIGEN:
+            return leave_one_out(centred(self.products), self.targets, self.num_features).coefficients
+        return solve(centred(self.products), strength, self.targets - self.targets.mean(dim=0))
+
+
+def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
+    """products (N, N), centred. The strength with the least squared error of sequences left out."""
+    values, vectors = torch.linalg.eigh(products)
+    values, mean = values.clamp_min(0), targets.mean(dim=0)
+    turned, squares = vectors.T @ (targets - mean), vectors.square()
+    best: tuple[float, float, Tensor] | None = None
+    for strength in (STRENGTHS * num_features).tolist():
+        kept = values / (values + strength)
+        leverage = squares @ kept + 1 / len(targets)  # the intercept's is 1 / N
+        residual = targets - mean - vectors @ (kept[:, None] * turned)
+        error = residual / (1 - leverage).clamp_min(1e-9)[:, None]
+        loss = error.square().mean().item()
+        if best is None or loss < best[0]:
+            best = loss, strength, targets - error
+    assert best is not None
+    _, strength, held_out = best
+    return Fit(vectors @ (turned / (values + strength)[:, None]), strength, held_out)
+
+
+def best_on(
+    products: Tensor, targets: Tensor, between: Tensor, all_targets: Tensor, num: int, num_features: int
+) -> Fit:
+    """The strength with the least squared error on the sequences after the first `num`, of which `between` (M, N) are
+    the products with those."""
+    mean, best = all_targets[:num].mean(dim=0), None
+    for strength in (FEW_STRENGTHS * num_features).tolist():
+        coefficients = solve(products, strength, targets)
+        held_out = between @ coefficients + mean
+        loss = (held_out - all_targets[num:]).square().mean().item()
+        if best is None or loss < best[0]:
+            best = loss, Fit(coefficients, strength, held_out)
+    assert best is not None
+    return best[1]
+
+
+def solve(products: Tensor, strength: float, targets: Tensor) -> Tensor:
+    """(products + strength I)^-1 targets; products (M, M) symmetric and not negative."""
+    system = products.clone()
+    system.diagonal().add_(strength)
+    return torch.cholesky_solve(targets, torch.linalg.cholesky(system))
+
+
+def centred(products: Tensor) -> Tensor:
+    """The products (N, N) of vectors from which their mean is taken away."""
+    means = products.mean(dim=0)
+    return products - means - means[:, None] + means.mean()
+
+
+class Primal:
+    """Sums over sequences, added part by part: products of features (P, P), and features with targets (P, C)."""
+
+    def __init__(self, num_features: int, num_outputs: int) -> None:
+        self.products = torch.zeros(num_features, num_features, dtype=torch.float64)
+        self.with_targets = torch.zeros(num_features, num_outputs, dtype=torch.float64)
+        self.features = torch.zeros(num_features, dtype=torch.float64)
+        self.targets = torch.zeros(num_outputs, dtype=torch.float64)
+        self.num = 0
+
+    def add(self, features: Tensor, targets: Tensor) -> None:
+        """features (n, P), targets (n, C)."""
+        self.products += (features.T @ features).cpu()
+        self.with_targets += (features.T @ targets.to(features.dtype)).cpu()
+        self.features += features.sum(dim=0).cpu()
+        self.targets += targets.sum(dim=0).cpu()
+        self.num += len(features)
+
+    def fit(self, strength: float) -> tuple[Tensor, Tensor]:
+        """Weights (P, C) and intercepts (C,)."""
+        mean, target = self.features / self.num, self.targets / self.num
+        products = self.products - self.num * mean[:, None] * mean
+        weights = solve(products, strength, self.with_targets - self.num * mean[:, None] * target)
+        return weights, target - mean @ weights
+
+    def best(self, features: Tensor, targets: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
+        """The strength with the least squared error on other sequences, its weights and intercepts, and the outputs for
+        these: features (M, P), targets (M, C)."""
+        found = []
+        for strength in (FEW_STRENGTHS * len(self.products)).tolist():
+            weights, intercepts = self.fit(strength)
+            outputs = features.double() @ weights + intercepts
+            found.append(((outputs - targets).square().mean().item(), strength, weights, intercepts, outputs))
+        _, strength, weights, intercepts, outputs = min(found, key=lambda each: each[0])
+        return strength, weights, intercepts, outputs

@@ -1,0 +1,137 @@
+"""The one epoch of a model that is fitted in closed form: fixed features, each computed once, and a ridge regression.
+
+`fit` fits the head to the training split: these are the weights that validation sees, and `best.safetensors` holds.
+`refit` then fits it to train and val together, as no choice is left that val could make: `last.safetensors`.
+
+Up to MAX_KEPT sequences (train and val together) their features are kept, and the fit works on the products of
+sequences. Of more, the features' own products are summed over the batches, so that memory is bounded by the number of
+features, and the strength of the ridge is chosen on at most NUM_SAMPLE sequences of val.
+
+A model that is fitted so has `features`, `calibrate`, `standardize_by`, `standardized` and `set_head`, as
+stages/models/rocket.py has them; a task says what least squares are fitted to (`encoded`) and what its outputs must be
+multiplied with (`scale_of`).
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from stages.tasks import FittedTask
+from stages.tasks.ridge import Dual, Primal
+from stages.training.batches import Batch, Split, sequential_indices
+from stages.training.memory import OomPolicy
+
+MAX_KEPT = 10_000
+NUM_SAMPLE = 2048  # training sequences that give biases, and where not all are kept mean and deviation
+SAMPLE_BYTES = 2**28
+COLUMNS = 2048  # features that are taken to float64 at a time
+
+
+class ClosedForm:
+    """The fit of `model`'s head to the features of two splits."""
+
+    def __init__(
+        self, model: nn.Module, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
+    ) -> None:
+        self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
+        self.batch_size = batch_size
+        self.refit: Callable[[], None] = lambda: None
+
+    def fit(self, order: Tensor) -> Tensor:
+        """Fit to the training split; returns its summed loss. `order` (N,): the epoch's, which draws the sample."""
+        self.model.eval()
+        sample = self.sample(self.train, order)
+        self.oom.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
+        is_kept = len(self.train) + len(self.val) <= MAX_KEPT
+        return self.fit_kept() if is_kept else self.fit_summed(sample)
+
+    def sample(self, split: Split, order: Tensor) -> Batch:
+        """The first sequences of `order`, as many as NUM_SAMPLE and SAMPLE_BYTES allow."""
+        size = split.tensors["values"][:1].nbytes
+        num = max(1, min(NUM_SAMPLE, SAMPLE_BYTES // size))
+        return next(self.oom.batches(split, order[:num], num))
+
+    def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """(B, P) of a batch that passes in as many parts as memory asks for."""
+
+        def work() -> Tensor:
+            return torch.cat([compute(part.values, part.mask) for part in batch.parts(self.oom.num_passes)])
+
+        return self.oom.run_with_fallbacks(work, lambda: self.oom.take_smaller_passes(len(batch)))
+
+    def batches(self, split: Split) -> Iterator[Batch]:
+        return self.oom.batches(split, sequential_indices(split), self.batch_size)
+
+    def fit_kept(self) -> Tensor:
+        num, batches = len(self.train), chain(self.batches(self.train), self.batches(self.val))
+        parts = [(self.features(batch, self.model.features), batch.targets) for batch in batches]
+        features, targets = torch.cat([part for part, _ in parts]), torch.cat([part for _, part in parts])
+        del parts
+        self.model.standardize_by(features[:num])
+        features.sub_(self.model.mean).mul_(self.model.scale)
+        encoded = self.task.encoded(targets).cpu()
+        dual = Dual(products_of(features), encoded, features.shape[1])
+        fit = dual.fit(num)
+        held_out = targets[:num] if len(fit.held_out) == num else targets[num:]
+        scale = self.task.scale_of(fit.held_out, held_out.cpu())
+
+        def set_head(coefficients: Tensor) -> Tensor:
+            """The head of these coefficients of the first sequences; returns its outputs for them."""
+            own = features[: len(coefficients)]
+            weights = weighted_sum(own, coefficients)
+            intercepts = encoded[: len(own)].double().mean(dim=0) - own.mean(dim=0).cpu().double() @ weights
+            self.model.set_head(scale * weights.T, scale * intercepts)
+            return self.model.head(own)
+
+        def refit() -> None:
+            set_head(dual.refit(fit.strength))
+            self.refit = lambda: None  # drops the features
+
+        with torch.no_grad():
+            outputs = set_head(fit.coefficients)
+            loss = self.task.loss(outputs, targets[:num], torch.empty(0), 0.0) * num
+        self.refit = torch.no_grad()(refit)
+        return loss
+
+    @torch.no_grad()
+    def fit_summed(self, sample: Batch) -> Tensor:
+        """As `fit_kept`, with the features computed batch by batch and not kept. The loss is that of the sample."""
+        of_sample = self.features(sample, self.model.features)
+        self.model.standardize_by(of_sample)
+        of_sample = (of_sample - self.model.mean) * self.model.scale
+        sums = self.summed(self.train, Primal(of_sample.shape[1], self.task.num_outputs))
+        draw = torch.linspace(0, len(self.val) - 1, min(len(self.val), NUM_SAMPLE)).long()
+        judges = self.sample(self.val, draw)
+        features = self.features(judges, self.model.standardized).cpu()
+        strength, weights, intercepts, outputs = sums.best(features, self.task.encoded(judges.targets).cpu().double())
+        scale = self.task.scale_of(outputs, judges.targets.cpu())
+        self.model.set_head(scale * weights.T, scale * intercepts)
+
+        def refit() -> None:
+            weights, intercepts = self.summed(self.val, sums).fit(strength)
+            self.model.set_head(scale * weights.T, scale * intercepts)
+            self.refit = lambda: None
+
+        self.refit = torch.no_grad()(refit)
+        loss = self.task.loss(self.model.head(of_sample), sample.targets, sample.mask, 0.0)
+        return loss * len(self.train)
+
+    def summed(self, split: Split, sums: Primal) -> Primal:
+        for batch in self.batches(split):
+            sums.add(self.features(batch, self.model.standardized), self.task.encoded(batch.targets))
+        return sums
+
+
+def products_of(features: Tensor) -> Tensor:
+    """features (N, P) fp32 -> (N, N) float64 on the CPU, summed in float64 over parts of the features."""
+    total = torch.zeros(len(features), len(features), dtype=torch.float64)
+    for part in features.split(COLUMNS, dim=1):
+        total += (part @ part.T).cpu()
+    return total
+
+
+def weighted_sum(features: Tensor, coefficients: Tensor) -> Tensor:
+    """features (N, P) fp32, coefficients (N, C) float64 -> (P, C) float64 on the CPU."""
+    return torch.cat([part.cpu().double().T @ coefficients for part in features.split(COLUMNS, dim=1)])
