@@ -27,7 +27,7 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
         "table": table,
         "columns": {key: values[key] for key in (*OF_SEQUENCES, "time", "target", "features") if key in values},
         "split": recipe.SPLIT,
-        "velocity": recipe.has_velocity(features),
+        "velocity": recipe.has_velocity(features, values.get("model", "")),
     }
     return {field.name: section[field.name] for field in fields(kind)}
 

@@ -34,14 +34,14 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from stages import files
-from stages.data import Prepared, open_source
+from stages.data import prepare
 from stages.data.tables import SPLIT_COLUMN, find_table, is_plain, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
 from stages.params import loading, parsing, schema
 from stages.tools.columns import Choices, Columns, shortened
 from stages.tools.infer_schema import choice_rows, infer_schema, preprocess_section
 from stages.tools.params_block import from_yaml, make_block, with_workload
-from stages.tools.recipe import USUAL_MODEL, train_settings
+from stages.tools.recipe import model_for, train_settings, training_sentence
 
 README = """\
 # {plan.name}: what it is, in a few words
@@ -129,12 +129,13 @@ def make_plan(options: Namespace) -> Plan:
     given = {key: value for key, value in vars(options).items() if value is not None}
     choices, summary = dry_run(name, path, infer_schema(Columns(read_frame(path), path.name), given))
     task = choices["task"][0]
-    model, why = (options.model, "asked for") if options.model else (USUAL_MODEL[task], f"the one for {task}")
+    choices["model"] = (options.model, "asked for") if options.model else model_for(task, summary)
+    model = choices["model"][0]
     headline = f"{' '.join(path.name.split())}: {size_of(summary)}; settings by the rules of thumb in docs/own-data.md"
     settings = train_settings(task, model, summary, options.epochs)
     block = make_block(name, headline, task, preprocess_section(path.name, choices), settings)
     workload = loading.parse_block(name, from_yaml(block)[name], {})
-    return Plan(name, path, block, workload, summary, choice_rows({**choices, "model": (model, why)}))
+    return Plan(name, path, block, workload, summary, choice_rows(choices))
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -179,9 +180,7 @@ def dry_run(name: str, path: Path, choices: Choices) -> tuple[Choices, dict[str,
 def summarize(name: str, path: Path, choices: Choices) -> dict[str, Any]:
     """What preprocess would put into summary.json."""
     section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
-    source = open_source(section.source)
-    prepared: Prepared = source.prepare(section, path.parent, per_step=choices["task"][0] == "detect")
-    return prepared.summary
+    return prepare(choices["task"][0], section, path.parent).summary
 
 
 def check_free(name: str) -> None:
@@ -222,7 +221,8 @@ def size_of(summary: dict[str, Any]) -> str:
     if "horizon" in summary:
         return f"{num} windows of {high:,} steps of {summary['interval']}, {summary['horizon']:,} ahead"
     lengths = f"{high:,} steps" if low == high else f"{low:,} to {high:,} steps"
-    return f"{num} sequences of {lengths}, {len(summary['classes']):,} classes"
+    labels = f"{len(summary['classes']):,} classes" if "classes" in summary else "a number each"
+    return f"{num} sequences of {lengths}, {labels}"
 
 
 def summary_lines(plan: Plan) -> list[str]:
@@ -236,8 +236,7 @@ def summary_lines(plan: Plan) -> list[str]:
         rows.append(("classes", shortened([f"{name} ({num:,}{unit})" for name, num in each.items()])))
     sizes = summary["num_per_split"]
     rows.append(("split", ", ".join(f"{name} {num:,}" for name, num in sizes.items())))
-    batches = f"{-(-sizes['train'] // train.batch_size):,} batches of {train.batch_size}"
-    rows.append(("training", f"{train.epochs} epochs of {batches}, width {train.model.hidden_size}"))
+    rows.append(("training", training_sentence(train, sizes["train"])))
     return aligned(rows)
 
 

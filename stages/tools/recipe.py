@@ -11,17 +11,37 @@ import numpy as np
 from stages.params import schema
 from stages.params.parsing import usual_values
 
-USUAL_MODEL = {"classify": "gru", "detect": "conv_gru", "forecast": "seq2seq"}
+USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "seq2seq"}
+# Where there are few steps to convolve, and sequences enough to learn from, a network is better (docs/recipes.md).
+FEW_STEPS, MANY_SEQUENCES = 16, 2000
+# Beyond so many the ridge works on the features' own products, whose memory and time grow with the features.
+MAX_KEPT = 10_000
 SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 
 
-def has_velocity(features: Sequence[str]) -> bool:
-    """Speeds add much to few features, and double the width of many. The table may have them already, as `dx`."""
-    return len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features}
+def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
+    """The usual model for a task and the size of its data, and why."""
+    num, num_steps = summary["num_per_split"]["train"], summary["max_steps"]
+    if task in ("classify", "regress"):
+        if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
+            why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
+            return "transformer", why
+        return "rocket", f"the one for {task}: fixed convolutions, a linear layer in closed form"
+    return USUAL_MODEL[task], f"the one for {task}"
+
+
+def has_velocity(features: Sequence[str], model: str = "") -> bool:
+    """Speeds add much to few features, and double the width of many. The table may have them already, as `dx`.
+
+    rocket takes differences itself.
+    """
+    return model != "rocket" and len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features}
 
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """What depends on the data, by rules of thumb from its size alone; docs/own-data.md has them as a table."""
+    if model == "rocket":
+        return rocket_settings(summary, epochs)
     num, is_forecast = summary["num_per_split"]["train"], task == "forecast"
     batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
@@ -44,3 +64,25 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
         "learning_rate": 4e-3 if model in ("gru", "conv_gru") else 1e-3,
         **({"label_smoothing": 0.1} if task == "classify" else {}),
     }
+
+
+def rocket_settings(summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
+    """One epoch in closed form. Of many sequences fewer features: what they are multiplied with each other is kept."""
+    is_large = summary["num_per_split"]["train"] + summary["num_per_split"]["val"] > MAX_KEPT
+    sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
+    return {
+        "model": {"name": "rocket", **usual_values(schema.Rocket), **sizes},
+        "epochs": epochs or 1,  # another number is refused, with the reason
+        "warmup_epochs": 0,
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "probe": False,
+    }
+
+
+def training_sentence(train: schema.Train, num: int) -> str:
+    """How the model is trained on `num` sequences, in a line."""
+    if isinstance(train.model, schema.Rocket):
+        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels and {train.model.num_groups} groups"
+    batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
+    return f"{train.epochs} epochs of {batches}, width {train.model.hidden_size}"
