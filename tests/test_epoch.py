@@ -37,10 +37,11 @@ MODELS = {
 }
 SUMMARIES: dict[str, dict[str, Any]] = {
     "classify": {"classes": ["a", "b", "c"]},
+    "regress": {"target": {"name": "x", "mean": 5.0, "std": 2.0}},
     "detect": {"classes": ["none", "a"], "features": ["x"], "num_per_class": {"train": {"none": 50, "a": 5}}},
     "forecast": {"num_outputs": 5, "mean": [0.0], "std": [1.0], "target": {"name": "x", "transform": "difference"}},
 }
-COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model in names]
+COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model in names if model in MODELS]
 
 
 def trainer_of(task_name: str, model_name: str, **changed: Any) -> Trainer:
@@ -50,6 +51,7 @@ def trainer_of(task_name: str, model_name: str, **changed: Any) -> Trainer:
     targets = {
         "classify": torch.randint(0, 3, (NUM_SEQUENCES,), generator=draw),
         "detect": torch.randint(0, 2, (NUM_SEQUENCES, NUM_STEPS), generator=draw) * mask,
+        "regress": torch.randn(NUM_SEQUENCES, generator=draw),
         "forecast": torch.randn(NUM_SEQUENCES, 5, generator=draw),
     }[task_name]
     values = torch.randn(NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES, generator=draw).masked_fill(~mask.unsqueeze(-1), 0.0)

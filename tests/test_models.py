@@ -10,7 +10,7 @@ import torch
 
 from stages import models
 from stages.models import Shape
-from stages.params.schema import GRU, MODELS, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
+from stages.params.schema import GRU, MODELS, Augment, ConvGRU, Rocket, Seq2Seq, TeacherForcing, Transformer
 from stages.tasks import classify, detect, forecast, open_task
 from stages.training import augment
 from stages.training.batches import Batch
@@ -26,9 +26,11 @@ CONFIGS = {
     ),
     "conv_gru": ConvGRU("conv_gru", hidden_size=16, num_layers=1, num_convolutions=2, kernel_size=3, dropout=0.0),
     "seq2seq": Seq2Seq("seq2seq", hidden_size=16, num_layers=2, dropout=0.0, cell="native", teacher_forcing=FORCING),
+    "rocket": Rocket("rocket", num_kernels=84, num_groups=2),
 }
 SUMMARIES = {
     "classify": {"classes": ["a", "b", "c", "d"]},
+    "regress": {"target": {"name": "x", "mean": 5.0, "std": 2.0}},
     "detect": {
         "classes": ["none", "hit", "bounce"],
         "features": ["x", "y", "z"],
@@ -58,6 +60,7 @@ def batch(task_name: str, num_sequences: int = 10) -> tuple[torch.Tensor, torch.
     mask = torch.arange(NUM_STEPS)[None, :] < lengths[:, None]
     targets = {
         "classify": lambda: torch.arange(num_sequences) % 4,
+        "regress": lambda: torch.randn(num_sequences, generator=draw),
         "forecast": lambda: torch.randn(num_sequences, 3, generator=draw),
         "detect": lambda: (
             torch.eye(NUM_STEPS, dtype=torch.int64)[[1, 6, 2, 5, 3, 7, 4, 1, 6, 2]]
@@ -79,7 +82,7 @@ def test_every_combination_overfits_ten_samples(task_name: str, model_name: str)
         optimizer.step()
     model.eval()
     assert task.score(task.predict(model(values, mask), mask), targets, mask) > (
-        0.8 if task_name == "forecast" else 0.999
+        0.8 if task_name in ("forecast", "regress") else 0.999
     )
 
 

@@ -74,8 +74,8 @@ def winners(responses: Tensor) -> tuple[Tensor, Tensor]:
     """
     nothing = torch.full((), torch.nan, device=responses.device)  # equals no response
     largest, smallest = responses.amax(dim=1, keepdim=True), responses.amin(dim=1, keepdim=True)
-    largest = torch.where(largest > ROUNDING, largest, nothing)
-    smallest = torch.where(smallest < -ROUNDING, smallest, nothing)
+    largest = torch.where(largest.abs() > ROUNDING, largest, nothing)
+    smallest = torch.where(smallest.abs() > ROUNDING, smallest, nothing)
     won = torch.empty_like(responses)
     best = torch.eq(responses, largest, out=won).mul_(responses).sum(dim=3)
     return best, torch.eq(responses, smallest, out=won).sum(dim=3)
