@@ -135,8 +135,8 @@ def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequence
 
 
 def tensors(prepared: PreparedSequences, rows: np.ndarray) -> dict[str, np.ndarray]:
-    sequences = prepared.sequences
-    return as_tensors(sequences.values[rows], sequences.lengths[rows], sequences.labels[rows])
+    arrays = prepared.arrays_of(rows)
+    return as_tensors(arrays["values"], arrays["lengths"], arrays["targets"])
 
 
 def write_in_units(folder: Path, prepared: PreparedSequences) -> None:

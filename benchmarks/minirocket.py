@@ -1,7 +1,8 @@
-"""MiniRocket and a ridge classifier on prepared splits (folders as stages/preprocess.py writes them, named by seed).
+"""MiniRocket and a ridge on prepared splits (folders as stages/preprocess.py writes them, named by seed).
 
-Prints accuracies and seconds as JSON. The folder's name seeds the draw of the kernels' biases.
-Run by benchmarks/accuracy.py in an environment that has aeon.
+Prints scores (accuracy, or where the targets are numbers R2) and seconds as JSON. The folder's name seeds the draw of
+the kernels' biases. Run by benchmarks/accuracy.py and public_sets.py in an environment
+that has aeon.
 """
 
 import json
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 from aeon.classification.convolution_based import MiniRocketClassifier
+from aeon.regression.convolution_based import MiniRocketRegressor
 
 
 def main(folders: list[str]) -> None:
-    accuracies, seconds = [], []
+    scores, seconds = [], []
     for folder in map(Path, folders):
         data = {split: np.load(folder / split / "values.npy").transpose(0, 2, 1) for split in ("train", "val", "test")}
         labels = {split: np.load(folder / split / "targets.npy") for split in data}
@@ -22,11 +24,12 @@ def main(folders: list[str]) -> None:
         if values.shape[2] < 9:  # MiniRocket's kernels are 9 long: shorter series are stretched by linear interpolation
             values, data["test"] = stretch(values, 16), stretch(data["test"], 16)
         start = time.perf_counter()
-        model = MiniRocketClassifier(random_state=int(folder.name), n_jobs=1)
+        kind = MiniRocketRegressor if labels["test"].dtype.kind == "f" else MiniRocketClassifier
+        model = kind(random_state=int(folder.name), n_jobs=1)
         model.fit(values, np.concatenate([labels["train"], labels["val"]]))
         seconds.append(time.perf_counter() - start)
-        accuracies.append(float((model.predict(data["test"]) == labels["test"]).mean()))
-    print(json.dumps([accuracies, seconds]))
+        scores.append(float(model.score(data["test"], labels["test"])))
+    print(json.dumps([scores, seconds]))
 
 
 def stretch(values: np.ndarray, num_steps: int) -> np.ndarray:

@@ -32,7 +32,7 @@ from stages.records.connection import make_schema
 from stages.records.history import EPOCH_METRICS, RUN_METRICS
 from stages.records.summary import SUMMED_UP
 from stages.records.uploader import bring_up_to_date
-from stages.tasks import detect, forecast
+from stages.tasks import detect, forecast, regress
 from tests.conftest import ROOT, TINY, copy_of, environment, held, make_project, run, settle, stage, wait_for
 
 mlflow = pytest.importorskip("mlflow")
@@ -193,14 +193,20 @@ def test_every_metric_that_can_be_sent_is_explained_on_one_page(trained: Path):
     levels, labels = draw.normal(size=(100, 2)).astype(np.float32), draw.integers(0, 2, size=(100, 4))
     arrays: dict[str, Any] = {"anchors": levels[:, 0], "values": levels[:, :, None], "ids": np.arange(100)}
     summary: dict[str, Any] = {"num_outputs": 2, "mean": [0.0], "std": [1.0]}
-    summary |= {"target": {"name": "x", "transform": "difference"}, "classes": ["none", "hit"], "features": []}
+    summary |= {"classes": ["none", "hit"], "features": ["x"]}
     summary["num_per_class"] = {"train": {"none": 3, "hit": 1}}
-    forecasts, events = forecast.Task(summary), detect.Task(summary)
+    summary |= {"target": {"name": "x", "transform": "difference", "mean": 0.0, "std": 1.0}}
+    forecasts, events, numbers_of = forecast.Task(summary), detect.Task(summary), regress.Task(summary)
+    longer = draw.normal(size=(100, 4, 1))
     of_tasks = [
         forecasts.evaluate(torch.from_numpy(levels), lambda _, name: {**arrays, "targets": levels}[name]),
         events.evaluate(
             torch.from_numpy(draw.normal(size=(100, 4, 2)).astype(np.float32)),
-            lambda _, name: {**arrays, "targets": labels, "lengths": np.full(100, 4)}[name],
+            lambda _, name: {**arrays, "targets": labels, "lengths": np.full(100, 4), "values": longer}[name],
+        ),
+        numbers_of.evaluate(
+            torch.from_numpy(levels[:, :1]),
+            lambda _, name: {**arrays, "targets": levels[:, 0], "lengths": np.full(100, 2)}[name],
         ),
     ]
     numbers: dict[str, Any] = dict.fromkeys((field.name for field in fields(Probe)), 1.0)
@@ -210,7 +216,7 @@ def test_every_metric_that_can_be_sent_is_explained_on_one_page(trained: Path):
         *runs_of(client_of(trained))[0].data.metrics,
         *RUN_METRICS,
         *EPOCH_METRICS,
-        *(f"val/{task.score_name}" for task in (forecasts, events)),
+        *(f"val/{task.score_name}" for task in (forecasts, events, numbers_of)),
         *(f"test/{name}" for evaluation in of_tasks for name in evaluation.metrics),
         "test/event_f1_at_noise_4px",
         *probe.numbers(),

@@ -58,7 +58,11 @@ class PreparedSequences:
     target: dict[str, Any] | None = None  # name, mean and std of a label that is a number, over the training split
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
-        rows, sequences = self.parts[split], self.sequences
+        return self.arrays_of(self.parts[split])
+
+    def arrays_of(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Of the sequences `rows`, in that order."""
+        sequences = self.sequences
         return {
             "values": sequences.values[rows],
             "lengths": sequences.lengths[rows],

@@ -1,0 +1,110 @@
+"""The default block on public sets, beside MiniRocket and the yardsticks of `evaluate`: what a table gets unseen.
+
+    python -m benchmarks.public_sets --aeon-python .venv-aeon/bin/python [--sets ArrowHead OSULeaf] [--seeds 5]
+
+Each set becomes a long table with its published split and goes through `new_workload` without any option but the task;
+the block that comes of it is trained with several seeds. A seed draws what of the training sequences is val, and the
+kernels. MiniRocket (Dempster et al. 2021, arXiv:2012.08791) with its ridge classifier or regressor, from aeon, gets
+train and val together and as many seeds. The score is accuracy, or R2 to regress. CPU, one thread.
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from benchmarks.accuracy import tensors, trained, write_in_units
+from stages.data import prepare
+from stages.data.arrays import PreparedSequences
+from stages.tasks import open_task
+from stages.tools import new_workload
+
+TITLES = (
+    "set", "train + val + test, steps, features", "model", "default block", "MiniRocket", "yardsticks", "training, s",
+    "MiniRocket, s",
+)  # fmt: skip
+SETS = ("ItalyPowerDemand", "ArrowHead", "OSULeaf", "ACSF1", "CardanoSentiment", "Covid3Month")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", default=SETS, metavar="NAME", help="as aeon names them")
+    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser.add_argument("--aeon-python", required=True, help="a Python with aeon installed")
+    options = parser.parse_args()
+    print(f"| {' | '.join(TITLES)} |\n|{'---|' * len(TITLES)}")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, scripts = Path(temporary), Path(__file__).parent
+        subprocess.run([options.aeon_python, scripts / "aeon_sets.py", folder, *options.sets], check=True)
+        for name in options.sets:
+            print(row(name, folder, range(options.seeds), [options.aeon_python, scripts / "minirocket.py"]), flush=True)
+
+
+def row(name: str, folder: Path, seeds: range, minirocket: list[Any]) -> str:
+    arrays = np.load(folder / f"{name}.npz")
+    path = folder / name / "table.parquet"
+    path.parent.mkdir()
+    long_table(arrays["values"], arrays["labels"], arrays["is_test"]).to_parquet(path, index=False)
+    is_number = arrays["labels"].dtype.kind == "f"
+    asked = ["--task", "regress", "--label", "label"] if is_number else []
+    start = time.perf_counter()
+    plan = new_workload.make_plan(new_workload.make_parser().parse_args([name.lower(), str(path), *asked]))
+    print(f"{name}: new_workload {time.perf_counter() - start:.1f} s; {plan.choices[-1]}", flush=True)
+    scores, seconds, folders = [], [], []
+    for seed in seeds:
+        block = replace(plan.workload, preprocess=replace(plan.workload.preprocess, seed=seed))
+        prepared = prepare(block.task, block.preprocess, path.parent)
+        assert isinstance(prepared, PreparedSequences)
+        splits = {split: tensors(prepared, rows) for split, rows in prepared.parts.items()}
+        score, spent = trained(block, seed, "fp32", prepared.summary, splits)
+        folders.append(folder / name / str(seed))
+        plain = replace(block.preprocess, velocity=False)
+        write_in_units(folders[-1], prepare(block.task, plain, path.parent))
+        scores.append(score)
+        seconds.append(spent)
+    done = subprocess.run([*minirocket, *folders], check=True, stdout=subprocess.PIPE, text=True)
+    others, other_seconds = json.loads(done.stdout)
+    num = prepared.summary["num_per_split"]
+    size = (
+        f"{num['train']} + {num['val']} + {num['test']}, {prepared.summary['max_steps']}, {arrays['values'].shape[2]}"
+    )
+    return (
+        f"| {name} | {size} | {block.train.model.name} | {spread(scores)} | {spread(others)} | "
+        f"{yardsticks(block.task, prepared)} | {np.median(seconds):.1f} | {np.median(other_seconds):.1f} |"
+    )
+
+
+def spread(scores: list[float]) -> str:
+    return f"{np.mean(scores):.4f} ({min(scores):.4f} to {max(scores):.4f})"
+
+
+def long_table(values: np.ndarray, labels: np.ndarray, is_test: np.ndarray) -> pd.DataFrame:
+    """values (N, T, F), NaN after a sequence's end -> a row per step."""
+    is_real = ~np.isnan(values).all(axis=2)
+    rows, steps = np.nonzero(is_real)
+    features = {f"x{number}": values[..., number][is_real] for number in range(values.shape[2])}
+    words = np.where(is_test, "test", "train")[rows]
+    return pd.DataFrame({"case": rows, "step": steps, **features, "label": labels[rows], "split": words})
+
+
+def yardsticks(task_name: str, prepared: PreparedSequences) -> str:
+    """What `evaluate` sets beside a network's score; it does not depend on the network."""
+    task, num = open_task(task_name, prepared.summary), len(prepared.parts["test"])
+    nothing = torch.zeros(num, task.num_outputs)
+    found = task.evaluate(nothing, lambda split, name: prepared.arrays(split)[name]).metrics
+    names = [name for name in found if name.endswith(f"_{task.score_name}")]
+    return ", ".join(
+        f"{name.removesuffix(f'_{task.score_name}').replace('_', ' ')} {found[name]:.4f}" for name in names
+    )
+
+
+if __name__ == "__main__":
+    main()
