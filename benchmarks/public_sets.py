@@ -72,10 +72,8 @@ def row(name: str, folder: Path, seeds: range, minirocket: list[Any]) -> str:
         seconds.append(spent)
     done = subprocess.run([*minirocket, *folders], check=True, stdout=subprocess.PIPE, text=True)
     others, other_seconds = json.loads(done.stdout)
-    num = prepared.summary["num_per_split"]
-    size = (
-        f"{num['train']} + {num['val']} + {num['test']}, {prepared.summary['max_steps']}, {arrays['values'].shape[2]}"
-    )
+    counts = " + ".join(str(num) for num in prepared.summary["num_per_split"].values())
+    size = f"{counts}, {prepared.summary['max_steps']}, {arrays['values'].shape[2]}"
     return (
         f"| {name} | {size} | {block.train.model.name} | {spread(scores)} | {spread(others)} | "
         f"{yardsticks(block.task, prepared)} | {np.median(seconds):.1f} | {np.median(other_seconds):.1f} |"
@@ -100,10 +98,9 @@ def yardsticks(task_name: str, prepared: PreparedSequences) -> str:
     task, num = open_task(task_name, prepared.summary), len(prepared.parts["test"])
     nothing = torch.zeros(num, task.num_outputs)
     found = task.evaluate(nothing, lambda split, name: prepared.arrays(split)[name]).metrics
-    names = [name for name in found if name.endswith(f"_{task.score_name}")]
-    return ", ".join(
-        f"{name.removesuffix(f'_{task.score_name}').replace('_', ' ')} {found[name]:.4f}" for name in names
-    )
+    end = f"_{task.score_name}"
+    names = {name.removesuffix(end).replace("_", " "): found[name] for name in found if name.endswith(end)}
+    return ", ".join(f"{name} {value:.4f}" for name, value in names.items())
 
 
 if __name__ == "__main__":

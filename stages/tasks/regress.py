@@ -43,7 +43,7 @@ class Task:
         return outputs[:, 0]
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
-        return explained(predictions.cpu().double().numpy(), targets.cpu().double().numpy())
+        return explained(*(part.detach().cpu().double().numpy() for part in (predictions, targets)))
 
     def in_units(self, standardized: np.ndarray) -> np.ndarray:
         """In the target's own unit."""
