@@ -150,7 +150,7 @@ def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], meas
         "predictions": result.predictions,
     }
     for name, rows in tables.items():
-        files.write_table(out / f"{name}.csv", rows)
+        files.write_table(out / f"{name}.csv", rows, columns=("actual", "predicted") if name == "confusion" else ())
     num_test = job.summary["num_per_split"]["test"]
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
     pictures = {

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -273,10 +273,13 @@ def read_run(workload: str, device: str, seed: int) -> dict[str, Any]:
     }
 
 
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write equal-keyed `rows` as CSV. An absent value (None) is an empty cell; floats keep every digit."""
+def write_table(path: Path, rows: list[dict[str, Any]], columns: Sequence[str] = ()) -> None:
+    """Write equal-keyed `rows` as CSV. An absent value (None) is an empty cell; floats keep every digit.
+
+    `columns`: the header where there is no row.
+    """
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+        writer = csv.DictWriter(file, list(rows[0]) if rows else columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 

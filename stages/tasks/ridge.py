@@ -10,6 +10,7 @@ equal products give equal bits.
 Shapes: N sequences, P features, C outputs; features standardized, so that `strength` means the same for any data.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -87,10 +88,12 @@ def best_on(
 
 
 def solve(products: Tensor, strength: float, targets: Tensor) -> Tensor:
-    """(products + strength I)^-1 targets; products (M, M) symmetric and not negative."""
-    system = products.clone()
-    system.diagonal().add_(strength)
-    return torch.cholesky_solve(targets, torch.linalg.cholesky(system))
+    """(products + strength I)^-1 targets; products (M, M) symmetric and not negative, and as they were in the end."""
+    diagonal = products.diagonal().clone()  # a copy of all of them would be the largest thing in memory
+    products.diagonal().add_(strength)
+    factor = torch.linalg.cholesky(products)
+    products.diagonal().copy_(diagonal)
+    return torch.cholesky_solve(targets, factor)
 
 
 def centred(products: Tensor) -> Tensor:
@@ -117,19 +120,20 @@ class Primal:
         self.targets += targets.sum(dim=0).cpu()
         self.num += len(features)
 
-    def fit(self, strength: float) -> tuple[Tensor, Tensor]:
-        """Weights (P, C) and intercepts (C,)."""
+    def fits(self, strengths: Iterable[float]) -> Iterator[tuple[float, Tensor, Tensor]]:
+        """Of each strength: itself, the weights (P, C) and the intercepts (C,)."""
         mean, target = self.features / self.num, self.targets / self.num
-        products = self.products - self.num * mean[:, None] * mean
-        weights = solve(products, strength, self.with_targets - self.num * mean[:, None] * target)
-        return weights, target - mean @ weights
+        products = torch.addr(self.products, mean, mean, alpha=-self.num)
+        with_targets = torch.addr(self.with_targets, mean, target, alpha=-self.num)
+        for strength in strengths:
+            weights = solve(products, strength, with_targets)
+            yield strength, weights, target - mean @ weights
 
     def best(self, features: Tensor, targets: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
         """The strength with the least squared error on other sequences, its weights and intercepts, and the outputs for
         these: features (M, P), targets (M, C)."""
         found = []
-        for strength in (FEW_STRENGTHS * len(self.products)).tolist():
-            weights, intercepts = self.fit(strength)
+        for strength, weights, intercepts in self.fits((FEW_STRENGTHS * len(self.products)).tolist()):
             outputs = features.double() @ weights + intercepts
             found.append(((outputs - targets).square().mean().item(), strength, weights, intercepts, outputs))
         _, strength, weights, intercepts, outputs = min(found, key=lambda each: each[0])

@@ -26,6 +26,7 @@ from stages.training.memory import OomPolicy
 MAX_KEPT = 10_000
 NUM_SAMPLE = 2048  # training sequences that give biases, and where not all are kept mean and deviation
 SAMPLE_BYTES = 2**28
+NUM_SUMMED = 4096  # sequences whose features are added at a time
 COLUMNS = 2048  # features that are taken to float64 at a time
 
 
@@ -110,7 +111,7 @@ class ClosedForm:
         self.model.set_head(scale * weights.T, scale * intercepts)
 
         def refit() -> None:
-            weights, intercepts = self.summed(self.val, sums).fit(strength)
+            [(_, weights, intercepts)] = self.summed(self.val, sums).fits([strength])
             self.model.set_head(scale * weights.T, scale * intercepts)
             self.refit = lambda: None
 
@@ -119,8 +120,15 @@ class ClosedForm:
         return loss * len(self.train)
 
     def summed(self, split: Split, sums: Primal) -> Primal:
+        """Adds the split's sequences to `sums`, many at a time: each time all products are written again."""
+        waiting: list[tuple[Tensor, Tensor]] = []
+        num_done = num_waiting = 0
         for batch in self.batches(split):
-            sums.add(self.features(batch, self.model.standardized), self.task.encoded(batch.targets))
+            waiting.append((self.features(batch, self.model.standardized), self.task.encoded(batch.targets)))
+            num_done, num_waiting = num_done + len(batch), num_waiting + len(batch)
+            if num_waiting >= NUM_SUMMED or num_done == len(split):
+                sums.add(*(torch.cat(parts) for parts in zip(*waiting, strict=True)))
+                waiting, num_waiting = [], 0
         return sums
 
 
