@@ -14,8 +14,8 @@ from stages.params.parsing import usual_values
 USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "seq2seq"}
 # Where there are few steps to convolve, and sequences enough to learn from, a network is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
-# Beyond so many the ridge works on the features' own products, whose memory and time grow with the features.
-MAX_KEPT = 10_000
+# Of so many, the ridge works on the features' own products, whose memory and time grow with the number of features.
+TOO_MANY_TO_KEEP = 8000
 SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 
 
@@ -68,11 +68,11 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
 
 def rocket_settings(summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """One epoch in closed form. Of many sequences fewer features: what they are multiplied with each other is kept."""
-    is_large = summary["num_per_split"]["train"] + summary["num_per_split"]["val"] > MAX_KEPT
+    is_large = summary["num_per_split"]["train"] >= TOO_MANY_TO_KEEP
     sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
     return {
         "model": {"name": "rocket", **usual_values(schema.Rocket), **sizes},
-        "epochs": epochs or 1,  # another number is refused, with the reason
+        "epochs": 1 if epochs is None else epochs,  # another number is refused, with the reason
         "warmup_epochs": 0,
         "batch_size": 128,
         "learning_rate": 1e-3,
