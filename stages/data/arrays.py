@@ -142,7 +142,7 @@ class PreparedSequences:
         if self.target is None:
             return f"{len(summary['classes'])} classes"
         name, mean, std = (self.target[key] for key in ("name", "mean", "std"))
-        return f"{name} {mean:.4g} on average in train, deviation {std:.4g}"
+        return f"{name} {mean:,.6g} on average in train, deviation {std:,.4g}"
 
 
 def prepared(

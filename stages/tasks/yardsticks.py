@@ -17,7 +17,8 @@ def against(own: float, others: Mapping[str, float], show: str = "{:.4g}") -> st
     (first, value), *rest = others.items()
     words = [f"{first} reaches {show.format(value)}", *(f"{name} {show.format(value)}" for name, value in rest)]
     unbeaten = [name for name, value in others.items() if own <= value]
-    message = f"does not beat {' or '.join(unbeaten)}" if unbeaten else "beats " + ("both" if rest else "it")
+    all_of_them = {1: "it", 2: "both"}.get(len(others), "all of them")
+    message = f"does not beat {' or '.join(unbeaten)}" if unbeaten else f"beats {all_of_them}"
     return f"{', '.join(words)}: the network {message}"
 
 
