@@ -26,7 +26,8 @@ MAX_EIGEN = 4096  # of more sequences a decomposition takes minutes, and a facto
 class Fit:
     coefficients: Tensor  # (N, C) of sequences, or (P, C) of features
     strength: float
-    held_out: Tensor  # (M, C) outputs for sequences that they were not fitted to: left out, or those of validation
+    held_out: Tensor  # (M, C) outputs for sequences that they were not fitted to
+    is_left_out: bool  # each of those was left out of the others; else they are those of validation
 
 
 class Dual:
@@ -68,7 +69,7 @@ def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
             best = loss, strength, targets - error
     assert best is not None
     _, strength, held_out = best
-    return Fit(vectors @ (turned / (values + strength)[:, None]), strength, held_out)
+    return Fit(vectors @ (turned / (values + strength)[:, None]), strength, held_out, True)
 
 
 def best_on(
@@ -82,7 +83,7 @@ def best_on(
         held_out = between @ coefficients + mean
         loss = (held_out - all_targets[num:]).square().mean().item()
         if best is None or loss < best[0]:
-            best = loss, Fit(coefficients, strength, held_out)
+            best = loss, Fit(coefficients, strength, held_out, False)
     assert best is not None
     return best[1]
 

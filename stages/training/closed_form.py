@@ -66,17 +66,20 @@ class ClosedForm:
         return self.oom.batches(split, sequential_indices(split), self.batch_size)
 
     def fit_kept(self) -> Tensor:
-        num, batches = len(self.train), chain(self.batches(self.train), self.batches(self.val))
-        parts = [(self.features(batch, self.model.features), batch.targets) for batch in batches]
-        features, targets = torch.cat([part for part, _ in parts]), torch.cat([part for _, part in parts])
-        del parts
+        num = len(self.train)
+        features = torch.empty(num + len(self.val), self.model.head.in_features, device=self.train.device)
+        found, done = [], 0
+        for batch in chain(self.batches(self.train), self.batches(self.val)):
+            features[done : done + len(batch)] = self.features(batch, self.model.features)
+            found.append(batch.targets)
+            done += len(batch)
+        targets = torch.cat(found)
         self.model.standardize_by(features[:num])
         features.sub_(self.model.mean).mul_(self.model.scale)
         encoded = self.task.encoded(targets).cpu()
         dual = Dual(products_of(features), encoded, features.shape[1])
         fit = dual.fit(num)
-        held_out = targets[:num] if len(fit.held_out) == num else targets[num:]
-        scale = self.task.scale_of(fit.held_out, held_out.cpu())
+        scale = self.task.scale_of(fit.held_out, (targets[:num] if fit.is_left_out else targets[num:]).cpu())
 
         def set_head(coefficients: Tensor) -> Tensor:
             """The head of these coefficients of the first sequences; returns its outputs for them."""
