@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from stages.data.packed import pack, read_arrays
+from stages.data.packed import pack_splits
 from stages.data.splits import SPLITS
 from stages.files import hardware_file, packed_dir, preload_file, prepared_dir, read_json, sha256_file, write_json
 from stages.params.loading import load_workload
@@ -28,7 +28,7 @@ def main(workload: str, device: str) -> None:
     source, target = prepared_dir(workload), packed_dir(workload, device)
     summary = read_json(source / "summary.json")
 
-    sizes = {split: pack(read_arrays(source, split, summary), target / f"{split}.safetensors") for split in SPLITS}
+    sizes = pack_splits(source, target, summary)
     measurements = measure_load([target / f"{split}.safetensors" for split in SPLITS], identity["kind"])
 
     write_json(

@@ -7,8 +7,8 @@ Out: data/prepared/<workload>/<split>/*.npy and summary.json, all deterministic.
 
 import time
 
-from stages.data import prepare, write_arrays
-from stages.files import prepared_dir, raw_dir, sha256_file, write_json
+from stages.data import prepare, write_prepared
+from stages.files import prepared_dir, raw_dir
 from stages.params.loading import load_workload
 from stages.records.inputs import unchanged
 
@@ -18,8 +18,5 @@ def main(workload: str) -> None:
     block = load_workload(workload)
     with unchanged(workload):
         prepared = prepare(block.task, block.preprocess, raw_dir(workload))
-        summary = {**prepared.summary, "sha256": write_arrays(prepared_dir(workload), prepared)}
-        if prepared.table:
-            summary["table_sha256"] = sha256_file(prepared.table)
-    write_json(prepared_dir(workload) / "summary.json", summary)
+        write_prepared(prepared_dir(workload), prepared)
     print(f"{workload}: {prepared.message}; {time.monotonic() - start:.1f} s")

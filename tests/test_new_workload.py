@@ -5,11 +5,14 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from stages import files
 from stages.files import sha256_file
@@ -28,7 +31,10 @@ def blocks(language: str) -> list[str]:
 
 
 def planned(table: Path, *options: str, name: str = "mine") -> new_workload.Plan:
-    return new_workload.make_plan(new_workload.make_parser().parse_args([name, str(table), *options]))
+    with TemporaryDirectory(dir=table.parent) as scratch:
+        return new_workload.make_plan(
+            new_workload.make_parser().parse_args([name, str(table), *options]), Path(scratch)
+        )
 
 
 def chosen(plan: new_workload.Plan) -> dict[str, str]:
@@ -189,7 +195,7 @@ def test_a_saved_index_is_no_feature_and_lists_and_flags_are_left_out(tmp_path: 
     table = clips(["a", "b"] * 6).iloc[::-1].assign(flag=True, nothing=None, room=21.5)
     path = tmp_path / f"t.{ending}"
     table.assign(pair=[[1, 2]] * len(table)).to_parquet(path) if ending == "parquet" else table.to_csv(path)
-    assert chosen(planned(path))["features"] == "f0, f1, room"
+    assert chosen(planned(path))["features"] == "f0, f1"
     with pytest.raises(ValueError, match="no column 'nothing'"):
         planned(path, "--label", "nothing")
 
@@ -247,17 +253,170 @@ def test_a_mistake_gets_one_sentence(tmp_path: Path, change: Any, options: str, 
         assert word in str(caught.value)
 
 
+def people(num_people: int = 9) -> pd.DataFrame:
+    """Clips of some people each, with columns that describe the clip and not its steps."""
+    table = clips(["a", "b", "c"] * 12)
+    number = pd.factorize(table["clip"])[0]
+    return table.assign(
+        person=number % num_people, age=20.5 + number % num_people, label2=number % 4, row=range(len(table))
+    )
+
+
+def test_ids_second_labels_and_constants_are_no_features(tmp_path: Path):
+    """A column of people is proposed for the split, and options take any of them as a feature."""
+    path = saved(people(), tmp_path / "t.csv")
+    plan = planned(path)
+    assert plan.workload.preprocess.columns.features == ("f0", "f1") and plan.workload.preprocess.groups == "person"
+    assert sum(plan.summary["num_groups"].values()) == 9
+    [why] = [why for key, _, why in plan.choices if key == "features"]
+    for words in ("age (the same throughout every sequence)", "row (counts the rows)", "--features takes them"):
+        assert words in why
+    plan = planned(path, "--features", "f0,age", "--groups", "none")
+    assert plan.workload.preprocess.columns.features == ("f0", "age") and plan.workload.preprocess.groups == "none"
+    assert dict(chosen(planned(saved(people(2), path))))["groups"] == "none"  # two people cannot stand in three splits
+
+
+def test_the_split_in_the_block_is_the_tables_own(tmp_path: Path):
+    table = clips(["a", "b", "c"] * 8)
+    table["split"] = np.array(["train", "train", "val", "test"])[pd.factorize(table["clip"])[0] // 3 % 4]
+    plan = planned(saved(table, tmp_path / "t.csv"))
+    assert "split: {train: 12, val: 6, test: 6} # the table's own column `split`, which decides" in plan.block
+
+
+def test_small_changes_of_large_numbers_are_said(tmp_path: Path):
+    table = clips(["a", "b", "c"] * 8)
+    plan = planned(saved(table.assign(f0=table.f0 + 1.7e9), tmp_path / "t.csv"))
+    assert any("is taken off f0: a 32-bit float would lose" in line for line in new_workload.summary_lines(plan))
+
+
+def series(**columns: Any) -> pd.DataFrame:
+    hours = pd.date_range("2024-01-01", periods=300, freq="h").strftime("%Y-%m-%d %H:%M:%SZ")
+    value = np.random.default_rng(0).normal(size=300).cumsum()
+    return pd.DataFrame({"time": hours, "value": value, **columns})
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (clips(["a", "b", "c"] * 8).assign(f0=1.0, f1=2.0), ["no feature that changes", "f0 (never changes)"]),
+        (clips(["a", "b", "a|b"] * 8), ["'a|b', which looks like 2 labels", "yes and no for each"]),
+        (
+            clips(["a", "b"] * 8).assign(f0=lambda t: t.f0.where(t.index != 3, 1e39)),
+            ["line 5", "'f0'", "4e+18", "1e+39"],
+        ),
+        (series(value=[1.0] * 299 + [1e39]), ["line 301", "'value'", "4e+18", "1e+39"]),
+        (
+            clips(["a", "b"] * 8).assign(frame=lambda t: t.frame.map(lambda n: f"{n + 1:02}.03.2024")),
+            ["'frame' holds dates like '01.03.2024'", "pandas.to_datetime(table['frame'], format='%d.%m.%Y')"],
+        ),
+        (
+            clips(["a", "b"] * 8).assign(frame=lambda t: t.frame.astype(str) + "s"),
+            ["'frame' holds numbers with a unit ('0s')", "table['frame'].str.removesuffix('s').astype(float)"],
+        ),
+        (
+            series().assign(time=pd.date_range("2024-03-01", periods=300).strftime("%d.%m.%Y")),
+            ["'time' holds dates like '01.03.2024'", "format='%d.%m.%Y'"],
+        ),
+        (
+            pd.DataFrame({"gesture": ["a", "b"] * 9, "mean": np.random.default_rng(0).normal(size=18), "peak": 1.5}),
+            ["looks like one row per sequence ('gesture'", "(x_0, x_1, ...)"],
+        ),
+        (
+            clips(["a", "b"] * 8)
+            .assign(label=lambda t: np.random.default_rng(0).permutation(len(t)).astype(str))
+            .astype({"label": "object"})
+            .assign(label=lambda t: "w" + t.label),
+            ["'label' changes within a sequence and has", "name another column with --label"],
+        ),
+    ],
+    ids="constant two-labels 1e39 1e39-series dates steps series-dates one-row no-label".split(),
+)
+def test_what_would_mislead_gets_advice_that_does_no_harm(tmp_path: Path, table: pd.DataFrame, words: list[str]):
+    with pytest.raises(ValueError) as caught:
+        planned(saved(table, tmp_path / "t.csv"))
+    assert "\n" not in str(caught.value) and "replace(" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+CELLS = [
+    st.integers(-3, 40), st.floats(-9, 9), st.floats(), st.sampled_from(["a", "b", "a|b", "", "NA", "none", "3s", "é"]),
+    st.sampled_from([0, 1]), st.just(1.7e9), st.sampled_from(["2024-03-01", "01.03.2024"]), st.none(),
+]  # fmt: skip
+NAMES = [
+    "clip",
+    "frame",
+    "x",
+    "label",
+    "person",
+    "split",
+    "time",
+    "value",
+    "x_1",
+    "x_2",
+    "x_3",
+    "x_4",
+    "0",
+    " ",
+    "ü,\"'",
+]
+
+
+def base(kind: str, seed: int) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    if kind == "series":
+        return series().assign(value=draw.normal(size=300).cumsum())
+    if kind == "wide":
+        wide = pd.DataFrame(draw.normal(size=(24, 6)).round(3), columns=[f"x_{step}" for step in range(6)])
+        return wide.assign(label=["a", "b"] * 12)
+    return clips(["a", "b", "c"] * 6, seed=seed) if kind == "clips" else pd.DataFrame(index=range(draw.integers(0, 30)))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_any_small_table_runs_or_gets_one_sentence(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
+    """A table as it should be, or an empty one, with further columns of all kinds, and a cell or two of all kinds."""
+    table = base(
+        data.draw(st.sampled_from(["clips", "clips", "series", "wide", "empty"])), data.draw(st.integers(0, 99))
+    )
+    for name in data.draw(st.lists(st.sampled_from(NAMES), min_size=int(table.empty), max_size=3, unique=True)):
+        cells = data.draw(st.lists(data.draw(st.sampled_from(CELLS)), min_size=1, max_size=12))
+        table.insert(
+            data.draw(st.integers(0, len(table.columns))),
+            name,
+            [cells[row % len(cells)] for row in range(len(table))],
+            True,
+        )
+    table = table.loc[:, ~table.columns.duplicated(keep="last")].astype(object)
+    for cell in data.draw(st.lists(st.one_of(CELLS), max_size=2)) if len(table) else ():
+        table.iloc[data.draw(st.integers(0, len(table) - 1)), data.draw(st.integers(0, len(table.columns) - 1))] = cell
+    path = tmp_path_factory.mktemp("any") / data.draw(st.sampled_from(["t.csv", "t.tsv", "T.CSV.gz"]))
+    table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    try:
+        plan = planned(path)
+    except (ValueError, FileNotFoundError) as error:
+        assert type(error) in (ValueError, FileNotFoundError) and "\n" not in str(error)
+        assert re.search(r"\bt\.|class|label|sequence|series|split|change|T\.CSV", str(error)), (
+            error
+        )  # no word of a library
+        return
+    assert all(plan.summary["num_per_split"].values())
+    parse_block("mine", params_block.from_yaml(plan.block)["mine"], {})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("t.csv", b"clip;frame;x;label\na;0;1,5;u\n", "separated by commas"),
         ("t.csv", b"clip,frame,x,label\na,0,1,u\na,1,1,2,u\n", "line 3 has 5 cells and the header 4"),
         ("t.csv", b"clip,frame,x,x,label\na,0,1,2,u\n", "2 columns 'x'"),
         ("t.csv", b"", "is empty"),
-        ("t.csv", b"\xff\xfe\x00", "cannot be read"),
+        ("t.csv", b"\xff\xfe\x00", "is empty"),
+        ("t.csv", b"a,b\0c\n1,2,3\n", "holds zero bytes"),
+        ("t.xlsx", b"\xd0\xcf\x11\xe0more", "an Excel file; save the sheet as CSV"),
+        ("t.pkl", b"\x80\x04more", "a Python pickle, which is never opened"),
         ("t.csv.gz", b"clip,frame", "cannot be read"),
         ("t.parquet", b"clip,frame", "cannot be read"),
-        ("t.xlsx", b"", "accepted endings: .csv, .csv.gz, .parquet"),
+        ("t.xlsx", b"", "is empty"),
         ("t.csv", None, "is not there"),
     ],
 )
@@ -280,7 +439,11 @@ def test_any_name_of_a_column_comes_back_from_params_yaml(name: str):
 @pytest.mark.parametrize("task", MODELS)
 @pytest.mark.parametrize("num", [1, 7, 63, 1_000, 10_000_000])
 def test_settings_are_valid_at_every_size(task: str, num: int):
-    summary = {"num_per_split": {"train": num}, "max_steps": 5_000, "classes": [str(number) for number in range(300)]}
+    summary = {
+        "num_per_split": {"train": num, "val": num // 4},
+        "max_steps": 5_000,
+        "classes": [str(number) for number in range(300)],
+    }
     for model in MODELS[task]:
         settings = recipe.train_settings(task, model, summary, None)
         assert 8 <= settings["batch_size"] <= 128

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stages.data.splits import SPLITS
-from stages.files import replacing, sha256_file
+from stages.files import replacing, sha256_file, write_json
 
 
 class Prepared(Protocol):
@@ -43,6 +43,15 @@ def prepare(task: str, params: Any, folder: Path) -> Prepared:
     of_task = {"is_number": True} if task == "regress" else {}
     prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=task == "detect", **of_task)
     return prepared
+
+
+def write_prepared(folder: Path, prepared: Prepared) -> dict[str, Any]:
+    """Write everything that preprocess leaves into `folder`; return what stands in summary.json."""
+    summary = {**prepared.summary, "sha256": write_arrays(folder, prepared)}
+    if prepared.table:
+        summary["table_sha256"] = sha256_file(prepared.table)
+    write_json(folder / "summary.json", summary)
+    return summary
 
 
 def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:

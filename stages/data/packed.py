@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
+from stages.data.splits import SPLITS
 from stages.files import damaged, relative, replacing, verified
 
 ALIGNMENT_BYTES = 64  # a cache line, and what AVX-512 loads at once
@@ -37,6 +38,11 @@ def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> 
         "mask": steps[None, :] < lengths[:, None],
         "targets": targets,
     }
+
+
+def pack_splits(source: Path, target: Path, summary: dict[str, Any]) -> dict[str, int]:
+    """Pack every split of the arrays in `source` into <target>/<split>.safetensors; return each one's bytes of data."""
+    return {split: pack(read_arrays(source, split, summary), target / f"{split}.safetensors") for split in SPLITS}
 
 
 def pack(tensors: dict[str, np.ndarray], path: Path) -> int:

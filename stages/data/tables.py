@@ -5,6 +5,7 @@ pyarrow reads them: it keeps text and numbers apart without a copy (pandas took 
 
 import csv
 import gzip
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -71,8 +72,9 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
     missing or the file is no table.
     """
     wanted = [*texts, *others, *features]
+    times = Counter(wanted)
     for column in wanted:
-        if wanted.count(column) > 1 or column == SPLIT_COLUMN:
+        if times[column] > 1 or column == SPLIT_COLUMN:
             raise ValueError(
                 f"preprocess.columns names {column!r} "
                 f"{'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; they must be different "
@@ -162,13 +164,14 @@ def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: 
 
 def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
     """The columns to read, with `split` where there is one. Raises ValueError where one is missing or there twice."""
+    times = Counter(header)
     for column in wanted:
-        if column not in header:
+        if column not in times:
             raise ValueError(f"{name} has no column {column!r}{nearest(column, header)}")
     found = [*wanted, *([SPLIT_COLUMN] if SPLIT_COLUMN in header else [])]
     for column in found:
-        if header.count(column) > 1:
-            raise ValueError(f"{name} has {header.count(column)} columns {column!r}; rename all but one")
+        if times[column] > 1:
+            raise ValueError(f"{name} has {times[column]} columns {column!r}; rename all but one")
     return found
 
 

@@ -4,7 +4,7 @@ Shapes: R rows of the table.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,24 @@ Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, how to infer it wit
 Choices = dict[str, Choice]  # by key: the task and what the columns, gaps and steps of `preprocess` are
 
 
-class Columns:
-    """A table's columns with the kind of each: whole (numbers), number, time, text, or other (empty, lists)."""
+# What text may hold that means a date or a number and cannot be read as one.
+ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
+WITH_UNIT = r"[+-]?\d+(?:[.,]\d+)?(\s?[^\d\s.,]{1,6})"
 
-    def __init__(self, frame: pd.DataFrame, name: str):
+
+class NotFound(ValueError):
+    """No column tells sequences apart, or none orders their rows."""
+
+
+class Columns:
+    """A table's columns with the kind of each: whole (numbers), number, time, text, odd (text that means dates or
+    numbers, see ODD_DATE), or other (empty, lists).
+    """
+
+    def __init__(self, frame: pd.DataFrame, name: str, has_split: bool = False):
         self.frame, self.name = frame, name
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != SPLIT_COLUMN}
+        self.has_split = has_split or SPLIT_COLUMN in frame.columns
         self.shown = f"{name} ({shortened(list(self.kinds))})"
 
     def of_kind(self, *kinds: str, exclude: Sequence[str] = ()) -> list[str]:
@@ -38,6 +50,8 @@ class Columns:
     def numbers(self, column: str) -> pd.Series:
         """(R,) numbers, of times the seconds since 1970; NaN where a cell holds neither."""
         cells = self.frame[column]
+        if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":
+            return cells
         if self.kinds[column] in ("whole", "number"):
             return pd.to_numeric(cells, errors="coerce")
         times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
@@ -47,6 +61,30 @@ class Columns:
         """(R,) integers, equal where the cells are."""
         return pd.factorize(self.frame[column])[0]
 
+    def firsts(self, column: str) -> np.ndarray:
+        """(R,) the first row with the same cell, of each row."""
+        codes = self.codes(column)
+        _, first, group = np.unique(codes, return_index=True, return_inverse=True)
+        return first[group]
+
+    def advice(self) -> str:
+        """What to do about the first odd column; nothing where there is none."""
+        column = next((column for column, kind in self.kinds.items() if kind == "odd"), None)
+        if column is None:
+            return ""
+        cell = str(self.frame[column].dropna().iloc[0])
+        if unit := re.fullmatch(WITH_UNIT, cell):
+            mend = f"table[{column!r}].str.removesuffix({unit[1]!r}).astype(float)"
+            return f"{column!r} holds numbers with a unit ({cell!r}); write them without: table[{column!r}] = {mend}"
+        order = "%Y" if re.match(r"\d{4}", cell) else "%d" if "." in cell else "%m"
+        sign = re.search(r"[./-]", cell)
+        forms = {"%Y": "%Y{0}%m{0}%d", "%d": "%d{0}%m{0}%Y", "%m": "%m{0}%d{0}%Y"}
+        form = forms[order].format(sign[0] if sign else "-")
+        return (
+            f"{column!r} holds dates like {cell!r}, in which a day may be taken for a month; write them as 2024-03-01, "
+            f"if this is their form with: table[{column!r}] = pandas.to_datetime(table[{column!r}], format={form!r})"
+        )
+
     def num_distinct(self, column: str) -> int:
         return int(self.frame[column].nunique())
 
@@ -55,6 +93,10 @@ class Columns:
 
 
 def kind_of(cells: pd.Series) -> str:
+    if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":  # most columns, and a table may have thousands
+        numbers = cells.to_numpy()
+        numbers = numbers[~np.isnan(numbers)]
+        return "other" if not len(numbers) else "whole" if (np.isinf(numbers) | (numbers % 1 == 0)).all() else "number"
     cells = cells.dropna()
     if cells.empty or not pd.api.types.is_hashable(cells.iloc[0]):
         return "other"
@@ -66,8 +108,16 @@ def kind_of(cells: pd.Series) -> str:
         if sample.str.match(r"\d{4}-\d\d-\d\d").mean() > 0.5:
             return "time"
         if pd.to_numeric(sample, errors="coerce").notna().mean() <= 0.5:
-            return "text"
+            return "odd" if is_odd(sample) else "text"
     return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"
+
+
+def is_odd(cells: pd.Series) -> bool:
+    """Whether text is dates in a form of their own, or numbers that all have the same unit."""
+    if cells.str.fullmatch(ODD_DATE).mean() > 0.9:
+        return True
+    units = cells.str.extract(rf"^{WITH_UNIT}$")[0]
+    return bool(units.notna().mean() > 0.9 and units.nunique() == 1 and cells.nunique() > 2)
 
 
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
@@ -82,6 +132,13 @@ def shortened(names: Sequence[str], most: int = 8) -> str:
     return ", ".join([*names[: most - 1], "...", names[-1]] if len(names) > most else names)
 
 
-def find_features(columns: Columns, found: list[str], taken: Sequence[str]) -> Choice:
-    others = [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in (*found, *taken)]
-    return found, "all other numeric columns" + (f"; left out: {shortened(others)}" if others else "")
+def find_features(
+    columns: Columns, found: list[str], taken: Sequence[str], why_not: Mapping[str, str] | None = None
+) -> Choice:
+    """Of the columns `found` those that change. `why_not`: further ones to leave out, with the reason."""
+    dropped = {column: "never changes" for column in found if columns.num_distinct(column) < 2} | dict(why_not or {})
+    kept, known = [column for column in found if column not in dropped], {*found, *taken}
+    others = [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in known]
+    others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
+    chooses = "; --features takes them" if dropped else ""
+    return kept, "all other numeric columns" + (f"; left out: {shortened(others)}{chooses}" if others else "")

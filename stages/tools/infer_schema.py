@@ -9,8 +9,9 @@ from typing import Any
 
 from stages.params import schema
 from stages.params.parsing import nearest, usual_values
+from stages.params.schema import NO_GROUPS
 from stages.tools import recipe
-from stages.tools.columns import Choice, Choices, Columns, named, shortened
+from stages.tools.columns import Choice, Choices, Columns, NotFound, named, shortened
 from stages.tools.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences
 from stages.tools.infer_series import OF_SERIES, find_times, infer_series
 
@@ -40,18 +41,21 @@ def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
     return [(key, str(value), why) for key, (value, why) in shown.items()]
 
 
-def infer_schema(columns: Columns, options: Mapping[str, Any]) -> Choices:
-    """The table as many sequences or as one series. `options`: those that were given, by name.
+def infer_schema(columns: Columns, options: Mapping[str, Any], known: Choices | None = None) -> Choices:
+    """The table as many sequences or as one series. `options`: those that were given, by name. `known`: what follows
+    from the shape in which the data came (stages/tools/shapes.py).
 
     Raises ValueError, in one sentence that names the option to give, where the table is neither.
     """
+    known = known or {}
     given = [options[key] for key in (*OF_SEQUENCES, "time", "target") if key in options]
-    usable = columns.of_kind("whole", "number", "time", "text")
+    given += [options["groups"]] if options.get("groups", NO_GROUPS) != NO_GROUPS else []
+    usable = columns.of_kind("whole", "number", "time", "text", "odd")
     for column in (*given, *options.get("features", ())):
         if column not in usable:
             raise ValueError(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
     of_series = [key for key in options if key in OF_SERIES or (key, options[key]) == ("task", "forecast")]
-    of_sequences = [key for key in options if key in (*OF_SEQUENCES, "task") and key not in of_series]
+    of_sequences = [key for key in options if key in (*OF_SEQUENCES, "groups", "task") and key not in of_series]
     if of_sequences and of_series:
         flags = ", ".join(f"--{key}" for key in (*of_sequences, *of_series)).replace("_", "-")
         raise ValueError(
@@ -63,8 +67,12 @@ def infer_schema(columns: Columns, options: Mapping[str, Any]) -> Choices:
     choices: Choices = {}
 
     def choose(key: str, infer: Callable[[], Choice]) -> Any:
-        choices[key] = (options[key], "asked for") if key in options else infer()
+        choices[key] = (options[key], "asked for") if key in options else known.get(key) or infer()
         return choices[key][0]
 
-    (infer_series if of_series or (is_series and not of_sequences) else infer_sequences)(columns, choose)
+    as_series = of_series or (is_series and not of_sequences and not known)
+    try:
+        (infer_series if as_series else infer_sequences)(columns, choose)
+    except NotFound as error:
+        raise ValueError(f"{columns.name}: {columns.advice()}" if columns.advice() else str(error)) from None
     return {"task": choices["task"], **choices}

@@ -1,16 +1,24 @@
 """The columns of many sequences and what is to be learnt of them, each choice with its reason. Reads no file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pandas as pd
 
 from stages.data.sequences import NO_EVENT
-from stages.tools.columns import Choice, Choose, Columns, find_features, named
+from stages.params.schema import MODELS, NO_GROUPS
+from stages.tools.columns import Choice, Choose, Columns, NotFound, find_features, named, shortened
 
 # Columns whose name holds one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
 STEP_NAMES = "step frame tick t time timestamp datetime date index".split()
 LABEL_NAMES = "label class category event activity gesture target type kind outcome".split()
+GROUP_NAMES = (
+    "group person subject participant user patient speaker writer actor signer player animal device sensor".split()
+)
+GROUP_NAMES += "machine engine unit site day".split()
+COUNTING_NAMES = "row index id number nr no".split()
+CAN_REGRESS = "regress" in MODELS
 OF_SEQUENCES = ("sequence", "step", "label")  # options of this kind of table alone
 
 
@@ -18,26 +26,85 @@ def infer_sequences(columns: Columns, choose: Choose) -> None:
     sequence = choose("sequence", lambda: find_sequence(columns))
     step = choose("step", lambda: next(find_steps(columns, sequence), (None, "")))
     if step is None:
-        raise ValueError(
-            f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
-            f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
-            "if several columns tell sequences apart, join them"
-        )
+        raise NotFound(without_step(columns, sequence))
     label = choose("label", lambda: find_label(columns, sequence, step))
     if columns.frame[label].nunique(dropna=False) < 2:
         raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
     choose("task", lambda: find_task(columns, sequence, label))
+    choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
     taken = (sequence, step, label)
-    features = choose("features", lambda: find_features(columns, columns.numeric(exclude=taken), taken))
+    features = choose("features", lambda: find_changing(columns, sequence, taken))
     num_empty = sum(int(columns.numbers(column).isna().sum()) for column in features)
     gaps = f"{num_empty:,} of {len(columns.frame) * len(features):,} cells are empty"
     choose("missing", lambda: ("interpolate", gaps) if num_empty else ("refuse", "no cell is empty"))
 
 
+def without_step(columns: Columns, sequence: str) -> str:
+    if named(LABEL_NAMES, [sequence]):
+        return (
+            f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
+            "a sequence needs several steps: number their columns (x_0, x_1, ...) for one row per sequence, or name "
+            "columns with --sequence and --step"
+        )
+    return (
+        f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
+        f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
+        "if several columns tell sequences apart, join them"
+    )
+
+
+def find_changing(columns: Columns, sequence: str, taken: Sequence[str]) -> Choice:
+    """The numbers that change within a sequence. An id, a second label or an age is the same throughout: no feature."""
+    numeric, first = columns.numeric(exclude=taken), columns.firsts(sequence)
+    why_not = {}
+    for column in numeric:
+        values = columns.frame[column].to_numpy()
+        differs = (values != values[first]) & ~(pd.isna(values) & pd.isna(values[first]))
+        if not differs.any():
+            why_not[column] = (
+                "never changes" if columns.num_distinct(column) < 2 else "the same throughout every sequence"
+            )
+    for column in named(
+        (*LABEL_NAMES[:3], *COUNTING_NAMES), [name for name in numeric if columns.kinds[name] == "whole"]
+    ):
+        if named(LABEL_NAMES[:3], [column]):
+            why_not.setdefault(column, "a second label by its name")
+        elif (np.diff(columns.numbers(column).to_numpy()) == 1).all():
+            why_not.setdefault(column, "counts the rows")
+    for column in named(STEP_NAMES, numeric):
+        if column not in why_not and any(column == name for name, _ in find_steps(columns, sequence, [column])):
+            why_not[column] = "orders the rows too"
+    found, why = find_features(columns, numeric, taken, why_not)
+    if not found:
+        left = shortened([f"{column} ({reason})" for column, reason in why_not.items()])
+        raise ValueError(
+            f"{columns.name} has no feature that changes within a sequence: {left}; --features takes one anyway"
+        )
+    return found, why
+
+
+def find_groups(columns: Columns, sequence: str, taken: Sequence[str]) -> Choice:
+    """A column named like one of people or devices, whose values several sequences share."""
+    if columns.has_split:
+        return NO_GROUPS, "the table's own column `split` decides"
+    first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
+    for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
+        cells, num = columns.frame[column], columns.num_distinct(column)
+        if not (cells.to_numpy() == cells.to_numpy()[first]).all() or not 2 <= num < num_sequences:
+            continue
+        if num < 3:
+            return NO_GROUPS, f"{column!r} has {num} values, too few to keep each on one side of three splits"
+        return (
+            column,
+            f"named so; each of its {num:,} values stays on one side of the split (--groups {NO_GROUPS}: all mixed)",
+        )
+    return NO_GROUPS, "no column is named like one of people, devices or days (--groups names one)"
+
+
 def find_sequence(columns: Columns) -> Choice:
     ids = find_ids(columns)
     if not ids:
-        raise ValueError(
+        raise NotFound(
             f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
             "--sequence and --step for many sequences, --time for one series"
         )
@@ -60,12 +127,15 @@ def find_ids(columns: Columns) -> list[str]:
     return [column for *_, column in sorted(ranked)]
 
 
-def find_steps(columns: Columns, sequence: str) -> Iterator[Choice]:
-    """Columns that rise in every sequence, or have a telling name and never repeat in one; the likeliest first."""
+def find_steps(columns: Columns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
+    """Columns (of those given) that rise in every sequence, or have a telling name and never repeat in one; the
+    likeliest first.
+    """
     codes = columns.codes(sequence)
     order = np.argsort(codes, kind="stable")
     same = codes[order][1:] == codes[order][:-1]
     candidates = [*columns.of_kind("whole", "time", exclude=[sequence]), *columns.of_kind("number", exclude=[sequence])]
+    candidates = candidates if of is None else [*of]
     names = named(STEP_NAMES, candidates)
     for column in dict.fromkeys((*names, *candidates)):
         values = columns.numbers(column).to_numpy()
@@ -78,15 +148,31 @@ def find_steps(columns: Columns, sequence: str) -> Iterator[Choice]:
 def find_label(columns: Columns, sequence: str, step: str) -> Choice:
     """By name; else text, or else few whole numbers, the same throughout a sequence; else text."""
     texts, whole = (columns.of_kind(kind, exclude=(sequence, step)) for kind in ("text", "whole"))
-    if names := named(LABEL_NAMES, (*texts, *whole)):
-        return names[0], "named so"
-    groups = columns.frame.groupby(columns.codes(sequence))
+    first = columns.firsts(sequence)
+    num_sequences = columns.num_distinct(sequence)
 
     def is_constant(column: str) -> bool:
-        is_few = 2 <= columns.num_distinct(column) <= groups.ngroups / 3
-        return is_few and bool((groups[column].nunique() <= 1).all())
+        cells = columns.frame[column].to_numpy()
+        return bool(((cells == cells[first]) | pd.isna(cells)).all())
 
-    found = [*filter(is_constant, texts)] or texts or [*filter(is_constant, whole)]
+    numbers = [column for column in columns.of_kind("number", exclude=(sequence, step)) if is_constant(column)]
+    if names := named(LABEL_NAMES, (*texts, *whole, *(numbers if CAN_REGRESS else ()))):
+        return names[0], "named so"
+
+    def is_few(column: str) -> bool:
+        return 2 <= columns.num_distinct(column) <= num_sequences / 3 and is_constant(column)
+
+    def is_label(column: str) -> bool:
+        return not named((*GROUP_NAMES, *SEQUENCE_NAMES), [column])
+
+    found = [*filter(is_few, filter(is_label, texts))] or [*filter(is_few, texts)] or texts
+    found = found or [*filter(is_few, filter(is_label, whole))] or [*filter(is_few, whole)]
+    if not found and CAN_REGRESS:
+        found = [
+            column
+            for column in (*numbers, *filter(is_constant, whole))
+            if is_label(column) and columns.num_distinct(column) > 1
+        ]
     if found:
         many = f"the last of {len(found)} columns that could be one (--label chooses)"
         return found[-1], many if len(found) > 1 else "the only column that could be one"
@@ -101,6 +187,14 @@ def find_task(columns: Columns, sequence: str, label: str) -> Choice:
     events = columns.frame[label].astype("string").fillna("").str.strip()
     changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
     if not changes.any():
+        num, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
+        is_many = num > max(20, num_sequences / 3) and not named(LABEL_NAMES[:3], [label])
+        is_number = columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many)
+        if is_number and CAN_REGRESS:
+            return (
+                "regress",
+                f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)",
+            )
         return "classify", f"{label!r} is the same throughout every sequence"
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
@@ -108,6 +202,12 @@ def find_task(columns: Columns, sequence: str, label: str) -> Choice:
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
     if events[~changes].nunique() > 1:  # where it changes it is a mistake, and preprocess names the row
         return "classify", f"{label!r} is the same throughout most sequences"
+    if (share := (events == most).mean()) < 0.5:
+        raise ValueError(
+            f"{columns.name}: {label!r} changes within a sequence and has {events.nunique():,} values (the most "
+            f"frequent one, {most!r}, in {share:.1%} of the rows), so it is no label of sequences nor of events; name "
+            "another column with --label"
+        )
     background = columns.frame[label][events == most].iloc[:1].tolist()[0]
     raise ValueError(
         f"{columns.name}: {label!r} changes within a sequence, so it must be empty or {NO_EVENT!r} where nothing "

@@ -1,45 +1,46 @@
-"""Make a workload of a table: `python -m stages.tools.new_workload NAME TABLE [options]`.
+"""Make a workload of your data: `python -m stages.tools.new_workload NAME PATH [options]`.
 
-In: a table (CSV, CSV.gz or Parquet) and params.yaml. Out: data/raw/NAME/ (a copy of the table, and a README to
-complete), and in params.yaml the block NAME and its name in `workloads`; `dvc repro` does the rest. The command infers
-what the columns are (stages/tools/infer_schema.py) and prints it with the reasons; options override it.
-docs/own-data.md walks through it.
+In: PATH, a table or sequences in another shape (stages/tools/shapes.py), and params.yaml. Out: data/raw/NAME/ (the
+table, and a README to complete), and in params.yaml the block NAME and its name in `workloads`; `dvc repro` does the
+rest. The command infers what the columns are (stages/tools/infer_schema.py) and prints it with the reasons; options
+override it. docs/own-data.md walks through it.
 
   many sequences, with one label each (classify) or one per row (detect):
     python -m stages.tools.new_workload gesture gesture.csv
     python -m stages.tools.new_workload gesture gesture.csv --sequence clip --step frame --label gesture --features x,y
 
+  one row per sequence; a folder with a file per sequence; arrays; .ts:
+    python -m stages.tools.new_workload gesture wide.csv
+    python -m stages.tools.new_workload gesture recordings/ --pattern '{label}_{person}_*' --groups person
+    python -m stages.tools.new_workload gesture X_train.npy
+    python -m stages.tools.new_workload gesture Gesture_TRAIN.ts
+
   one long series (forecast):
     python -m stages.tools.new_workload power power.parquet --time hour --target megawatt --horizon 24 --input-steps 168
 
-Before anything is written, the block is parsed and the table goes through the preparation of preprocess. The command
-never overwrites anything, and a failure leaves everything as it was.
+Before anything is written, the block is parsed and the data goes through preprocess and preload. The command never
+overwrites anything, and a failure leaves everything as it was.
 """
 
-import csv
 import os
 import re
+import shlex
 import shutil
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet
-
 from stages import files
-from stages.data import prepare
-from stages.data.tables import SPLIT_COLUMN, find_table, is_plain, open_csv, present, read_table
 from stages.files import relative, replacing, sha256_file, write_text
 from stages.params import loading, parsing, schema
-from stages.tools.columns import Choices, Columns, shortened
-from stages.tools.infer_schema import choice_rows, infer_schema, preprocess_section
+from stages.tools import shapes, trial
+from stages.tools.columns import shortened
+from stages.tools.infer_schema import choice_rows, preprocess_section
+from stages.tools.long_table import progress
 from stages.tools.params_block import from_yaml, make_block, with_workload
 from stages.tools.recipe import model_for, train_settings, training_sentence
 
@@ -53,9 +54,9 @@ README = """\
 | source | to fill in: who made it, and where it can be had |
 | licence | to fill in |
 | citation | to fill in |
-| {plan.table.name} | sha256 `{sha256}` |
+| {plan.table_name} | sha256 `{sha256}` |
 
-What was done: to fill in. `python -m stages.tools.new_workload` copied the table as it was and inferred this:
+What was done: {done} It inferred this:
 
 | what | which | why |
 |---|---|---|
@@ -68,30 +69,39 @@ class Plan:
     """A workload that works, before anything is written."""
 
     name: str
-    table: Path
+    table: Path  # to copy, or where it was converted, to move
+    table_name: str
+    done: str  # how the table came about
     block: str  # for params.yaml
     workload: schema.Workload
-    summary: dict[str, Any]  # of the dry run
+    summary: dict[str, Any]  # of the trial
+    notes: list[tuple[str, str, str]]  # what was found out about the file or folder: which, what, why
     choices: list[tuple[str, str, str]]  # key, value and reason
+    is_converted: bool = False
 
 
 def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     try:
         check_free(options.name)
-        plan = make_plan(options)
-        print("\n".join([f"{plan.table.name} as the workload {plan.name}:", *summary_lines(plan)]), flush=True)
-        write(plan)
+        folder = files.raw_dir(options.name).parent
+        with TemporaryDirectory(prefix=f".{options.name}.", dir=folder) as scratch:
+            plan = make_plan(options, Path(scratch), arguments)
+            shown = options.table.name or str(options.table)
+            print("\n".join([f"{shown} as the workload {plan.name}:", *summary_lines(plan)]), flush=True)
+            write(plan, Path(scratch))
         print("\n".join(["", *next_steps(plan)]))
         return 0
     except KeyboardInterrupt:
         print("error: interrupted; nothing is changed", file=sys.stderr)
         return 130
+    except MemoryError:
+        print("error: the memory does not suffice to try the data out; nothing is changed", file=sys.stderr)
     except OSError as error:
         reason = f"{error.filename}: {(error.strerror or '').lower()}" if error.filename else str(error)
         print(f"error: {reason}; nothing is changed", file=sys.stderr)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {parsing.one_line(error)}", file=sys.stderr)
     return 1
 
 
@@ -99,7 +109,7 @@ def make_parser() -> ArgumentParser:
     command, form = "python -m stages.tools.new_workload", RawDescriptionHelpFormatter
     parser = ArgumentParser(command, description=__doc__, formatter_class=form, allow_abbrev=False)
     parser.add_argument("name", metavar="NAME", help="of the workload: letters, digits, _ and -")
-    parser.add_argument("table", metavar="TABLE", type=Path, help="the file to copy into the project")
+    parser.add_argument("table", metavar="PATH", type=Path, help="a table, an array, or a folder of sequences")
     parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
     parser.add_argument("--features", metavar="A,B,C", type=lambda text: text.split(","), help="else all other numbers")
     parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
@@ -110,6 +120,14 @@ def make_parser() -> ArgumentParser:
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
     many.add_argument("--step", metavar="COLUMN", help="the row's place in it")
     many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
+    many.add_argument("--groups", metavar="COLUMN", help="each of its values stays on one side of the split; or none")
+    shape = parser.add_argument_group("what the path holds, where it is not as the command finds out")
+    shape.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
+    shape.add_argument("--pattern", metavar="'{label}_{person}_*'", help="what the names of a folder's files say")
+    shape.add_argument("--labels", metavar="FILE", type=Path, help="a table with a row per file; for arrays an npy")
+    shape.add_argument("--axes", choices=("NTC", "NCT"), help="of an array: number, time, channel")
+    shape.add_argument("--encoding", help="of a text table, e.g. windows-1252")
+    shape.add_argument("--alone", action="store_true", default=None, help="leave the file beside it (_TEST, y) alone")
     one = parser.add_argument_group("one series")
     one.add_argument("--time", metavar="COLUMN", help="of a row")
     one.add_argument("--target", metavar="COLUMN", help="what is forecast")
@@ -120,67 +138,41 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def make_plan(options: Namespace) -> Plan:
-    """Infer the schema, prepare the table as preprocess does, choose settings, parse the block. Writes nothing.
+def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) -> Plan:
+    """Read the data, infer the schema, prepare it as preprocess and preload do, choose settings, parse the block.
+    Writes into the folder `scratch` alone.
 
     Raises ValueError, in one sentence, for whatever is wrong.
     """
     name, path = options.name, options.table
     given = {key: value for key, value in vars(options).items() if value is not None}
-    choices, summary = dry_run(name, path, infer_schema(Columns(read_frame(path), path.name), given))
+    with progress(f"looking at {path.name}", 5, "steps") as at:  # conversion has a line of its own
+        found = shapes.open_path(path, given)
+        at(1)
+        table = trial.open_table(name, found, scratch)
+        choices, summary = trial.infer(name, table, given, at)
     task = choices["task"][0]
     choices["model"] = (options.model, "asked for") if options.model else model_for(task, summary)
     model = choices["model"][0]
-    headline = f"{' '.join(path.name.split())}: {size_of(summary)}; settings by the rules of thumb in docs/own-data.md"
+    source = " and ".join(file.name for file in table.sources[:2])
+    came = "" if table.name == source else f" from {source}"
+    headline = (
+        f"{' '.join(table.name.split())}{came}: {size_of(summary)}; settings by the rules of thumb in docs/own-data.md"
+    )
     settings = train_settings(task, model, summary, options.epochs)
-    block = make_block(name, headline, task, preprocess_section(path.name, choices), settings)
-    workload = loading.parse_block(name, from_yaml(block)[name], {})
-    return Plan(name, path, block, workload, summary, choice_rows(choices))
-
-
-def read_frame(path: Path) -> pd.DataFrame:
-    """The whole table as preprocess reads it, without lists and the like, and without the columns in which pandas saves
-    an index that has no name.
-    """
-    find_table(path.parent, path.name)
-    try:
-        if path.suffix == ".parquet":
-            header = [field.name for field in pyarrow.parquet.read_schema(path) if is_plain(field.type)]
-        else:
-            with open_csv(path) as file:
-                header = next(csv.reader(file), [])
-    except (pa.ArrowException, csv.Error, OSError, EOFError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path.name} cannot be read as a table: {' '.join(str(error).split())}") from None
-    if len(header) == 1 and re.search(r"[;\t|]", header[0]):
-        raise ValueError(
-            f"{path.name} has one column, {header[0]!r}; its cells must be separated by commas, e.g. "
-            "pandas.read_csv(path, sep=None, engine='python').to_csv(new_path, index=False)"
+    section = preprocess_section(table.name, choices)
+    if table.has_split:
+        section["split"] = summary["num_per_split"]
+    block = make_block(name, headline, task, section, settings)
+    if table.has_split:
+        block = re.sub(
+            r"^( +split: .*)", r"\1 # the table's own column `split`, which decides", block, flags=re.MULTILINE
         )
-    names = [column for column in header if not re.match(r"$|Unnamed: |__index_level_", column)]
-    present(path.name, header, names)  # raises where one is there twice
-    table = read_table(path, (), (), [column for column in names if column != SPLIT_COLUMN])
-    return pa.table(table.columns).to_pandas()
-
-
-def dry_run(name: str, path: Path, choices: Choices) -> tuple[Choices, dict[str, Any]]:
-    """The choices and the summary of preparation. Gaps in a series are skipped, or filled if most windows have one."""
-    missing, why = choices["missing"]
-    if why:
-        return choices, summarize(name, path, choices)
-    summary, more = None, ""
-    with suppress(ValueError):  # an error that is not about gaps comes again in the next attempt
-        summary = summarize(name, path, choices)
-    if summary is None or summary["num_windows_skipped"] > summary["num_sequences"]:
-        missing, more = "interpolate", ", too many to skip; the last value stays until the next one"
-        summary = summarize(name, path, {**choices, "missing": (missing, more)})
-    gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{more}"
-    return {**choices, "missing": (missing, gaps)}, summary
-
-
-def summarize(name: str, path: Path, choices: Choices) -> dict[str, Any]:
-    """What preprocess would put into summary.json."""
-    section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
-    return prepare(choices["task"][0], section, path.parent).summary
+    workload = loading.parse_block(name, from_yaml(block)[name], {})
+    command = shlex.join(["python", "-m", "stages.tools.new_workload", *arguments])
+    done = f"`{command}` {table.done}"
+    rows = choice_rows(choices)
+    return Plan(name, table.path, table.name, done, block, workload, summary, table.notes, rows, table.is_converted)
 
 
 def check_free(name: str) -> None:
@@ -196,24 +188,27 @@ def check_free(name: str) -> None:
         raise ValueError(f"{relative(folder)} is there already; choose another name, or move that folder away")
 
 
-def write(plan: Plan) -> None:
+def write(plan: Plan, scratch: Path) -> None:
     """The folder first and params.yaml last, each in one step: params.yaml never names a folder that is missing."""
     path, folder = files.ROOT / "params.yaml", files.raw_dir(plan.name)
-    with TemporaryDirectory(prefix=f".{plan.name}.", dir=folder.parent) as temporary:
-        made = Path(temporary) / plan.name
-        made.mkdir()
-        shutil.copyfile(plan.table, made / plan.table.name)
-        size, sha256 = size_of(plan.summary), sha256_file(made / plan.table.name)
-        rows = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in plan.choices)
-        write_text(made / "README.md", README.format(plan=plan, size=size, sha256=sha256, choices=rows))
-        changed = with_workload(path.read_bytes().decode(), plan.name, plan.block)
-        os.rename(made, folder)
-        try:
-            with replacing(path) as new:
-                new.write_bytes(changed.encode())  # as bytes: line endings stay
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
+    made = scratch / "made"
+    made.mkdir()
+    if plan.is_converted:
+        os.rename(plan.table, made / plan.table_name)
+    else:
+        shutil.copyfile(plan.table, made / plan.table_name)
+    size, sha256 = size_of(plan.summary), sha256_file(made / plan.table_name)
+    cells = [*plan.notes, *plan.choices]
+    rows = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
+    write_text(made / "README.md", README.format(plan=plan, size=size, sha256=sha256, choices=rows, done=plan.done))
+    changed = with_workload(path.read_bytes().decode(), plan.name, plan.block)
+    os.rename(made, folder)
+    try:
+        with replacing(path) as new:
+            new.write_bytes(changed.encode())  # as bytes: line endings stay
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
 
 
 def size_of(summary: dict[str, Any]) -> str:
@@ -228,14 +223,23 @@ def size_of(summary: dict[str, Any]) -> str:
 def summary_lines(plan: Plan) -> list[str]:
     """The choices and what follows from them, a line each."""
     summary, train = plan.summary, plan.workload.train
-    rows = [(key, f"{value}: {why}") for key, value, why in plan.choices]
+    rows = [(key, f"{value}: {why}" if why else value) for key, value, why in (*plan.notes, *plan.choices)]
     rows.append(("size", size_of(summary)))
     if "classes" in summary:
         unit = " steps" if plan.workload.task == "detect" else ""
         each = {name: sum(part[str(name)] for part in summary["num_per_class"].values()) for name in summary["classes"]}
         rows.append(("classes", shortened([f"{name} ({num:,}{unit})" for name, num in each.items()])))
     sizes = summary["num_per_split"]
-    rows.append(("split", ", ".join(f"{name} {num:,}" for name, num in sizes.items())))
+    of_groups = summary.get("num_groups", {})
+    count = {name: f" ({of_groups[name]:,} groups)" if of_groups else "" for name in sizes}
+    own = ", as the table's own column says" if "own column" in plan.block else ""
+    rows.append(("split", ", ".join(f"{name} {num:,}{count[name]}" for name, num in sizes.items()) + own))
+    rows += [
+        ("offset", f"{value:.15g} is taken off {name}: a 32-bit float would lose its changes")
+        for name, value in summary.get("offsets", {}).items()
+    ]
+    if summary.get("num_tried"):
+        rows.append(("trial", f"with {summary['num_tried']:,} of the sequences; preprocess checks all of them"))
     rows.append(("training", training_sentence(train, sizes["train"])))
     return aligned(rows)
 

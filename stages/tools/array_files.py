@@ -1,0 +1,208 @@
+"""Arrays of sequences: npy and npz, (N, T, C), (N, T), or (N, C, T), with labels (N,).
+
+N sequences, T steps, C channels. Read in blocks, without pickle.
+"""
+
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from stages.data.splits import SPLITS
+from stages.data.tables import SPLIT_COLUMN
+from stages.tools.long_table import BLOCK_CELLS, Shape, known_of, lengths_of, long_block, unique
+from stages.tools.text_tables import Note
+
+VALUES = "x data values samples signals sequences series features".split()
+LABELS = "y label labels target targets class classes".split()
+SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array of a file, not yet read."""
+
+    path: Path
+    member: str  # of an npz; else empty
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.name}: {self.member.removesuffix('.npy')}" if self.member else self.path.name
+
+    def blocks(self, num_rows: int) -> Iterator[np.ndarray]:
+        """Rows in blocks of `num_rows`; an array in Fortran's order is read whole."""
+        with opened(self.path, self.member) as file:
+            shape, is_fortran, dtype = header_of(file, self.name)
+            if is_fortran:
+                whole = np.frombuffer(file.read(), dtype=dtype).reshape(shape, order="F")
+                yield from (whole[low : low + num_rows] for low in range(0, shape[0], num_rows))
+                return
+            row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+            for low in range(0, shape[0], num_rows):
+                count = min(num_rows, shape[0] - low)
+                data = file.read(count * row_bytes)
+                if len(data) < count * row_bytes:
+                    raise ValueError(f"{self.name} ends after {low:,} of {shape[0]:,} rows; save it again")
+                yield np.frombuffer(data, dtype=dtype).reshape(count, *shape[1:])
+
+    def whole(self) -> np.ndarray:
+        return np.concatenate(list(self.blocks(max(1, self.shape[0]))))
+
+
+@contextmanager
+def opened(path: Path, member: str) -> Iterator[BinaryIO]:
+    if not member:
+        with path.open("rb") as file:
+            yield file
+    else:
+        with zipfile.ZipFile(path) as archive, archive.open(member) as file:
+            yield file  # type: ignore[misc]
+
+
+def header_of(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, is_fortran, dtype = read(file)
+    except ValueError as error:
+        raise ValueError(f"{name} is no array of numpy: {error}") from None
+    if dtype.hasobject:
+        raise ValueError(
+            f"{name} holds Python objects, which only pickle could read; for sequences of different lengths save an "
+            "array (N, T, C) with NaN after their ends"
+        )
+    return shape, is_fortran, dtype
+
+
+def arrays_of(path: Path) -> list[Array]:
+    """Raises ValueError where the file is no npy and no npz."""
+    try:
+        members = [""]
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                members = [name for name in archive.namelist() if name.endswith(".npy")]
+        found = []
+        for member in members:
+            with opened(path, member) as file:
+                shape, _, dtype = header_of(file, f"{path.name}: {member}" if member else path.name)
+                found.append(Array(path, member, shape, dtype))
+        return found
+    except (OSError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path.name} cannot be read as arrays: {error}") from None
+
+
+def word_and_split(name: str) -> tuple[str, str]:
+    """`X_train` -> x, train."""
+    words = [word for word in re.split(r"[_\-. ]+|(?<=[Xxy])(?=[Tt]r|[Tt]e|[Vv]al)", name.lower()) if word]
+    split = next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "")
+    return "_".join(word for word in words if word not in SPLIT_WORDS), split
+
+
+def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape:
+    """The arrays of `path`; where it is an npy, those that lie beside it and are called alike (X_train, y_train)."""
+    files = [path]
+    if path.suffix.lower() == ".npy" and not is_alone:
+        word, _ = word_and_split(path.stem)
+        beside = [other for other in sorted(path.parent.glob("*.npy")) if other != path]
+        wanted = (word, *LABELS)
+        files += [other for other in beside if word_and_split(other.stem)[0] in wanted] if word in VALUES else []
+    found = [array for file in files for array in arrays_of(file)]
+    if options.get("labels") and Path(options["labels"]).suffix.lower() in (".npy", ".npz"):
+        found = [array for array in found if word_and_split(stem_of(array))[0] not in LABELS]
+        found += arrays_of(Path(options["labels"]))
+    named = {array: word_and_split(stem_of(array)) for array in found}
+    many = [array for array in found if len(array.shape) >= 2 and array.dtype.kind in "fiub"]
+    values = [array for array in many if named[array][0] in VALUES] or many[:1]
+    if not values:
+        shown = ", ".join(f"{array.name} {array.shape}" for array in found) or "nothing"
+        raise ValueError(f"{path.name} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
+    if len({len(array.shape) for array in values}) > 1 or len(values[0].shape) > 3:
+        raise ValueError(f"{values[0].name} has the shape {values[0].shape}; accepted: (N, T, C), (N, T) and (N, C, T)")
+    parts = {named[array][1]: array for array in values}
+    if len(parts) < len(values):
+        raise ValueError(
+            f"{path.name} holds several arrays of sequences ({', '.join(a.name for a in values)}); keep one"
+        )
+    if len(parts) == 1:
+        parts = {"": values[0]}
+    per_sequence, why_label = {}, ""
+    for split, array in parts.items():
+        per_sequence[split], why_label = columns_of(array, split if len(parts) > 1 else "", named, len(parts) == 1)
+    label = next((name for name in next(iter(per_sequence.values())).column_names if name in LABELS), None)
+    axes, why = axes_of(values[0].shape, options.get("axes"))
+    channels = 1 if len(axes) == 2 else values[0].shape[axes.index("C")]
+    others = next(iter(per_sequence.values())).column_names
+    features = [unique("value" if channels == 1 else f"c{number}", others) for number in range(channels)]
+    shapes = ", ".join(f"{array.name} {array.shape}" for array in parts.values())
+    notes: list[Note] = [("arrays", shapes, f"{axes}, {why}")]
+    known = known_of(features, others, "its number in the array", label)
+    if label:
+        known["label"] = (label, why_label)
+    cells = int(np.prod(values[0].shape[1:], dtype=np.int64))
+
+    def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
+        done = 0
+        for split, array in parts.items():
+            low = 0
+            for block in array.blocks(max(1, BLOCK_CELLS // max(1, cells))):
+                block = block[:, :, None] if block.ndim == 2 else block
+                block = block.swapaxes(1, 2) if axes == "NCT" else block
+                block = block.astype(np.float64) if block.dtype.kind in "ub" or block.dtype == np.float16 else block
+                ids = np.arange(done, done + len(block))
+                yield long_block(ids, block, lengths_of(block), features, per_sequence[split].slice(low, len(block)))
+                low, done = low + len(block), done + len(block)
+                at(done)
+
+    sources = list(dict.fromkeys(array.path for array in found))
+    return Shape(sources, notes, known, blocks, sum(array.shape[0] for array in values), "sequences")
+
+
+def stem_of(array: Array) -> str:
+    return array.member.removesuffix(".npy") or array.path.stem
+
+
+def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
+    """Which axis is what: of the last two the longer is time."""
+    if len(shape) == 2:
+        return "NT", "one channel"
+    if asked:
+        return asked, "asked for"
+    axes = "NCT" if shape[1] < shape[2] else "NTC"
+    other = "NTC" if axes == "NCT" else "NCT"
+    return axes, f"the longer of the last two is time (--axes {other} turns them)"
+
+
+def columns_of(array: Array, split: str, named: Mapping[Array, tuple[str, str]], is_only: bool) -> tuple[pa.Table, str]:
+    """What each sequence of `array` has besides its steps: the other arrays of its split that have a cell for each."""
+    count, columns, why = array.shape[0], {}, ""
+    for other, (word, its_split) in named.items():
+        if other.shape not in ((count,), (count, 1)) or not (is_only or its_split == split):
+            continue
+        name = word if word in LABELS or len(word) > 1 else "label"
+        cells = other.whole().reshape(-1)
+        columns[name] = pa.array(cells.astype(str) if cells.dtype.kind in "SU" else cells)
+        if name in LABELS:
+            why = f"{other.name}"
+    wrong = next(
+        (a for a, (word, its) in named.items() if word in LABELS and its == split and a.shape[:1] != (count,)), None
+    )
+    if wrong is not None:
+        raise ValueError(
+            f"{wrong.name} has the shape {wrong.shape} and {array.name} {array.shape}; give a label for each"
+        )
+    if any(a for a, (word, _) in named.items() if word in LABELS and len(a.shape) == 2 and a.shape[1] > 1):
+        raise ValueError(
+            "the labels have several columns; give one number each, e.g. y.argmax(axis=1) of one-hot labels"
+        )
+    if split:
+        columns[SPLIT_COLUMN] = pa.array([split] * count)
+        assert split in SPLITS
+    return pa.table(columns), why

@@ -1,0 +1,357 @@
+"""A folder with one file per sequence: CSV, text, Parquet or npy, a row per step.
+
+The label is the folder's name, or a part of the file's name (`--pattern '{label}_{person}_*'`), or stands in a second
+table (`--labels`), or in a column of the files.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from stages.data.tables import SPLIT_COLUMN
+from stages.params.parsing import nearest
+from stages.tools import text_tables
+from stages.tools.array_files import SPLIT_WORDS, arrays_of
+from stages.tools.columns import named, shortened
+from stages.tools.infer_sequences import LABEL_NAMES, STEP_NAMES
+from stages.tools.long_table import BLOCK_CELLS, Shape, keys_of
+from stages.tools.text_tables import Note
+
+KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
+COMPRESSED = (".gz", ".bz2", ".xz")
+TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
+NUM_SAMPLED = 10  # files, which say what the columns hold
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a folder that are sequences, in the order of their names."""
+
+    folder: Path
+    paths: list[Path]
+    kind: str
+
+    @property
+    def ids(self) -> list[str]:
+        return [without_ending(path.relative_to(self.folder).as_posix()) for path in self.paths]
+
+
+def without_ending(name: str) -> str:
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    return re.sub(r"\.(csv|tsv|txt|dat|parquet|npy)$", "", name, flags=re.IGNORECASE)
+
+
+def kind_of_file(path: Path) -> str | None:
+    name = path.name.lower()
+    for ending in COMPRESSED:
+        name = name.removesuffix(ending)
+    return KINDS.get(os.path.splitext(name)[1])
+
+
+def files_below(folder: Path) -> list[Path]:
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        found += [Path(place) / name for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def open_folder(folder: Path, options: Mapping[str, Any]) -> Shape:
+    found = files_below(folder)
+    labels = options.get("labels") or next(
+        (path for path in found if path.parent == folder and path.stem.lower() in TABLES_OF_LABELS and len(found) > 1),
+        None,
+    )
+    if archive := [path for path in found if path.suffix.lower() == ".ts"]:
+        raise ValueError(
+            f"{folder} holds {len(archive)} files of .ts, each of many sequences; give the path of one of them"
+        )
+    kinds = Counter(kind for path in found if path != labels and (kind := kind_of_file(path)))
+    if not kinds:
+        endings = ", ".join(sorted({path.suffix or path.name for path in found})[:8]) or "no file"
+        raise ValueError(
+            f"{folder} is a folder of {len(found):,} files ({endings}), none a sequence; accepted are files "
+            f"({', '.join(KINDS)}), one per sequence, or the path of one table or array"
+        )
+    [(kind, num)] = kinds.most_common(1)
+    files = Files(folder, [path for path in found if path != labels and kind_of_file(path) == kind], kind)
+    left = [path.name for path in found if path != labels and kind_of_file(path) != kind]
+    notes: list[Note] = [("shape", f"a folder of {num:,} {kind} files", "each is a sequence, a row per step")]
+    if left:
+        notes.append(("left out", shortened(left, 4), f"{len(left)} files that are not {kind}"))
+    of_files, label, why = columns_of_files(files, options, labels, notes)
+    reader = Reader(files, options, of_files.column_names)
+    notes += reader.notes
+    sequence, _ = keys_of(reader.names, of_files.column_names)
+    step, why_step = reader.step
+    known = {"sequence": (sequence, "the file's name"), "step": (step, why_step)}
+    if label:
+        known["label"] = (label, why)
+    elif not options.get("label") and not any(pa.types.is_string(kind) for kind in reader.types.values()):
+        raise ValueError(
+            f"nothing says which label the {num:,} files of {folder} have: put them into a folder for each label, or "
+            "give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
+        )
+
+    def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
+        parts: list[pa.Table] = []
+        for number, (path, name) in enumerate(zip(files.paths, files.ids, strict=True)):
+            part = reader.read(path)
+            same = {sequence: pa.repeat(name, part.num_rows)}
+            same |= {column: pa.repeat(of_files[column][number], part.num_rows) for column in of_files.column_names}
+            parts.append(pa.table(same | {column: part[column] for column in part.column_names}))
+            if sum(part.num_rows for part in parts) * len(parts[0].column_names) > BLOCK_CELLS:
+                yield pa.concat_tables(parts)
+                parts = []
+            at(number + 1)
+        if parts:
+            yield pa.concat_tables(parts)
+
+    return Shape([folder], notes, known, blocks, len(files.paths), "files")
+
+
+# What belongs to a whole file --------------------------------------------------------------------------------------
+
+
+def columns_of_files(
+    files: Files, options: Mapping[str, Any], labels: Path | None, notes: list[Note]
+) -> tuple[pa.Table, str | None, str]:
+    """A row per file: what its folders, its name and the table of labels say; which column is the label, and why."""
+    columns = columns_of_folders(files)
+    why = "the folder's name (--pattern, --labels or --label take it from elsewhere)"
+    if pattern := options.get("pattern"):
+        columns |= columns_of_names(files, pattern)
+        why = f"{{label}} of --pattern {pattern}" if "{label}" in pattern else why
+    if labels is not None:
+        found, label = columns_of_table(files, labels, options)
+        columns |= found
+        reason = "asked for" if "labels" in options else "it is called so (--labels names another)"
+        notes.append(("labels", labels.name, f"{reason}; a row for each file"))
+        if label:
+            return pa.table(columns), label, f"of {labels.name}"
+    if SPLIT_COLUMN in columns:
+        notes.append(("split", ", ".join(sorted(set(columns[SPLIT_COLUMN]))), "folders are called so"))
+    label = "label" if "label" in columns else None
+    return (pa.table(columns) if columns else pa.table({})), label, why
+
+
+def columns_of_folders(files: Files) -> dict[str, list[str]]:
+    """The names of the folders between `folder` and each file: train and test are the split, the last one the label."""
+    parts = [path.relative_to(files.folder).parts[:-1] for path in files.paths]
+    if len(depths := {len(part) for part in parts}) > 1:
+        low, high = min(depths), max(depths)
+        raise ValueError(
+            f"{files.folder} has files {low} and {high} folders below it ({files.paths[0].name}); put all at one depth"
+        )
+    levels = [list(level) for level in zip(*parts, strict=True) if len(set(level)) > 1]
+    columns: dict[str, list[str]] = {}
+    for level in levels:
+        if {name.lower() for name in level} <= set(SPLIT_WORDS) and SPLIT_COLUMN not in columns:
+            columns[SPLIT_COLUMN] = [SPLIT_WORDS[name.lower()] for name in level]
+    levels = [level for level in levels if not {name.lower() for name in level} <= set(SPLIT_WORDS)]
+    for number, level in enumerate(levels, start=1):
+        columns["label" if number == len(levels) else f"folder{number}"] = level
+    return columns
+
+
+def columns_of_names(files: Files, pattern: str) -> dict[str, list[str]]:
+    """The parts of the files' names that stand where `pattern` has {braces}; `*` is anything."""
+    pieces = re.split(r"(\{\w+\}|\*)", pattern)
+    names = [piece[1:-1] for piece in pieces if piece.startswith("{")]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            f"--pattern is {pattern!r}; it names parts in braces, each once, e.g. '{{label}}_{{person}}_*'"
+        )
+    form = "".join(
+        f"(?P<{piece[1:-1]}>[^/]+?)" if piece.startswith("{") else "[^/]*" if piece == "*" else re.escape(piece)
+        for piece in pieces
+    )
+    given = [name if "/" in pattern else name.rsplit("/", 1)[-1] for name in files.ids]
+    found = [re.fullmatch(form, name) for name in given]
+    wrong = [name for name, match in zip(given, found, strict=True) if not match]
+    if wrong:
+        raise ValueError(
+            f"--pattern {pattern!r} does not fit {len(wrong):,} of {len(given):,} names, e.g. {wrong[0]!r}"
+        )
+    return {name: [match[name] for match in found if match] for name in names}
+
+
+def columns_of_table(
+    files: Files, path: Path, options: Mapping[str, Any]
+) -> tuple[dict[str, pa.ChunkedArray], str | None]:
+    """The cells of a table with a row per file, in the order of the files, and the column of the label."""
+    table = read_small(path, options)
+    whole = {name: number for number, name in enumerate(files.ids)}
+    short = {name.rsplit("/", 1)[-1]: number for name, number in whole.items()}
+    best, rows = "", dict[int, int]()
+    for column in table.column_names:
+        keys = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[column]]
+        for numbers in (whole, short if len(short) == len(whole) else {}):
+            found: dict[int, int] = {}
+            for row, key in enumerate(keys):
+                if key in numbers:
+                    if numbers[key] in found:
+                        found = {}
+                        break
+                    found[numbers[key]] = row
+            if len(found) > len(rows):
+                best, rows = column, found
+    if len(rows) < len(files.paths):
+        lacking = next(name for name, number in whole.items() if number not in rows)
+        raise ValueError(
+            f"{path.name} has a row for {len(rows):,} of {len(files.paths):,} files{best and f' (by {best!r})'}, "
+            f"none for {lacking}; it needs a column with the name of each file, once"
+        )
+    order = pa.array([rows[number] for number in range(len(files.paths))])
+    columns = {name: table[name].take(order) for name in table.column_names if name != best}
+    label = options.get("label") or next(iter(named(LABEL_NAMES, columns)), None)
+    if label is None and len(columns) == 1:
+        label = next(iter(columns))
+    if label not in columns:
+        raise ValueError(f"{path.name} has no column of labels{nearest(label or '', columns)}; name it with --label")
+    return columns, label
+
+
+def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
+    """A table of labels, its numbers as text: `007` is a label too."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
+    if path.suffix.lower() == ".parquet":
+        return pa.parquet.read_table(path)
+    table = text_tables.sniff(path, options.get("encoding"))
+    if not table.has_header:
+        raise ValueError(f"{path.name} has no header; it needs one, with the columns of the file's name and the label")
+    typed = {
+        name: kind
+        for name, kind in kinds_of([path_table(table)]).items()
+        if name in named(("target", "y"), table.names)
+    }
+    return pa.concat_tables(text_tables.blocks(table, typed))
+
+
+def path_table(table: text_tables.TextTable) -> pa.Table:
+    options = pa.csv.ConvertOptions(decimal_point=table.decimal, null_values=text_tables.MISSING)
+    with text_tables.opened(table.path, table.compression) as (file, _):
+        encoding = "utf8" if table.encoding == "utf-8-sig" else table.encoding
+        names = None if table.has_header else table.names  # the file's own, which may not be as those of others
+        read = pa.csv.ReadOptions(column_names=names, encoding=encoding, use_threads=False)
+        return pa.csv.read_csv(file, read, pa.csv.ParseOptions(delimiter=table.delimiter), options)
+
+
+# What belongs to a step ----------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads one file after the other, all with the columns and kinds of some of them."""
+
+    def __init__(self, files: Files, options: Mapping[str, Any], taken: Sequence[str]):
+        sampled = files.paths[:: max(1, len(files.paths) // NUM_SAMPLED)][:NUM_SAMPLED]
+        self.kind, self.notes, self.form = files.kind, list[Note](), None
+        if files.kind == "text":
+            self.form = text_tables.sniff(sampled[0], options.get("encoding"))
+            self.notes = self.form.notes
+        first = self.raw(sampled[0])
+        self.names = first.column_names
+        if again := [name for name in self.names if name in taken or name == "sequence"]:
+            raise ValueError(
+                f"{sampled[0].name} has a column {again[0]!r}, which the folder or its labels give too; rename it"
+            )
+        self.types = kinds_of([first, *(self.checked(self.raw(path), path) for path in sampled[1:])])
+        samples = [self.read_raw(path) for path in sampled]
+        self.step = next(
+            (
+                (name, "it rises from row to row in the files")
+                for name in options.get("step") and [options["step"]] or named(STEP_NAMES, self.names)
+                if all(rises(part[name]) for part in samples)
+            ),
+            (keys_of(self.names, taken)[1], "the row's number in its file (--step names a column)"),
+        )
+        self.counts = self.step[0] not in self.names
+
+    def raw(self, path: Path) -> pa.Table:
+        """With the kinds that this file alone suggests."""
+        try:
+            if self.kind == "parquet":
+                return pa.parquet.read_table(path)
+            if self.kind == "npy":
+                return self.of_array(path)
+            assert self.form is not None
+            form = text_tables.TextTable(path, *(getattr(self.form, name) for name in FORM))
+            if form.delimiter == " ":
+                form = text_tables.sniff(path, form.encoding)
+                types = {name: pa.float64() for name in form.names}
+                return pa.concat_tables(text_tables.blocks(form, types))
+            return path_table(form)
+        except (pa.ArrowException, OSError, EOFError) as error:
+            why = text_tables.one_line(error)
+            raise ValueError(f"{path.name} cannot be read as {self.kind}: {why}") from None
+
+    def of_array(self, path: Path) -> pa.Table:
+        [array] = arrays_of(path)
+        if len(array.shape) not in (1, 2) or array.dtype.kind not in "fiub":
+            raise ValueError(
+                f"{path.name} has the shape {array.shape} of {array.dtype}; a sequence is (T, C) or (T,) numbers"
+            )
+        cells = array.whole().reshape(array.shape[0], -1)
+        names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
+        return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
+
+    def checked(self, table: pa.Table, path: Path) -> pa.Table:
+        if table.column_names != self.names:
+            odd = sorted(set(table.column_names) ^ set(self.names))[:4]
+            raise ValueError(
+                f"{path.name} has other columns than the files before it ({', '.join(odd)}); make them alike"
+            )
+        return table
+
+    def read_raw(self, path: Path) -> pa.Table:
+        table = self.checked(self.raw(path), path)
+        try:
+            return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
+        except pa.ArrowException as error:
+            raise ValueError(
+                f"{path.name} holds other kinds of cells than most files: {text_tables.one_line(error)}"
+            ) from None
+
+    def read(self, path: Path) -> pa.Table:
+        table = self.read_raw(path)
+        if self.counts:
+            table = table.append_column(self.step[0], pa.array(np.arange(table.num_rows, dtype=np.int32)))
+        return table
+
+
+FORM = ("compression", "encoding", "delimiter", "decimal", "names", "has_header", "notes")
+
+
+def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
+    """Of each column the kind that fits all `tables`: whole numbers, numbers, times or text."""
+    kinds: dict[str, pa.DataType] = {}
+    for name in tables[0].column_names:
+        found = {table[name].type for table in tables if not pa.types.is_null(table[name].type)}
+        is_label = bool(named((*LABEL_NAMES, *STEP_NAMES), [name]))
+        if all(pa.types.is_integer(kind) for kind in found) and found and is_label:
+            kinds[name] = pa.int64()  # a label 1 is not 1.0
+        elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in found):
+            kinds[name] = pa.float64()
+        elif len(found) == 1:
+            kinds[name] = pa.string() if pa.types.is_large_string(next(iter(found))) else next(iter(found))
+        else:
+            kinds[name] = pa.string()
+    return kinds
+
+
+def rises(cells: pa.ChunkedArray) -> bool:
+    if pa.types.is_string(cells.type) or cells.null_count:
+        return False
+    array = cells.to_numpy()
+    return bool((array[1:] > array[:-1]).all())

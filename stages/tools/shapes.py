@@ -1,0 +1,125 @@
+"""What a path holds: a long table as it is, or sequences in another shape, which become one.
+
+  a long table                     CSV, CSV.gz, Parquet; a text table that is encoded, compressed or separated otherwise
+                                   is written anew (stages/tools/text_tables.py)
+  one row per sequence             stages/tools/wide.py
+  a folder, a file per sequence    stages/tools/folders.py
+  npy, npz                         stages/tools/array_files.py
+  .ts                              stages/tools/ts_files.py
+
+Where a table is one of two files (_TRAIN and _TEST), both are read, and the split is theirs.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+
+from stages.data.tables import is_plain
+from stages.tools import array_files, folders, text_tables, ts_files, wide
+from stages.tools.columns import Columns
+from stages.tools.long_table import Shape
+from stages.tools.text_tables import Note, TextTable
+
+SAMPLE_ROWS = 1000
+ARRAYS = (".npy", ".npz")
+
+
+@dataclass(frozen=True)
+class LongTable:
+    """A table with a row per step, or per time."""
+
+    path: Path
+    notes: list[Note]
+    text: TextTable | None  # None: Parquet
+
+    @property
+    def name(self) -> str:
+        """The name under which preprocess reads it: endings say what it is, in small letters."""
+        stem = re.sub(r"\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)$", "", self.path.name, flags=re.IGNORECASE)
+        stem = re.sub(r"\.(csv|tsv|txt|dat)$", "", stem, flags=re.IGNORECASE)
+        if self.text is None:
+            return f"{stem}.parquet"
+        return f"{stem}.csv" if self.text.is_ready and not self.text.compression else f"{stem}.csv.gz"
+
+
+def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
+    """Raises ValueError or FileNotFoundError, in one sentence, for what is none of these."""
+    if path.is_dir():
+        found = [
+            file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or folders.kind_of_file(file)
+        ]
+        archive = [file for file in found if file.suffix.lower() == ".ts"] or found
+        if len(archive) == 1 or (len(archive) == 2 and halves_of(archive[0])):
+            return open_path(archive[-1], options)
+        return folders.open_folder(path, options)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
+    is_alone = bool(options.get("alone"))
+    splits = {} if is_alone else halves_of(path)
+    ending = path.suffix.lower()
+    with path.open("rb") as file:
+        start = file.read(8)
+    if ending == ".ts":
+        return ts_files.open_ts(path, options, splits)
+    if ending in ARRAYS or start.startswith(b"\x93NUMPY"):
+        return array_files.open_arrays(path, options, is_alone)
+    if ending == ".parquet" or start.startswith(b"PAR1"):
+        frame, text, notes = sample_of_parquet(path), None, list[Note]()
+    else:
+        text = text_tables.sniff(path, options.get("encoding"))
+        try:
+            frame, notes = sample_of_text(text), text.notes
+        except ValueError:
+            if not text.is_ready:
+                raise
+            return LongTable(path, text.notes, text)  # its reader says where it is wrong
+    columns = Columns(frame, path.name)
+    layout = options.get("layout")
+    why = "asked for" if layout else wide.is_wide(columns, text is None or text.has_header)
+    if layout == "wide" or (why and not layout):
+        other = "" if layout else " (--layout long: a row per step)"
+        note = ("shape", "one row per sequence", f"{why}{other}")
+        shape = wide.open_wide(path, text, columns, options, note, splits)
+        return Shape(shape.sources, [*notes, *shape.notes], shape.known, shape.blocks, shape.total, shape.unit)
+    if text is not None and not text.has_header:
+        shown = ", ".join(first_row(frame))
+        raise ValueError(f"{path.name} has no header (its first row is {shown}); write the columns' names there")
+    return LongTable(path, notes, text)
+
+
+def first_row(frame: pd.DataFrame) -> list[str]:
+    return [str(cell) for cell in frame.iloc[0].tolist()[:4]] if len(frame) else ["empty"]
+
+
+def sample_of_parquet(path: Path) -> pd.DataFrame:
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            names = [field.name for field in file.schema_arrow if is_plain(field.type)]
+            batch = next(file.iter_batches(batch_size=SAMPLE_ROWS, columns=names), None)
+            return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name} cannot be read as Parquet: {text_tables.one_line(error)}") from None
+
+
+def sample_of_text(table: TextTable) -> pd.DataFrame:
+    """The first rows, each column as it looks."""
+    frame = text_tables.sample(table).slice(0, SAMPLE_ROWS).to_pandas()
+    return frame[[name for name in frame.columns if name]]
+
+
+def halves_of(path: Path) -> dict[str, Path]:
+    """split -> file, where `path` is one of two that are called alike but for train and test."""
+    match = re.search(r"(?<![A-Za-z])(train|test)(?![A-Za-z])", path.name, flags=re.IGNORECASE)
+    if not match or path.suffix.lower() in ARRAYS:
+        return {}
+    found = {}
+    for split in ("train", "test"):
+        word = split.upper() if match[0].isupper() else split.capitalize() if match[0][0].isupper() else split
+        found[split] = path.with_name(path.name[: match.start()] + word + path.name[match.end() :])
+    return found if all(file.is_file() for file in found.values()) else {}

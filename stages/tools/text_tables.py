@@ -1,0 +1,314 @@
+"""A table as text: finds out how it is compressed, encoded and separated, and reads it in blocks.
+
+What preprocess reads is CSV in UTF-8 with commas and a header, plain or as gzip. Anything else is found out here, said,
+and written anew as that (`rewrite`).
+"""
+
+import bz2
+import codecs
+import csv
+import gzip
+import lzma
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from stages.params.parsing import one_line
+
+Note = tuple[str, str, str]  # what was found out, which it is, and why or how to say otherwise
+OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
+NO_TEXT = {
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; uncompress it (unzstd)",
+    b"\x89HDF": "HDF5; save the table as CSV or Parquet, e.g. pandas.read_hdf(path).to_parquet(new_path)",
+    b"\xd0\xcf\x11\xe0": "an Excel file; save the sheet as CSV",
+    b"\x80": "a Python pickle, which is never opened; save the table as CSV or Parquet, or arrays as npz",
+    b"MATLAB": "a MATLAB file; save its arrays as npz, e.g. numpy.savez(path, X=X, y=y)",
+    b"SQLite": "a database; save the table as CSV",
+}
+BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+MISSING = ("", "NaN", "nan", "NA", "?")  # cells without a number, in the shapes that are converted
+SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
+BLOCK_BYTES = 16 << 20
+NUMBER = r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|[+-]?nan|NaN|NA|\?"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    path: Path
+    compression: str  # of OPENERS, or zip, or nothing
+    encoding: str
+    delimiter: str
+    decimal: str
+    names: tuple[str, ...]  # those of the header, or 1, 2, 3 and so on
+    has_header: bool
+    notes: list[Note] = field(default_factory=list)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether preprocess reads it, once its name has the ending that says how it is compressed."""
+        is_plain = self.compression in ("", "gzip") and self.encoding in ("utf-8", "utf-8-sig")
+        return is_plain and self.delimiter == "," and self.decimal == "." and self.has_header
+
+
+def sniff(path: Path, encoding: str | None = None) -> TextTable:
+    """How the text of `path` is to be read, from its first rows (the encoding: from all of it).
+
+    Raises ValueError where it is no text.
+    """
+    with path.open("rb") as file:
+        start = file.read(16)
+    for magic, what in NO_TEXT.items():
+        if start.startswith(magic):
+            raise ValueError(f"{path.name} is {what}")
+    compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), "")
+    notes = []
+    if compression and not (compression == "gzip" and path.suffix.lower() == ".gz"):
+        notes.append(("compression", compression, "by its first bytes"))
+    try:
+        encoding, why = (encoding, "asked for") if encoding else find_encoding(path, compression)
+        if why:
+            notes.append(("encoding", encoding, why))
+        with opened(path, compression) as (file, _):
+            text = codecs.getreader(encoding)(file).read(SAMPLE_LETTERS)
+    except LookupError:
+        raise ValueError(f"--encoding is {encoding!r}, which Python does not know; e.g. windows-1252, utf-16") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} is not {encoding}: {error.reason}; name another with --encoding") from None
+    except (EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path.name} cannot be read as {compression or 'text'}: {one_line(error)}") from None
+    if "\0" in text:
+        raise ValueError(
+            f"{path.name} is no text (it holds zero bytes); give a table as CSV or Parquet, or arrays as npz"
+        )
+    delimiter, rows = find_delimiter(text.removeprefix("\ufeff"))
+    if not rows:
+        raise ValueError(f"{path.name} is empty; it must hold a header and at least one row")
+    cells = [cell.strip() for row in rows[1:] for cell in row]
+    commas = sum(bool(re.fullmatch(r"[+-]?\d+,\d+", cell)) for cell in cells)
+    decimal = (
+        "," if delimiter != "," and commas > sum(bool(re.fullmatch(r"[+-]?\d+\.\d+", cell)) for cell in cells) else "."
+    )
+    if delimiter != ",":
+        comma = ", with decimal commas" if decimal == "," else ""
+        notes.append(("cells", f"between {DELIMITERS[delimiter]}{comma}", "as the first rows have it"))
+    has_header = is_header(rows[0])
+    names = (
+        tuple(name.strip() if delimiter != "," else name for name in rows[0])
+        if has_header
+        else tuple(str(number) for number in range(1, len(rows[0]) + 1))
+    )
+    times = Counter(names)
+    if again := next((name for name in names if name and times[name] > 1), None):
+        raise ValueError(f"{path.name} has {times[again]} columns {again!r}; rename all but one")
+    return TextTable(path, compression, encoding, delimiter, decimal, names, has_header, notes)
+
+
+@contextmanager
+def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """The file's bytes without their compression, and the file itself, whose place says how much is read."""
+    with path.open("rb") as raw:
+        if compression == "zip":
+            with zipfile.ZipFile(raw) as archive:
+                members = [member for member in archive.namelist() if not member.endswith("/")]
+                if len(members) != 1:
+                    what = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
+                    raise ValueError(f"{path.name} is an archive of {len(members)} files; {what}")
+                with archive.open(members[0]) as file:
+                    yield file, raw  # type: ignore[misc]
+        elif compression:
+            with OPENERS[compression](raw) as file:
+                yield file, raw
+        else:
+            yield raw, raw
+
+
+def find_encoding(path: Path, compression: str) -> tuple[str, str]:
+    """The encoding and the reason where it is not UTF-8."""
+    with opened(path, compression) as (file, _):
+        decoder, num_read = codecs.getincrementaldecoder("utf-8")(), 0
+        block = file.read(1 << 20)
+        if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
+            return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
+        if (
+            len(block) > 3
+            and (zeros := [block[:1000:2].count(0), block[1:1000:2].count(0)])
+            and max(zeros) > len(block[:1000]) / 4
+        ):
+            return ("utf-16-be", "utf-16-le")[
+                zeros[1] > zeros[0]
+            ], "every other byte is zero (--encoding names another)"
+        try:
+            while block:
+                decoder.decode(block)
+                num_read += len(block)
+                block = file.read(1 << 20)
+            decoder.decode(b"", final=True)
+            return "utf-8", ""
+        except UnicodeDecodeError as error:
+            wrong, block = error.object[error.start], error.object
+    try:
+        block.decode("windows-1252")
+        name = "windows-1252"
+    except UnicodeDecodeError:
+        name = "latin-1"
+    return name, f"byte 0x{wrong:02x} is no UTF-8 (--encoding names another)"
+
+
+def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
+    """What separates cells, and the first rows apart: what makes most columns, of the same number in every row."""
+    is_cut, best = len(text) >= SAMPLE_LETTERS, (",", list[list[str]]())
+    most = 1.0
+    for delimiter in DELIMITERS:
+        reader = csv.reader(StringIO(text), delimiter=delimiter, skipinitialspace=delimiter == " ")
+        try:
+            rows = [row for row, _ in zip(reader, range(SAMPLE_ROWS + 1), strict=False) if any(map(str.strip, row))]
+        except csv.Error:
+            continue
+        if delimiter == " ":
+            rows = [[cell for cell in row if cell] for row in rows]
+        rows = rows[:-1] if is_cut and len(rows) > 1 and len(rows) <= SAMPLE_ROWS else rows
+        if delimiter == ",":
+            best = (",", rows)
+        widths = [len(row) for row in rows]
+        width = max(set(widths), key=widths.count, default=0)
+        even = widths.count(width) / max(1, len(widths))
+        if rows and len(rows[0]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
+            best, most = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
+    return best
+
+
+def is_header(row: Sequence[str]) -> bool:
+    """Whether a row names columns: most of its cells are no numbers, or they count (0, 1, 2, ...)."""
+    numeric = [cell.strip() for cell in row if re.fullmatch(NUMBER, cell.strip())]
+    if len(numeric) * 2 < len(row):
+        return True
+    whole = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
+    counts = len(whole) == len(numeric) > 2 and all(b - a == 1 for a, b in zip(whole, whole[1:], strict=False))
+    return counts
+
+
+def blocks(
+    table: TextTable, types: Mapping[str, pa.DataType] | None, at: Callable[[int], Any] = lambda place: None
+) -> Iterator[pa.Table]:
+    """The rows in blocks, columns with the `types` given, others as text; None: all as the text that stands there.
+
+    `at` hears how many bytes of the file are read. Raises ValueError, in one sentence, for what is not as it should be.
+    """
+    wanted = {name: pa.string() for name in table.names} | dict(types or {})
+    missing = MISSING if types is not None else ()
+    try:
+        with opened(table.path, table.compression) as (file, raw):
+            if table.delimiter == " ":
+                yield from spaced_blocks(table, file, wanted, missing, lambda: at(raw.tell()))
+                return
+            reader = pa.csv.open_csv(
+                file,
+                read_options(table, BLOCK_BYTES),
+                pa.csv.ParseOptions(delimiter=table.delimiter, newlines_in_values=types is None),
+                pa.csv.ConvertOptions(
+                    column_types=wanted,
+                    null_values=missing,
+                    strings_can_be_null=False,
+                    decimal_point=table.decimal,
+                ),
+            )
+            for batch in reader:
+                at(raw.tell())
+                yield pa.Table.from_batches([batch])
+    except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, pd.errors.ParserError) as error:
+        raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
+
+
+def sample(table: TextTable) -> pa.Table:
+    """The rows of the first megabyte, or the first block, each column as it looks."""
+    if table.delimiter == " ":
+        first = next(blocks(table, {}), pa.table({}))
+        frame = first.to_pandas()
+        frame = frame.mask(frame.isin(MISSING))
+        return pa.Table.from_pandas(frame.apply(as_numbers), preserve_index=False)
+    parse = pa.csv.ParseOptions(delimiter=table.delimiter)
+    convert = pa.csv.ConvertOptions(null_values=MISSING, strings_can_be_null=True, decimal_point=table.decimal)
+    size = (1 << 20) if len(table.names) < 10_000 else BLOCK_BYTES
+    try:
+        with opened(table.path, table.compression) as (file, _):
+            batch = next(iter(pa.csv.open_csv(file, read_options(table, size), parse, convert)), None)
+    except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
+    return pa.table({}) if batch is None else pa.Table.from_batches([batch])
+
+
+def as_numbers(cells: pd.Series) -> pd.Series:
+    numbers = pd.to_numeric(cells, errors="coerce")
+    return numbers if numbers.notna().sum() == cells.notna().sum() else cells
+
+
+def read_options(table: TextTable, size: int) -> pa.csv.ReadOptions:
+    encoding = "utf8" if table.encoding == "utf-8-sig" else table.encoding
+    skipped = int(table.has_header)
+    return pa.csv.ReadOptions(
+        column_names=table.names, skip_rows_after_names=skipped, block_size=size, encoding=encoding
+    )
+
+
+def why_unreadable(error: Exception, table: TextTable) -> str:
+    """pyarrow's words, shorter."""
+    text = one_line(error)
+    if found := re.search(r"column #(\d+): (?:Row #(\d+): )?CSV conversion error to double: invalid value (.*)", text):
+        place, row = table.names[int(found[1]) - 1], found[2] and f" in line {found[2]}"
+        return f"column {place!r} must hold numbers, found {found[3]}{row or ''}; correct the table and run again"
+    if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text):
+        line = f"line {found[1]}" if found[1] else "a line"
+        return f"{line} has {found[3]} cells and the first one {found[2]}; correct the table and run again"
+    return "it is not UTF-8 further down; name its encoding with --encoding" if "UTF8" in text else text
+
+
+def spaced_blocks(
+    table: TextTable, file: BinaryIO, wanted: Mapping[str, pa.DataType], missing: Sequence[str], at: Callable[[], Any]
+) -> Iterator[pa.Table]:
+    """Cells between runs of spaces, which pyarrow does not read."""
+    rows = max(1, BLOCK_BYTES // (20 * len(table.names)))
+    options: dict[str, Any] = {
+        "sep": r"\s+", "header": 0 if table.has_header else None, "names": list(table.names), "dtype": "str",
+        "chunksize": rows, "encoding": table.encoding, "keep_default_na": False,
+    }  # fmt: skip
+    for frame in pd.read_csv(file, **options):
+        at()
+        columns = {}
+        for name, kind in wanted.items():  # pyarrow rounds numbers correctly
+            cells = pa.array(frame[name], type=pa.string())
+            if not pa.types.is_string(kind):
+                cells = pc.replace_substring(cells, table.decimal, ".") if table.decimal != "." else cells
+                cells = pc.if_else(pc.is_in(cells, pa.array(missing)), None, cells).cast(kind)
+            columns[name] = cells
+        yield pa.table(columns)
+
+
+def rewrite(table: TextTable, target: Path, at: Callable[[int], Any]) -> None:
+    """The table as preprocess reads it: CSV in UTF-8 with commas, gzip; cells stay, but for their decimal commas."""
+    with gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file:
+        writer = None
+        for block in blocks(table, None, at):
+            if table.decimal == ",":
+                comma, point = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$", r"\1.\2"
+                block = pa.table(
+                    {name: pc.replace_substring_regex(block[name], comma, point) for name in block.column_names}
+                )
+            if writer is None:
+                options = pa.csv.WriteOptions(quoting_style="needed")
+                writer = pa.csv.CSVWriter(file, block.schema, write_options=options)
+            writer.write_table(block)
+        if writer is not None:
+            writer.close()

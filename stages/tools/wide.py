@@ -1,0 +1,198 @@
+"""One row per sequence, as public archives have it: numbered columns are the steps, the others belong to the sequence.
+
+`x_0 ... x_49, y_0 ... y_49` are 50 steps of two features; `0 ... 95`, or columns without a header, are one.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from stages.data.tables import SPLIT_COLUMN
+from stages.tools import text_tables
+from stages.tools.columns import Columns, named, shortened
+from stages.tools.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
+from stages.tools.long_table import BLOCK_CELLS, Shape, known_of, lengths_of, long_block
+from stages.tools.text_tables import Note, TextTable
+
+FEWEST_STEPS = 4  # numbered columns of one name, from which on a table can be one row per sequence
+
+
+def numbered(names: Sequence[str]) -> dict[str, list[str]]:
+    """Feature -> its columns in the order of their numbers, of those that are numbered alike (x_0, x_1, ...)."""
+    found: dict[str, dict[int, str]] = {}
+    for name in names:
+        if match := re.fullmatch(r"(.*?)[ _.\-\[(]*(\d{1,9})[\])]?", name):
+            found.setdefault(match[1], {}).setdefault(int(match[2]), name)
+    runs = {stem: [columns[number] for number in sorted(columns)] for stem, columns in found.items()}
+    most = max(map(len, runs.values()), default=0)
+    return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
+
+
+def is_wide(columns: Columns, has_header: bool) -> str:
+    """Why the table looks like one row per sequence; nothing where it does not."""
+    numeric = columns.of_kind("whole", "number", "other")
+    if columns.frame.empty:
+        return ""
+    if not has_header:
+        return "it has no header, and its rows are numbers" if len(numeric) >= FEWEST_STEPS else ""
+    steps = numbered([name for name in columns.frame.columns if name in numeric])
+    num_steps = sum(map(len, steps.values()))
+    if num_steps * 2 < len(columns.frame.columns):
+        return ""
+    others = [name for name in columns.kinds if not any(name in run for run in steps.values())]
+    rest = Columns(columns.frame[[*others]], columns.name)
+    ids = [name for name in find_ids(rest) if name not in named(LABEL_NAMES, [name]) or named(SEQUENCE_NAMES, [name])]
+    for name in ids:  # a long table has a step that begins anew in every sequence, or is called so
+        for step, _ in find_steps(rest, name):
+            if named(STEP_NAMES, [step]) or rest.num_distinct(step) * 2 <= len(rest.frame):
+                return ""
+    [first, *_] = steps.values()
+    return f"{shortened(first, 3)} are numbered, and nothing says which rows belong together"
+
+
+def open_wide(
+    path: Path,
+    table: TextTable | None,
+    columns: Columns,
+    options: Mapping[str, Any],
+    note: Note,
+    splits: dict[str, Path],
+) -> Shape:
+    """`columns`: those of the first rows. `splits`: train and test where they are two files, else empty."""
+    names = list(columns.frame.columns)
+    label = find_label(columns, table is None or table.has_header, options)
+    if table is not None and not table.has_header:
+        runs = {"value": [name for name in names if name != label]}
+    else:
+        runs = numbered([name for name in names if name != label])
+        runs = {stem.strip(" _.-[(") or "value": run for stem, run in runs.items()}
+    if not runs:
+        raise ValueError(
+            f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ...), the steps of a sequence"
+        )
+    of_steps = {name for run in runs.values() for name in run}
+    others = [name for name in names if name not in of_steps]
+    ids = options.get("sequence") or next(
+        (name for name in named(SEQUENCE_NAMES, others) if name != label and columns.frame[name].is_unique), None
+    )
+    if ids is not None and ids not in others:
+        raise ValueError(f"--sequence is {ids!r}, which is no column besides the steps; accepted: {', '.join(others)}")
+    per_sequence = [name for name in others if name != ids]
+    called = {label: "label"} if label and table is not None and not table.has_header else {}
+    if splits and SPLIT_COLUMN in per_sequence:
+        splits = {}
+    types = {name: pa.float64() for name in of_steps}
+    features, num_steps = list(runs), len(next(iter(runs.values())))
+    carried = [*(called.get(name, name) for name in per_sequence), *([SPLIT_COLUMN] if splits else [])]
+    why = f"its column {ids!r}" if ids else "a number, a row each"
+    known = known_of(features, carried, why)
+    if label:
+        known["label"] = (called.get(label, label), label_reason(label, table, options))
+    files = list(splits.items()) or [("", path)]
+
+    def read(file: Path, at: Callable[[int], Any]) -> Iterator[pa.Table]:
+        if table is None:
+            yield from parquet_blocks(file, len(names), at)
+        else:
+            form = text_tables.sniff(file, options.get("encoding")) if file != table.path else table
+            yield from text_tables.blocks(form, types, at)
+
+    def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
+        number, done = 0, 0
+        for split, file in files:
+            for block in read(file, partial(lambda done, place: at(done + place), done)):
+                if missing := [name for name in names if name not in block.column_names]:
+                    raise ValueError(
+                        f"{file.name} has no column {missing[0]!r}, which {path.name} has; make them alike"
+                    )
+                for part in parts_of(block, len(of_steps)):
+                    yield long_part(part, split, number)
+                    number += part.num_rows
+            done += file.stat().st_size
+
+    def long_part(part: pa.Table, split: str, number: int) -> pa.Table:
+        values = np.empty((part.num_rows, num_steps, len(features)))
+        for place, run in enumerate(runs.values()):
+            for step, name in enumerate(run):
+                values[:, step, place] = to_numbers(part[name], name, path)
+        extra = part.select(per_sequence).rename_columns([called.get(name, name) for name in per_sequence])
+        if split:
+            extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
+        own = range(number, number + part.num_rows) if ids is None else part[ids].combine_chunks()
+        return long_block(list(own) if ids is None else own, values, lengths_of(values), features, extra)
+
+    notes = [
+        note,
+        ("steps", f"{num_steps}", f"{shortened(next(iter(runs.values())), 3)}; empty cells at the end of a row end it"),
+    ]
+    if splits:
+        notes.append(
+            ("files", " and ".join(file.name for _, file in files), "its parts, so the split (--alone reads one)")
+        )
+    return Shape([file for _, file in files], notes, known, blocks, sum(file.stat().st_size for _, file in files))
+
+
+def find_label(columns: Columns, has_header: bool, options: Mapping[str, Any]) -> str | None:
+    """The label's column: named so, else text that repeats, else whole numbers; without a header the first or last."""
+    names = list(columns.frame.columns)
+    if label := options.get("label"):
+        if label not in names:
+            raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
+        return str(label)
+    if not has_header:
+        ends = [names[0], names[-1]]
+        text = [name for name in ends if columns.kinds.get(name) == "text"]
+        whole = [
+            name
+            for name in ends
+            if columns.kinds.get(name) == "whole" and columns.num_distinct(name) <= max(2, len(columns.frame) // 2)
+        ]
+        return next(iter([*text, *whole]), names[-1])
+    steps = {name for run in numbered(columns.of_kind("whole", "number", "other")).values() for name in run}
+    others = [
+        name for name in columns.kinds if name not in steps and columns.kinds[name] in ("text", "whole", "number")
+    ]
+    if found := named(LABEL_NAMES, others):
+        return found[0]
+    repeats = [name for name in others if 2 <= columns.num_distinct(name) <= len(columns.frame) // 2]
+    texts = [name for name in repeats if columns.kinds[name] == "text"]
+    others = [name for name in others if not named(SEQUENCE_NAMES, [name])]
+    return next(iter([*texts[-1:], *repeats[-1:], *others[-1:]]), None)
+
+
+def label_reason(label: str, table: TextTable | None, options: Mapping[str, Any]) -> str:
+    if "label" in options:
+        return "asked for"
+    if table is not None and not table.has_header:
+        return f"column {label} of {len(table.names)} (--label names another by its number)"
+    return "named so" if named(LABEL_NAMES, [label]) else "besides the steps (--label names another)"
+
+
+def parts_of(block: pa.Table, num_cells: int) -> Iterator[pa.Table]:
+    size = max(1, BLOCK_CELLS // max(1, num_cells))
+    return (block.slice(low, size) for low in range(0, block.num_rows, size))
+
+
+def parquet_blocks(path: Path, num_columns: int, at: Callable[[int], Any]) -> Iterator[pa.Table]:
+    with pa.parquet.ParquetFile(path) as file:
+        done, size = 0, path.stat().st_size
+        for batch in file.iter_batches(batch_size=max(1, BLOCK_CELLS // num_columns)):
+            done += batch.num_rows
+            at(size * done // file.metadata.num_rows)
+            yield pa.Table.from_batches([batch])
+
+
+def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
+    """(N,) float64, NaN where a cell is empty."""
+    try:
+        return np.asarray(cells.cast(pa.float64()).to_numpy())
+    except pa.ArrowException:
+        raise ValueError(
+            f"{path.name}: column {name!r} must hold numbers, found {cells.type}; correct the table"
+        ) from None

@@ -1,0 +1,383 @@
+"""Data in the shapes that people have it in: each becomes the same sequences."""
+
+import bz2
+import gzip
+import lzma
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages.data import open_source
+from stages.data.arrays import PreparedSequences
+from stages.tools import new_workload, trial
+
+LABELS = ["push", "swipe", "twist"] * 6
+PEOPLE = ["ann", "bob", "cid", "dan", "eve", "fay"]
+
+
+def recordings(shortest: int = 5, num_channels: int = 2) -> list[np.ndarray]:
+    """(T, C) each, of different lengths; numbers with three digits, which every format keeps."""
+    draw = np.random.default_rng(0)
+    return [draw.normal(size=(draw.integers(shortest, 9), num_channels)).round(3) for _ in LABELS]
+
+
+def planned(path: Path, *options: str) -> tuple[new_workload.Plan, PreparedSequences]:
+    """The plan, and what preprocess makes of the table and the block that it would write."""
+    with TemporaryDirectory(dir=path.parent) as scratch:
+        plan = new_workload.make_plan(
+            new_workload.make_parser().parse_args(["mine", str(path), *options]), Path(scratch)
+        )
+        params = plan.workload.preprocess
+        (Path(scratch) / "again").mkdir()
+        (Path(scratch) / "again" / plan.table_name).symlink_to(plan.table.resolve())
+        return plan, open_source("sequences").prepare(params, Path(scratch) / "again", plan.workload.task == "detect")
+
+
+def said(plan: new_workload.Plan) -> str:
+    return "\n".join(new_workload.summary_lines(plan))
+
+
+def expect(
+    path: Path, *options: str, num_channels: int = 2, shortest: int = 5, ordered: bool = True
+) -> new_workload.Plan:
+    """The sequences come out with their lengths, labels and values, whatever they came in."""
+    plan, found = planned(path, *options)
+    wanted, sequences = recordings(shortest, num_channels), found.sequences
+    assert (plan.workload.task, len(sequences.ids)) == ("classify", len(wanted)), said(plan)
+    assert sequences.classes == ("push", "swipe", "twist")
+    raw = sequences.values[:, :, :num_channels] * found.std[:num_channels] + found.mean[:num_channels]
+    order = range(len(wanted)) if ordered else [int(name.split("_")[-1]) for name in sequences.ids]
+    for row, number in enumerate(order):
+        assert sequences.lengths[row] == len(wanted[number])
+        assert sequences.classes[sequences.labels[row]] == LABELS[number]
+        np.testing.assert_allclose(raw[row, : len(wanted[number])], wanted[number], atol=1e-5)
+    return plan
+
+
+def long_table() -> pd.DataFrame:
+    parts = [
+        pd.DataFrame(
+            {
+                "clip": f"c_{number:02}",
+                "frame": range(len(values)),
+                "x": values[:, 0],
+                "y": values[:, 1],
+                "label": label,
+            }
+        )
+        for number, (values, label) in enumerate(zip(recordings(), LABELS, strict=True))
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def padded(num_channels: int = 2) -> np.ndarray:
+    """(N, T, C), NaN after the end of each."""
+    values = recordings(num_channels=num_channels)
+    array = np.full((len(values), max(map(len, values)), num_channels), np.nan)
+    for number, each in enumerate(values):
+        array[number, : len(each)] = each
+    return array
+
+
+def wide_table() -> pd.DataFrame:
+    array = padded()
+    columns = {
+        f"{name}_{step}": array[:, step, place] for place, name in enumerate("xy") for step in range(array.shape[1])
+    }
+    return pd.DataFrame({"label": LABELS, **columns})
+
+
+# One row per sequence -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_one_row_per_sequence(tmp_path: Path, ending: str):
+    path = tmp_path / f"wide.{ending}"
+    wide = wide_table()
+    wide.to_parquet(path) if ending == "parquet" else wide.to_csv(
+        path, index=False, sep="," if ending == "csv" else "\t"
+    )
+    plan = expect(path)
+    assert "one row per sequence: x_0, x_1, ..., x_7 are numbered" in said(plan) and "--layout long" in said(plan)
+    assert plan.workload.preprocess.columns.features == ("x", "y")
+
+
+def test_rows_without_a_header_as_archives_have_them(tmp_path: Path):
+    array = np.nan_to_num(padded(1))[:, :, 0]
+    for place, name in ((0, "first.txt"), (array.shape[1], "last.csv")):
+        table = pd.DataFrame(array)
+        table.insert(place, "label", [" abc".index(label[0]) if label[0] in "abc" else len(label) for label in LABELS])
+        sep = "," if name.endswith("csv") else " "
+        table.to_csv(tmp_path / name, index=False, header=False, sep=sep)
+        plan, found = planned(tmp_path / name)
+        assert found.sequences.classes == (4, 5) and found.sequences.values.shape[1] == array.shape[1]
+        assert "it has no header" in said(plan) and f"column {place + 1} of {array.shape[1] + 1}" in said(plan)
+
+
+def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
+    wide = wide_table()
+    wide[:12].to_csv(tmp_path / "Hand_TRAIN.csv", index=False)
+    wide[12:].to_csv(tmp_path / "Hand_TEST.csv", index=False)
+    plan = expect(tmp_path / "Hand_TRAIN.csv")
+    assert plan.summary["num_per_split"]["test"] == 6 and "Hand_TRAIN.csv and Hand_TEST.csv: its parts" in said(plan)
+    assert "the table's own column `split`" in plan.block and "{train: 10, val: 2, test: 6}" in plan.block
+    plan, found = planned(tmp_path / "Hand_TRAIN.csv", "--alone")
+    assert len(found.sequences.ids) == 12
+
+
+def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
+    wide = wide_table()
+    wide.insert(0, "id", [f"r{number:02}" for number in range(len(wide))])
+    wide.insert(1, "person", [PEOPLE[number // 3] for number in range(len(wide))])
+    wide.insert(2, "age", [20.5 + number // 3 for number in range(len(wide))])
+    wide.to_csv(tmp_path / "wide.csv", index=False)
+    plan = expect(tmp_path / "wide.csv")
+    assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 6
+    assert "age (the same throughout every sequence)" in said(plan) and "--groups none: all mixed" in said(plan)
+    assert expect(tmp_path / "wide.csv", "--groups", "none").workload.preprocess.groups == "none"
+
+
+# A folder with a file per sequence ------------------------------------------------------------------------------------
+
+
+def write_files(folder: Path, name: Callable[[int], str], header: bool = True) -> Path:
+    for number, values in enumerate(recordings()):
+        path = folder / name(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npy":
+            np.save(path, values)
+        elif path.suffix == ".parquet":
+            pd.DataFrame(values, columns=["x", "y"]).to_parquet(path)
+        else:
+            sep = "\t" if ".txt" in path.name else ","
+            pd.DataFrame(values, columns=["x", "y"]).to_csv(path, index=False, header=header, sep=sep)
+    return folder
+
+
+@pytest.mark.parametrize("ending", ["csv", "txt", "csv.gz", "parquet", "npy"])
+def test_a_folder_of_files_labelled_by_their_folders(tmp_path: Path, ending: str):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.{ending}")
+    (folder / "notes.md").write_text("anything")
+    plan = expect(folder, ordered=False)
+    assert "label     label: the folder's name" in said(plan) and "notes.md: 1 files that are not" in said(plan)
+
+
+def test_a_folder_of_files_without_a_header_labelled_by_a_pattern(tmp_path: Path):
+    def name(number: int) -> str:
+        return f"{LABELS[number]}-{PEOPLE[number // 3]}_{number:02}.csv"
+
+    folder = write_files(tmp_path / "data", name, header=False)
+    plan = expect(folder, "--pattern", "{label}-{person}_*", ordered=False)
+    assert plan.workload.preprocess.columns.features == ("1", "2") and plan.workload.preprocess.groups == "person"
+
+
+def test_a_folder_of_files_labelled_by_a_table(tmp_path: Path):
+    folder = write_files(tmp_path / "data", lambda number: f"r_{number:02}.csv")
+    table = pd.DataFrame(
+        {
+            "file": [f"r_{number:02}.csv" for number in range(len(LABELS))],
+            "gesture": LABELS,
+            "person": np.repeat(PEOPLE, 3),
+        }
+    )
+    table.sample(frac=1, random_state=0).to_csv(tmp_path / "which.csv", index=False)
+    plan = expect(folder, "--labels", str(tmp_path / "which.csv"), ordered=False)
+    assert plan.workload.preprocess.columns.label == "gesture" and plan.workload.preprocess.groups == "person"
+    table.to_csv(folder / "labels.csv", index=False)
+    assert "labels.csv: it is called so" in said(expect(folder, ordered=False))
+    table[2:].to_csv(folder / "labels.csv", index=False)
+    with pytest.raises(ValueError, match=r"labels.csv has a row for 16 of 18 files \(by 'file'\), none for r_00"):
+        planned(folder)
+
+
+def test_folders_called_train_and_test_are_the_split(tmp_path: Path):
+    folder = write_files(
+        tmp_path / "data", lambda number: f"{'train' if number < 12 else 'test'}/{LABELS[number]}/r_{number:02}.csv"
+    )
+    assert expect(folder, ordered=False).summary["num_per_split"]["test"] == 6
+
+
+def test_files_with_events_are_for_detect(tmp_path: Path):
+    for number, values in enumerate(recordings(shortest=7)):
+        table = pd.DataFrame(values, columns=["x", "y"]).assign(t=range(len(values)), event="none")
+        table.loc[3, "event"] = "hit"
+        (tmp_path / "data").mkdir(exist_ok=True)
+        table.to_csv(tmp_path / "data" / f"{number}.csv", index=False)
+    plan, _ = planned(tmp_path / "data")
+    assert plan.workload.task == "detect" and plan.workload.preprocess.columns.step == "t"
+
+
+# Arrays and .ts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("axes", ["NTC", "NCT"])
+def test_arrays(tmp_path: Path, axes: str):
+    array = padded() if axes == "NTC" else padded().swapaxes(1, 2)
+    np.savez_compressed(tmp_path / "a.npz", X=array.astype(np.float32), y=np.array(LABELS))
+    assert f"{axes}, the longer of the last two is time" in said(expect(tmp_path / "a.npz"))
+    np.save(tmp_path / "X.npy", array)
+    np.save(tmp_path / "y.npy", np.array(LABELS))
+    expect(tmp_path / "X.npy")
+    np.save(tmp_path / "data_of_mine.npy", np.asfortranarray(array))
+    expect(tmp_path / "data_of_mine.npy", "--labels", str(tmp_path / "y.npy"), "--axes", axes)
+
+
+def test_arrays_in_train_and_test(tmp_path: Path):
+    array, labels = padded(), np.array(LABELS)
+    person = np.array(PEOPLE)[np.arange(18) // 3]
+    np.savez(tmp_path / "a.npz", x_train=array[:12], y_train=labels[:12], x_test=array[12:], y_test=labels[12:])
+    assert expect(tmp_path / "a.npz").summary["num_per_split"]["test"] == 6
+    np.savez(tmp_path / "b.npz", X=array, y=labels, subject=person)
+    assert expect(tmp_path / "b.npz").workload.preprocess.groups == "subject"
+
+
+def write_ts(path: Path, numbers: range, header: str = "@classLabel true push swipe twist") -> Path:
+    values = recordings()
+    lines = [
+        ":".join([",".join(map(str, channel)) for channel in values[number].T] + [LABELS[number]]) for number in numbers
+    ]
+    path.write_text(
+        "\n".join(
+            ["# anything", "@problemName Hand", "@univariate false", "@equalLength false", header, "@data", *lines]
+        )
+    )
+    return path
+
+
+def test_ts(tmp_path: Path):
+    write_ts(tmp_path / "Hand_TEST.ts", range(12, 18))
+    plan = expect(write_ts(tmp_path / "Hand_TRAIN.ts", range(12)))
+    assert plan.summary["num_per_split"]["test"] == 6 and plan.table_name == "mine.parquet"
+    expect(tmp_path)  # the folder of the two
+
+
+# Text of all kinds ----------------------------------------------------------------------------------------------------
+
+
+COMPRESS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "encoding", "note"),
+    [
+        ("UP.CSV", {}, "utf-8", ""),
+        ("t.csv", {}, "utf-8-sig", ""),
+        ("t.csv", {}, "utf-16", "utf-16: by its byte order mark"),
+        ("t.csv", {}, "utf-16-le", "every other byte is zero"),
+        ("t.csv", {}, "windows-1252", "byte 0xe9 is no UTF-8"),
+        ("t.csv", {"sep": ";", "decimal": ","}, "utf-8", "between semicolons, with decimal commas"),
+        ("t.tsv", {"sep": "\t"}, "utf-8", "between tabs"),
+        ("t.txt", {"sep": " "}, "utf-8", "between spaces"),
+        ("t.csv.gz", {}, "utf-8", ""),
+        ("called.csv", {"as": "gz"}, "utf-8", "gzip: by its first bytes"),
+        ("t.csv.bz2", {"as": "bz2"}, "utf-8", "bz2"),
+        ("t.csv.xz", {"as": "xz"}, "utf-8", "xz"),
+        ("t.zip", {"as": "zip"}, "utf-8", "zip"),
+    ],
+)  # fmt: skip
+def test_text_of_all_kinds(tmp_path: Path, name: str, options: dict[str, Any], encoding: str, note: str):
+    table = long_table().rename(columns={"label": "événement" if encoding.startswith("win") else "label"})
+    to = {key: value for key, value in options.items() if key != "as"}
+    data = table.to_csv(index=False, **to).encode(encoding)
+    form = options.get("as", "gz" if name.endswith(".gz") else "")
+    if form == "zip":
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("t.csv", data)
+    else:
+        (tmp_path / name).write_bytes(COMPRESS[form](data) if form else data)
+    plan = expect(tmp_path / name)
+    assert note in said(plan)
+    assert plan.table_name.endswith((".csv", ".csv.gz")) and plan.table_name == plan.table_name.lower().replace(
+        "up", "UP"
+    )
+    assert plan.workload.preprocess.columns.label == table.columns[-1]
+
+
+def test_what_was_read_in_another_way_keeps_its_cells(tmp_path: Path):
+    table = long_table().assign(label=["007", "NA", "1e3"] * 2 + ["007"] * (len(long_table()) - 6))
+    table["label"] = np.array(["007", "NA", "a, b"])[pd.factorize(table["clip"])[0] % 3]
+    table.to_csv(tmp_path / "t.csv", index=False, sep=";")
+    _, found = planned(tmp_path / "t.csv")
+    assert found.sequences.classes == ("007", "NA", "a, b")
+
+
+# What is refused, or sampled ------------------------------------------------------------------------------------------
+
+
+def arrays(path: Path, **named: np.ndarray) -> Path:
+    np.savez(path, **named)
+    return path
+
+
+def flat(folder: Path) -> Path:
+    return write_files(folder / "d", lambda number: f"r_{number}.csv")
+
+
+def uneven(folder: Path) -> Path:
+    return write_files(folder / "d", lambda number: f"{LABELS[number]}{'/x' * (number % 2)}/{number}.csv")
+
+
+def with_other_columns(folder: Path) -> Path:
+    write_files(folder / "d", lambda number: f"{LABELS[number]}/{number}.csv")
+    return written(folder / "d/push/3.csv", "x,z\n1,2\n").parents[1]
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (lambda at: at / "no.csv", "", "no.csv is not there; give the path of a table"),
+        (lambda at: written(at / "d/x.jpg", "a").parent, "", r"a folder of 1 files \(.jpg\), none a sequence"),
+        (flat, "", "nothing says which label the 18 files"),
+        (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
+        (flat, "--pattern label", "names parts in braces"),
+        (uneven, "", "files 1 and 2 folders below"),
+        (with_other_columns, "", r"3.csv has other columns than the files before it \(y, z\)"),
+        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"shape \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
+        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)), "", r"a.npz: y has the shape \(3,\)"),
+        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.eye(4)), "", "labels have several columns"),
+        (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
+        (lambda at: arrays(at / "a.npz", X=padded()), "", "no column that could be their label"),
+        (lambda at: written(at / "a.ts", "@problemName x\n1,2:a"), "", "a.ts has no line @data"),
+        (
+            lambda at: written(at / "a.ts", "@classLabel true a\n@data\n1:a\n1,b:a"),
+            "",
+            "a.ts, line 4: must hold numbers",
+        ),
+        (lambda at: written(at / "a.ts", "@timestamps true\n@data\n(1,2):a"), "", "has time stamps"),
+        (lambda at: written(at / "t.csv", "1,a\n2,b\n"), "", r"t.csv has no header \(its first row is|no column"),
+        (
+            lambda at: written(at / "t.csv", "a,b\n1,2\n"),
+            "--encoding nonsense",
+            "'nonsense', which Python does not know",
+        ),
+    ],
+)
+def test_a_shape_that_cannot_be_read_gets_one_sentence(tmp_path: Path, make: Any, options: str, words: str):
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
+        planned(make(tmp_path), *options.split())
+    assert "\n" not in str(caught.value)
+
+
+def test_of_a_large_table_some_sequences_of_each_class_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trial, "LARGE_CELLS", 100)
+    monkeypatch.setattr(trial, "SAMPLED_CELLS", 10)
+    monkeypatch.setattr(trial, "FEWEST_PER_CLASS", 5)
+    write_ts(tmp_path / "a.ts", range(18))
+    with TemporaryDirectory(dir=tmp_path) as scratch:
+        words = ["mine", str(tmp_path / "a.ts")]
+        plan = new_workload.make_plan(new_workload.make_parser().parse_args(words), Path(scratch))
+    assert plan.summary["num_tried"] == 15 and plan.summary["num_sequences"] == 18
+    assert sum(plan.summary["num_per_split"].values()) == 18 and "with 15 of the sequences" in said(plan)
+    assert "push (6), swipe (6), twist (6)" in said(plan)
