@@ -90,8 +90,6 @@ def main(arguments: Sequence[str]) -> int:
             shown = options.table.name or str(options.table)
             print("\n".join([f"{shown} as the workload {plan.name}:", *summary_lines(plan)]), flush=True)
             write(plan, Path(scratch))
-        print("\n".join(["", *next_steps(plan)]))
-        return 0
     except KeyboardInterrupt:
         print("error: interrupted; nothing is changed", file=sys.stderr)
         return 130
@@ -102,6 +100,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {reason}; nothing is changed", file=sys.stderr)
     except ValueError as error:
         print(f"error: {parsing.one_line(error)}", file=sys.stderr)
+    else:
+        print("\n".join(["", *next_steps(plan)]))
+        return 0
     return 1
 
 

@@ -15,6 +15,7 @@ from stages.params.parsing import usual_values
 # What the block says about a key, in a comment on its line.
 COMMENTS = {
     "preprocess": "data/raw/README.md has its keys, and what else they may say",
+    "groups": "or a column, each of whose values (a person, a device) stays on one side of the split",
     "augment": "0 turns one off (stages/training/augment.py)",
     "warmup_epochs": "kept out of the timing statistics",
     "on_out_of_memory": "when nothing else helps; cpu: a training of device auto finishes there",

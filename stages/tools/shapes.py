@@ -50,6 +50,7 @@ class LongTable:
 
 def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
     """Raises ValueError or FileNotFoundError, in one sentence, for what is none of these."""
+    check_uses(path, options)
     if path.is_dir():
         found = [
             file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or folders.kind_of_file(file)
@@ -91,6 +92,24 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
         shown = ", ".join(first_row(frame))
         raise ValueError(f"{path.name} has no header (its first row is {shown}); write the columns' names there")
     return LongTable(path, notes, text)
+
+
+# The options that only some shapes have: nothing that is asked for stays without an effect.
+USES = {
+    "pattern": ("a folder",),
+    "labels": ("a folder", "arrays"),
+    "axes": ("arrays",),
+    "layout": ("a table",),
+    "encoding": ("a table", "a folder"),
+}
+
+
+def check_uses(path: Path, options: Mapping[str, Any]) -> None:
+    ending = path.suffix.lower()
+    kind = "a folder" if path.is_dir() else "arrays" if ending in ARRAYS else ".ts" if ending == ".ts" else "a table"
+    for key, kinds in USES.items():
+        if key in options and kind not in kinds:
+            raise ValueError(f"--{key} is for {' and '.join(kinds)}, and {path.name} is {kind}; leave it out")
 
 
 def first_row(frame: pd.DataFrame) -> list[str]:
