@@ -80,7 +80,9 @@ def test_the_commands_of_the_document_make_a_tracked_result(
     assert (summary["num_filled"], summary["min_steps"], summary["max_steps"]) == (66, 16, 32)
     assert "room" not in summary["features"]  # it never changes
     results = project / "results/runs/gesture/cpu/0"
-    assert json.loads((results / "metrics.json").read_text())["accuracy"] > 0.8
+    metrics = json.loads((results / "metrics.json").read_text())
+    assert metrics["accuracy"] > 0.8 and {"most_frequent_accuracy", "nearest_neighbour_macro_f1"} <= metrics.keys()
+    assert "the most frequent class reaches" in message[1]
     assert len(pd.read_csv(results / "predictions.csv")) == summary["num_per_split"]["test"]
     assert "gesture" in (project / "results/report.html").read_text(encoding="utf-8")
     assert [run["status"] for run in recorded_runs(project, "gesture")] == ["FINISHED"]

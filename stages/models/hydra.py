@@ -25,18 +25,21 @@ ROUNDING = 1e-5  # of a response; the kernels' absolute weights add up to 1, and
 class Hydra(nn.Module):
     """`forward(x (B, F, T), lengths (B,))` -> (B, num_features), square roots of counts. `x` is zero in the padding."""
 
+    weights: Tensor
+    channels: Tensor | None
+
     def __init__(self, num_channels: int, max_steps: int, num_groups: int) -> None:
         super().__init__()
         self.dilations = [1]
         while 2 * self.dilations[-1] * (LENGTH - 1) < max_steps:
             self.dilations.append(2 * self.dilations[-1])
         half = max(1, num_groups // 2)  # for the sequence, and as many for its differences
+        self.num_at_once = half * NUM_COMPETING
         num_dilations = len(self.dilations)
         self.num_features = 2 * 2 * num_dilations * half * NUM_COMPETING
         weights = torch.randn(num_dilations, 2, half, NUM_COMPETING, LENGTH)
         weights -= weights.mean(dim=-1, keepdim=True)
         self.register_buffer("weights", weights / weights.abs().sum(dim=-1, keepdim=True))
-        self.channels: Tensor | None
         self.register_buffer("channels", None)
         if num_channels > 1:
             size = min(MAX_CHANNELS, max(2, num_channels // 2))
@@ -49,7 +52,7 @@ class Hydra(nn.Module):
         has_next = (steps[1:] < lengths[:, None]).to(x.dtype)
         x = with_zero_channel(x)
         differences = (x[..., 1:] - x[..., :-1]) * has_next
-        parts = []
+        parts: list[Tensor] = []
         for number, dilation in enumerate(self.dilations):
             for which, (series, mask) in enumerate(((x, is_real), (differences, has_next))):
                 responses = self.responses(series, number, which, dilation) * mask

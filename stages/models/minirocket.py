@@ -33,16 +33,21 @@ class MiniRocket(nn.Module):
     `fit_biases` must have been called, or the biases loaded.
     """
 
+    weights: Tensor
+    biases: Tensor
+    places: Tensor
+    channels: Tensor | None
+
     def __init__(self, num_channels: int, max_steps: int, num_features: int) -> None:
         super().__init__()
         self.dilations, self.counts = dilations_for(max_steps, num_features // len(WEIGHTS))
+        self.num_at_once = len(WEIGHTS)
         num_kernels, num_pairs = len(WEIGHTS), len(self.dilations) * len(WEIGHTS)
         self.num_features = num_kernels * sum(self.counts)
         self.register_buffer("weights", WEIGHTS.clone(), persistent=False)
         self.register_buffer("biases", torch.zeros(self.num_features))
         # Which training sequence gives a pair of dilation and kernel its biases, as a share of their number.
         self.register_buffer("places", torch.rand(len(self.dilations), num_kernels), persistent=False)
-        self.channels: Tensor | None
         self.register_buffer("channels", None)
         if num_channels > 1:
             most = min(num_channels, MAX_CHANNELS)

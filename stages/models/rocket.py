@@ -23,6 +23,8 @@ class RocketNetwork(nn.Module):
     """`forward(values (B, T, F), mask (B, T))` -> (B, C)."""
 
     is_fitted_in_closed_form = True
+    mean: Tensor
+    scale: Tensor
 
     def __init__(self, config: Rocket, shape: Shape) -> None:
         super().__init__()
@@ -46,7 +48,10 @@ class RocketNetwork(nn.Module):
         device = values.device.type
         with torch.autocast(device, enabled=False):
             x, lengths = series_of(values.float(), mask), mask.sum(dim=1)
-            largest = 4 * x.shape[2] * max(len(self.minirocket.weights), self.hydra.weights[0, 0].numel() // 9)
+            num_at_once = max(
+                self.minirocket.num_at_once, self.hydra.num_at_once
+            )  # responses to a sequence, of T steps
+            largest = 4 * x.shape[2] * num_at_once
             size = max(1, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // largest)
             chunks = zip(x.split(size), lengths.split(size), strict=True)
             return torch.cat([torch.cat([self.minirocket(*own), self.hydra(*own)], dim=1) for own in chunks])

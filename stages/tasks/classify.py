@@ -79,7 +79,7 @@ class Task:
         rows = sample(len(values), num_comparable(values, asked))
         nearest = known[rows][nearest_neighbours(values[rows], asked)]
         most_frequent = torch.full_like(targets, int(torch.bincount(known).argmax()))
-        found = {}
+        found: dict[str, float] = {}
         for name, predictions in (("most_frequent", most_frequent), ("nearest_neighbour", nearest)):
             own = scores(confusion_matrix(predictions, targets, self.num_outputs))
             found |= {f"{name}_{key}": value for key, value in own.items()}

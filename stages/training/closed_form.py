@@ -7,13 +7,12 @@ Up to MAX_KEPT sequences (train and val together) their features are kept, and t
 sequences. Of more, the features' own products are summed over the batches, so that memory is bounded by the number of
 features, and the strength of the ridge is chosen on at most NUM_SAMPLE sequences of val.
 
-A model that is fitted so has `features`, `calibrate`, `standardize_by`, `standardized` and `set_head`, as
-stages/models/rocket.py has them; a task says what least squares are fitted to (`encoded`) and what its outputs must be
-multiplied with (`scale_of`).
+A task says what least squares are fitted to (`encoded`), and what its outputs must be multiplied with (`scale_of`).
 """
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +29,26 @@ NUM_SUMMED = 4096  # sequences whose features are added at a time
 COLUMNS = 2048  # features that are taken to float64 at a time
 
 
+class Fitted(Protocol):
+    """A model that is fitted so: stages/models/rocket.py."""
+
+    mean: Tensor  # (P,) of the features
+    scale: Tensor
+    head: nn.Linear
+
+    def eval(self) -> object: ...
+    def calibrate(self, values: Tensor, mask: Tensor) -> None: ...
+    def features(self, values: Tensor, mask: Tensor) -> Tensor: ...
+    def standardize_by(self, features: Tensor) -> None: ...
+    def standardized(self, values: Tensor, mask: Tensor) -> Tensor: ...
+    def set_head(self, weights: Tensor, intercepts: Tensor) -> None: ...
+
+
 class ClosedForm:
     """The fit of `model`'s head to the features of two splits."""
 
     def __init__(
-        self, model: nn.Module, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
+        self, model: Fitted, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
     ) -> None:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
@@ -87,7 +101,8 @@ class ClosedForm:
             weights = weighted_sum(own, coefficients)
             intercepts = encoded[: len(own)].double().mean(dim=0) - own.mean(dim=0).cpu().double() @ weights
             self.model.set_head(scale * weights.T, scale * intercepts)
-            return self.model.head(own)
+            outputs: Tensor = self.model.head(own)
+            return outputs
 
         def refit() -> None:
             set_head(dual.refit(fit.strength))

@@ -13,7 +13,7 @@ from stages.params.schema import Seq2Seq, Train
 from stages.tasks import FittedTask, Task
 from stages.training import loop
 from stages.training.batches import Batch, Split, sequential_indices
-from stages.training.closed_form import ClosedForm
+from stages.training.closed_form import ClosedForm, Fitted
 from stages.training.device import use_tf32
 from stages.training.draws import Draws, draw, sha256_of
 from stages.training.epoch import DeviceEpoch
@@ -71,7 +71,9 @@ class Trainer:
         )
         self.closed_form: ClosedForm | None = None
         if is_fitted:
-            self.closed_form = ClosedForm(model, cast(FittedTask, task), train, val, self.oom, params.batch_size)
+            self.closed_form = ClosedForm(
+                cast(Fitted, model), cast(FittedTask, task), train, val, self.oom, params.batch_size
+            )
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # the loss of the present epoch, summed over the sequences
