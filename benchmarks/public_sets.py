@@ -56,7 +56,9 @@ def row(name: str, folder: Path, seeds: range, minirocket: list[Any]) -> str:
     is_number = arrays["labels"].dtype.kind == "f"
     asked = ["--task", "regress", "--label", "label"] if is_number else []
     start = time.perf_counter()
-    plan = new_workload.make_plan(new_workload.make_parser().parse_args([name.lower(), str(path), *asked]))
+    scratch = path.parent / "scratch"
+    scratch.mkdir()
+    plan = new_workload.make_plan(new_workload.make_parser().parse_args([name.lower(), str(path), *asked]), scratch)
     print(f"{name}: new_workload {time.perf_counter() - start:.1f} s; {plan.choices[-1]}", flush=True)
     scores, seconds, folders = [], [], []
     for seed in seeds:

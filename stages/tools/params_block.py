@@ -16,6 +16,7 @@ from stages.params.parsing import usual_values
 COMMENTS = {
     "preprocess": "data/raw/README.md has its keys, and what else they may say",
     "groups": "or a column, each of whose values (a person, a device) stays on one side of the split",
+    "model": "by the task and the sizes of the data: docs/recipes.md",
     "augment": "0 turns one off (stages/training/augment.py)",
     "warmup_epochs": "kept out of the timing statistics",
     "on_out_of_memory": "when nothing else helps; cpu: a training of device auto finishes there",
@@ -23,6 +24,13 @@ COMMENTS = {
     "probe": "spend a second or two before the first epoch on what bounds it, and what would help",
     "threads": "the fastest number for this shape on this machine, by measuring once; or a whole number",
     "evaluate": "best, by validation loss, or last",
+}
+OF_ROCKET = {
+    "epochs": "fitted in closed form; train and val together in the end",
+    "precision": "rocket takes no steps: not used, nor step, probe and learning_rate to clip_norm",
+    "step": "",
+    "probe": "",
+    "evaluate": "last: fitted to train and val; best: to train alone",
 }
 
 
@@ -37,8 +45,9 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
         "evaluate": {"weights": "best"} if task == "forecast" else usual_values(schema.Evaluate),
     }
     text = to_yaml({name: block})
-    for key, comment in COMMENTS.items():
-        text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}", text, flags=re.MULTILINE)
+    is_fitted = settings["model"]["name"] == "rocket"
+    for key, comment in {**COMMENTS, **(OF_ROCKET if is_fitted else {})}.items():
+        text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}" if comment else r"\1", text, flags=re.MULTILINE)
     return f"# {headline}\n{text}"
 
 
