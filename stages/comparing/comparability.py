@@ -25,6 +25,9 @@ Manifest = Mapping[str, Any]
 
 SCHEMA = 1
 NOT_RECORDED = "not recorded"
+# Keys of params.yaml that older records lack or call otherwise.
+RENAMED = {f"{block}augment.group": f"{block}augment.coupled_features" for block in ("", "train.")}
+OFF = {"preprocess.groups": "none"}
 MAX_LISTED = 4  # parameters or files that differ; the others are counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that choose how the work is done, and of which the manifest has what came of them (`realized`); or that do
@@ -155,11 +158,12 @@ def parameters_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values, under the names of today; a key that is off is as if it were not there yet."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+        elif (dotted := f"{prefix}{name}") not in OFF or value != OFF[dotted]:
+            yield RENAMED.get(dotted, dotted), value
 
 
 def of_parameters(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
