@@ -3,6 +3,10 @@
 import bz2
 import gzip
 import lzma
+import os
+import re
+import shlex
+import subprocess
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +20,7 @@ import pytest
 from stages.data import open_source
 from stages.data.arrays import PreparedSequences
 from stages.tools import new_workload, trial
+from tests.conftest import ROOT
 
 LABELS = ["push", "swipe", "twist"] * 6
 PEOPLE = ["ann", "bob", "cid", "dan", "eve", "fay"]
@@ -305,6 +310,30 @@ def test_what_was_read_in_another_way_keeps_its_cells(tmp_path: Path):
     table.to_csv(tmp_path / "t.csv", index=False, sep=";")
     _, found = planned(tmp_path / "t.csv")
     assert found.sequences.classes == ("007", "NA", "a, b")
+
+
+def test_every_command_of_the_document_is_one():
+    table = (ROOT / "docs/own-data.md").read_text(encoding="utf-8")
+    commands = [
+        cell for row in re.findall(r"^\|.*new_workload hand.*\|$", table, re.MULTILINE) for cell in row.split("|")[2:3]
+    ]
+    assert len(commands) >= 11
+    for cell in commands:
+        first, *options = re.findall(r"`([^`]*)`", cell)
+        words = shlex.split(first)
+        assert words.pop(0) == "new_workload"
+        for more in ["", *options]:
+            new_workload.make_parser().parse_args([*words, *shlex.split(more)])
+
+
+def test_what_a_killed_process_was_converting_is_removed(tmp_path: Path):
+    done = subprocess.Popen(["true"])
+    done.wait()
+    for number in (done.pid, os.getpid()):
+        (tmp_path / f".mine.{number}.abc").mkdir()
+    (tmp_path / ".mine.notes").mkdir()
+    new_workload.remove_leftovers(tmp_path, "mine")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".mine.{os.getpid()}.abc", ".mine.notes"]
 
 
 # What is refused, or sampled ------------------------------------------------------------------------------------------

@@ -140,6 +140,10 @@ def columns_of_files(
         notes.append(("labels", labels.name, f"{reason}; a row for each file"))
         if label:
             return pa.table(columns), label, f"of {labels.name}"
+    if above := [name for name in columns if name.startswith("folder")]:
+        notes.append(
+            ("columns", ", ".join(above), "the folders above the label's (--groups keeps those of one together)")
+        )
     if SPLIT_COLUMN in columns:
         notes.append(("split", ", ".join(sorted(set(columns[SPLIT_COLUMN]))), "folders are called so"))
     label = "label" if "label" in columns else None

@@ -37,7 +37,13 @@ class Index:
     """Of a table that was written: where each sequence lies, so that some can be read without the others."""
 
     lengths: list[np.ndarray] = field(default_factory=list)  # (N,) of each block
-    labels: list[np.ndarray] = field(default_factory=list)  # (N,) text of each block; of no label: empty
+    codes: list[np.ndarray] = field(default_factory=list)  # (N,) of each block, the numbers of `labels`; 0 without any
+    labels: dict[Any, int] = field(default_factory=dict)
+
+    def add(self, lengths: np.ndarray, labels: list[Any]) -> None:
+        self.lengths.append(lengths.astype(np.int32))
+        found = [self.labels.setdefault(label, len(self.labels)) for label in labels]
+        self.codes.append(np.array(found or np.zeros(len(lengths)), dtype=np.int32))
 
 
 def write(shape: Shape, target: Path) -> Index:
@@ -58,10 +64,8 @@ def write(shape: Shape, target: Path) -> Index:
                 writer.write_table(block, row_group_size=block.num_rows)
                 _, first, counts = np.unique(as_codes(block[sequence]), return_index=True, return_counts=True)
                 order = np.argsort(first)
-                index.lengths.append(counts[order])
                 at_first = pa.array(first[order])
-                found = [] if label is None else block[label].take(at_first).to_pylist()
-                index.labels.append(np.array(found, dtype=object))
+                index.add(counts[order], [] if label is None else block[label].take(at_first).to_pylist())
         finally:
             if writer is not None:
                 writer.close()

@@ -85,7 +85,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_free(options.name)
         folder = files.raw_dir(options.name).parent
-        with TemporaryDirectory(prefix=f".{options.name}.", dir=folder) as scratch:
+        remove_leftovers(folder, options.name)
+        with TemporaryDirectory(prefix=f".{options.name}.{os.getpid()}.", dir=folder) as scratch:
             plan = make_plan(options, Path(scratch), arguments)
             shown = options.table.name or str(options.table)
             print("\n".join([f"{shown} as the workload {plan.name}:", *summary_lines(plan)]), flush=True)
@@ -104,6 +105,14 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(["", *next_steps(plan)]))
         return 0
     return 1
+
+
+def remove_leftovers(folder: Path, name: str) -> None:
+    """What a killed process was converting: gigabytes, perhaps."""
+    for path in folder.glob(f".{name}.*.*"):
+        number = path.name.removeprefix(f".{name}.").split(".")[0]
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def make_parser() -> ArgumentParser:

@@ -118,12 +118,9 @@ def num_cells(path: Path) -> int:
 def write_sample(table: Table, path: Path) -> None:
     """Some sequences of each class and split, from all over the table, with all their rows."""
     assert table.index is not None
-    lengths, labels = np.concatenate(table.index.lengths), np.concatenate(table.index.labels)
-    labels = labels if len(labels) else np.zeros(len(lengths), dtype=object)
-    codes = pd.factorize(labels)[0]
-    per_class = max(
-        FEWEST_PER_CLASS, int(SAMPLED_CELLS / max(1, num_cells(table.path) / len(lengths)) / (codes.max() + 1))
-    )
+    lengths, codes = np.concatenate(table.index.lengths), np.concatenate(table.index.codes)
+    num_sampled = SAMPLED_CELLS * len(lengths) // max(1, num_cells(table.path))
+    per_class = max(FEWEST_PER_CLASS, num_sampled // (int(codes.max()) + 1))
     order = np.random.default_rng(0).permutation(len(codes))
     rank = pd.Series(codes[order]).groupby(codes[order]).cumcount().to_numpy()
     chosen = np.zeros(len(codes), dtype=bool)
@@ -145,7 +142,7 @@ def write_sample(table: Table, path: Path) -> None:
 
 def of_whole(index: Index, summary: dict[str, Any], split: Mapping[str, float], has_split: bool) -> dict[str, Any]:
     """The summary with the sizes of the whole table in the place of the sample's."""
-    lengths, labels = np.concatenate(index.lengths), np.concatenate(index.labels)
+    lengths, codes = np.concatenate(index.lengths), np.concatenate(index.codes)
     sizes = sizes_of(schema.Split(**split), len(lengths))
     if has_split:
         shares = np.array(list(summary["num_per_split"].values())) / summary["num_sequences"]
@@ -156,9 +153,9 @@ def of_whole(index: Index, summary: dict[str, Any], split: Mapping[str, float], 
         "num_per_split": sizes,
     }
     changed |= {"min_steps": int(lengths.min()), "max_steps": int(lengths.max())}
-    if len(labels) and "classes" in summary:
-        names, counts = np.unique(labels.astype(str), return_counts=True)
-        changed["num_per_class"] = {"all": dict(zip(names.tolist(), counts.tolist(), strict=True))}
+    if index.labels and "classes" in summary:
+        counts = np.bincount(codes, minlength=len(index.labels)).tolist()
+        changed["num_per_class"] = {"all": {str(label): counts[code] for label, code in index.labels.items()}}
     return {**{key: value for key, value in summary.items() if key != "num_groups"}, **changed}
 
 
