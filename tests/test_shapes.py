@@ -208,6 +208,14 @@ def test_folders_called_train_and_test_are_the_split(tmp_path: Path):
     assert expect(folder, ordered=False).summary["num_per_split"]["test"] == 6
 
 
+def test_folders_of_people_stay_on_one_side(tmp_path: Path):
+    for name, form in (("a", "s{1:02}/{0}"), ("b", "{0}/s{1:02}")):  # person/label or label/person
+        folder = write_files(tmp_path / name, lambda n, form=form: f"{form.format(LABELS[n], n // 3)}/r_{n:02}.csv")
+        plan = expect(folder, ordered=False)
+        assert plan.workload.preprocess.groups.startswith("folder") and sum(plan.summary["num_groups"].values()) == 6
+        assert "the names of folders; each of the 6 stays on one side" in said(plan)
+
+
 def test_files_with_events_are_for_detect(tmp_path: Path):
     for number, values in enumerate(recordings(shortest=7)):
         table = pd.DataFrame(values, columns=["x", "y"]).assign(t=range(len(values)), event="none")
@@ -377,7 +385,7 @@ def written(path: Path, text: str) -> Path:
         (lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)), "", r"a.npz: y has the shape \(3,\)"),
         (lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.eye(4)), "", "labels have several columns"),
         (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
-        (lambda at: arrays(at / "a.npz", X=padded()), "", "no column that could be their label"),
+        (lambda at: arrays(at / "a.npz", X=padded()), "", "a.npz has no labels: put an array y"),
         (lambda at: written(at / "a.ts", "@problemName x\n1,2:a"), "", "a.ts has no line @data"),
         (
             lambda at: written(at / "a.ts", "@classLabel true a\n@data\n1:a\n1,b:a"),

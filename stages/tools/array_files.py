@@ -137,6 +137,10 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape
     for split, array in parts.items():
         per_sequence[split], why_label = columns_of(array, split if len(parts) > 1 else "", named, len(parts) == 1)
     label = next((name for name in next(iter(per_sequence.values())).column_names if name in LABELS), None)
+    if label is None and "label" not in options:
+        raise ValueError(
+            f"{path.name} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
+        )
     axes, why = axes_of(values[0].shape, options.get("axes"))
     channels = 1 if len(axes) == 2 else values[0].shape[axes.index("C")]
     others = next(iter(per_sequence.values())).column_names

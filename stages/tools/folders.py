@@ -19,10 +19,11 @@ import pyarrow.parquet
 
 from stages.data.tables import SPLIT_COLUMN
 from stages.params.parsing import nearest
+from stages.params.schema import NO_GROUPS
 from stages.tools import text_tables
 from stages.tools.array_files import SPLIT_WORDS, arrays_of
-from stages.tools.columns import named, shortened
-from stages.tools.infer_sequences import LABEL_NAMES, STEP_NAMES
+from stages.tools.columns import Choice, named, shortened
+from stages.tools.infer_sequences import GROUP_NAMES, LABEL_NAMES, STEP_NAMES
 from stages.tools.long_table import BLOCK_CELLS, Shape, keys_of
 from stages.tools.text_tables import Note
 
@@ -95,6 +96,8 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> Shape:
     sequence, _ = keys_of(reader.names, of_files.column_names)
     step, why_step = reader.step
     known = {"sequence": (sequence, "the file's name"), "step": (step, why_step)}
+    if found_groups := groups_of(of_files):
+        known["groups"] = found_groups
     if label:
         known["label"] = (label, why)
     elif not options.get("label") and not any(pa.types.is_string(kind) for kind in reader.types.values()):
@@ -121,6 +124,16 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> Shape:
     return Shape([folder], notes, known, blocks, len(files.paths), "files")
 
 
+def groups_of(of_files: pa.Table) -> Choice | None:
+    """The folders beside the label's: mostly people or sessions, and mixing these makes scores too good."""
+    name = next((name for name in of_files.column_names if name.startswith("folder")), None)
+    if name is None or SPLIT_COLUMN in of_files.column_names or named(GROUP_NAMES, of_files.column_names):
+        return None
+    num = len(of_files[name].unique())
+    why = f"the names of folders; each of the {num:,} stays on one side of the split (--groups {NO_GROUPS}: all mixed)"
+    return (name, why) if 3 <= num < of_files.num_rows else None
+
+
 # What belongs to a whole file --------------------------------------------------------------------------------------
 
 
@@ -141,9 +154,7 @@ def columns_of_files(
         if label:
             return pa.table(columns), label, f"of {labels.name}"
     if above := [name for name in columns if name.startswith("folder")]:
-        notes.append(
-            ("columns", ", ".join(above), "the folders above the label's (--groups keeps those of one together)")
-        )
+        notes.append(("columns", ", ".join(above), "the names of the other folders"))
     if SPLIT_COLUMN in columns:
         notes.append(("split", ", ".join(sorted(set(columns[SPLIT_COLUMN]))), "folders are called so"))
     label = "label" if "label" in columns else None
@@ -151,7 +162,7 @@ def columns_of_files(
 
 
 def columns_of_folders(files: Files) -> dict[str, list[str]]:
-    """The names of the folders between `folder` and each file: train and test are the split, the last one the label."""
+    """The names of the folders between `folder` and each file: train and test are the split, one is the label."""
     parts = [path.relative_to(files.folder).parts[:-1] for path in files.paths]
     if len(depths := {len(part) for part in parts}) > 1:
         low, high = min(depths), max(depths)
@@ -164,8 +175,11 @@ def columns_of_folders(files: Files) -> dict[str, list[str]]:
         if {name.lower() for name in level} <= set(SPLIT_WORDS) and SPLIT_COLUMN not in columns:
             columns[SPLIT_COLUMN] = [SPLIT_WORDS[name.lower()] for name in level]
     levels = [level for level in levels if not {name.lower() for name in level} <= set(SPLIT_WORDS)]
-    for number, level in enumerate(levels, start=1):
-        columns["label" if number == len(levels) else f"folder{number}"] = level
+    # Of two levels of folders the last one is the label, unless its names only count (s01, s02) and others do not.
+    words = [number for number, level in enumerate(levels) if not all(re.fullmatch(r"\D*\d+", name) for name in level)]
+    label = (words or [*range(len(levels))])[-1] if levels else None
+    for number, level in enumerate(levels):
+        columns["label" if number == label else f"folder{number + 1}"] = level
     return columns
 
 

@@ -241,7 +241,7 @@ def summary_lines(plan: Plan) -> list[str]:
         rows.append(("classes", shortened([f"{name} ({num:,}{unit})" for name, num in each.items()])))
     sizes = summary["num_per_split"]
     of_groups = summary.get("num_groups", {})
-    count = {name: f" ({of_groups[name]:,} groups)" if of_groups else "" for name in sizes}
+    count = {name: f" ({of_groups[name]:,} group{'s' * (of_groups[name] != 1)})" if of_groups else "" for name in sizes}
     own = ", as the table's own column says" if "own column" in plan.block else ""
     rows.append(("split", ", ".join(f"{name} {num:,}{count[name]}" for name, num in sizes.items()) + own))
     rows += [
