@@ -418,3 +418,11 @@ def test_of_a_large_table_some_sequences_of_each_class_are_tried(tmp_path: Path,
     assert plan.summary["num_tried"] == 15 and plan.summary["num_sequences"] == 18
     assert sum(plan.summary["num_per_split"].values()) == 18 and "with 15 of the sequences" in said(plan)
     assert "push (6), swipe (6), twist (6)" in said(plan)
+    for number in range(18):  # whichever sequence has the empty cell, in the sample or not
+        array = padded()
+        array[number, 1, 0] = np.nan
+        np.savez(tmp_path / "a.npz", X=array, y=np.array(LABELS))
+        with TemporaryDirectory(dir=tmp_path) as scratch:
+            words = ["mine", str(tmp_path / "a.npz"), "--axes", "NTC"]
+            plan = new_workload.make_plan(new_workload.make_parser().parse_args(words), Path(scratch))
+        assert plan.workload.preprocess.missing == "interpolate"

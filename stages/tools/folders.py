@@ -7,12 +7,10 @@ table (`--labels`), or in a column of the files.
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -21,42 +19,14 @@ from stages.data.tables import SPLIT_COLUMN
 from stages.params.parsing import nearest
 from stages.params.schema import NO_GROUPS
 from stages.tools import text_tables
-from stages.tools.array_files import SPLIT_WORDS, arrays_of
+from stages.tools.array_files import SPLIT_WORDS
 from stages.tools.columns import Choice, named, shortened
-from stages.tools.infer_sequences import GROUP_NAMES, LABEL_NAMES, STEP_NAMES
+from stages.tools.infer_sequences import GROUP_NAMES, LABEL_NAMES
 from stages.tools.long_table import BLOCK_CELLS, Shape, keys_of
+from stages.tools.recordings import KINDS, Files, Reader, kind_of_file, kinds_of, path_table, without_ending
 from stages.tools.text_tables import Note
 
-KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
-COMPRESSED = (".gz", ".bz2", ".xz")
 TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
-NUM_SAMPLED = 10  # files, which say what the columns hold
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files of a folder that are sequences, in the order of their names."""
-
-    folder: Path
-    paths: list[Path]
-    kind: str
-
-    @property
-    def ids(self) -> list[str]:
-        return [without_ending(path.relative_to(self.folder).as_posix()) for path in self.paths]
-
-
-def without_ending(name: str) -> str:
-    for ending in COMPRESSED:
-        name = name.removesuffix(ending)
-    return re.sub(r"\.(csv|tsv|txt|dat|parquet|npy)$", "", name, flags=re.IGNORECASE)
-
-
-def kind_of_file(path: Path) -> str | None:
-    name = path.name.lower()
-    for ending in COMPRESSED:
-        name = name.removesuffix(ending)
-    return KINDS.get(os.path.splitext(name)[1])
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -256,122 +226,3 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
         if name in named(("target", "y"), table.names)
     }
     return pa.concat_tables(text_tables.blocks(table, typed))
-
-
-def path_table(table: text_tables.TextTable) -> pa.Table:
-    options = pa.csv.ConvertOptions(decimal_point=table.decimal, null_values=text_tables.MISSING)
-    with text_tables.opened(table.path, table.compression) as (file, _):
-        encoding = "utf8" if table.encoding == "utf-8-sig" else table.encoding
-        names = None if table.has_header else table.names  # the file's own, which may not be as those of others
-        read = pa.csv.ReadOptions(column_names=names, encoding=encoding, use_threads=False)
-        data = pa.BufferReader(file.read())  # a file of Python's own is read through its lock: four times slower
-        return pa.csv.read_csv(data, read, pa.csv.ParseOptions(delimiter=table.delimiter), options)
-
-
-# What belongs to a step ----------------------------------------------------------------------------------------------
-
-
-class Reader:
-    """Reads one file after the other, all with the columns and kinds of some of them."""
-
-    def __init__(self, files: Files, options: Mapping[str, Any], taken: Sequence[str]):
-        sampled = files.paths[:: max(1, len(files.paths) // NUM_SAMPLED)][:NUM_SAMPLED]
-        self.kind, self.notes, self.form = files.kind, list[Note](), None
-        if files.kind == "text":
-            self.form = text_tables.sniff(sampled[0], options.get("encoding"))
-            self.notes = self.form.notes
-        first = self.raw(sampled[0])
-        self.names = first.column_names
-        if again := [name for name in self.names if name in taken or name == "sequence"]:
-            raise ValueError(
-                f"{sampled[0].name} has a column {again[0]!r}, which the folder or its labels give too; rename it"
-            )
-        self.types = kinds_of([first, *(self.checked(self.raw(path), path) for path in sampled[1:])])
-        samples = [self.read_raw(path) for path in sampled]
-        self.step = next(
-            (
-                (name, "it rises from row to row in the files")
-                for name in options.get("step") and [options["step"]] or named(STEP_NAMES, self.names)
-                if all(rises(part[name]) for part in samples)
-            ),
-            (keys_of(self.names, taken)[1], "the row's number in its file (--step names a column)"),
-        )
-        self.counts = self.step[0] not in self.names
-
-    def raw(self, path: Path) -> pa.Table:
-        """With the kinds that this file alone suggests."""
-        try:
-            if self.kind == "parquet":
-                return pa.parquet.read_table(path)
-            if self.kind == "npy":
-                return self.of_array(path)
-            assert self.form is not None
-            form = text_tables.TextTable(path, *(getattr(self.form, name) for name in FORM))
-            if form.delimiter == " ":
-                form = text_tables.sniff(path, form.encoding)
-                types = {name: pa.float64() for name in form.names}
-                return pa.concat_tables(text_tables.blocks(form, types))
-            return path_table(form)
-        except (pa.ArrowException, OSError, EOFError) as error:
-            why = text_tables.one_line(error)
-            raise ValueError(f"{path.name} cannot be read as {self.kind}: {why}") from None
-
-    def of_array(self, path: Path) -> pa.Table:
-        [array] = arrays_of(path)
-        if len(array.shape) not in (1, 2) or array.dtype.kind not in "fiub":
-            raise ValueError(
-                f"{path.name} has the shape {array.shape} of {array.dtype}; a sequence is (T, C) or (T,) numbers"
-            )
-        cells = array.whole().reshape(array.shape[0], -1)
-        names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
-        return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
-
-    def checked(self, table: pa.Table, path: Path) -> pa.Table:
-        if table.column_names != self.names:
-            odd = sorted(set(table.column_names) ^ set(self.names))[:4]
-            raise ValueError(
-                f"{path.name} has other columns than the files before it ({', '.join(odd)}); make them alike"
-            )
-        return table
-
-    def read_raw(self, path: Path) -> pa.Table:
-        table = self.checked(self.raw(path), path)
-        try:
-            return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
-        except pa.ArrowException as error:
-            raise ValueError(
-                f"{path.name} holds other kinds of cells than most files: {text_tables.one_line(error)}"
-            ) from None
-
-    def read(self, path: Path) -> pa.Table:
-        table = self.read_raw(path)
-        if self.counts:
-            table = table.append_column(self.step[0], pa.array(np.arange(table.num_rows, dtype=np.int32)))
-        return table
-
-
-FORM = ("compression", "encoding", "delimiter", "decimal", "names", "has_header", "notes")
-
-
-def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
-    """Of each column the kind that fits all `tables`: whole numbers, numbers, times or text."""
-    kinds: dict[str, pa.DataType] = {}
-    for name in tables[0].column_names:
-        found = {table[name].type for table in tables if not pa.types.is_null(table[name].type)}
-        is_label = bool(named((*LABEL_NAMES, *STEP_NAMES), [name]))
-        if all(pa.types.is_integer(kind) for kind in found) and found and is_label:
-            kinds[name] = pa.int64()  # a label 1 is not 1.0
-        elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in found):
-            kinds[name] = pa.float64()
-        elif len(found) == 1:
-            kinds[name] = pa.string() if pa.types.is_large_string(next(iter(found))) else next(iter(found))
-        else:
-            kinds[name] = pa.string()
-    return kinds
-
-
-def rises(cells: pa.ChunkedArray) -> bool:
-    if pa.types.is_string(cells.type) or cells.null_count:
-        return False
-    array = cells.to_numpy()
-    return bool((array[1:] > array[:-1]).all())

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 from tqdm import tqdm
 
+from stages.data.tables import LARGEST
 from stages.tools.columns import Choices
 from stages.tools.text_tables import Note
 
@@ -39,6 +41,7 @@ class Index:
     lengths: list[np.ndarray] = field(default_factory=list)  # (N,) of each block
     codes: list[np.ndarray] = field(default_factory=list)  # (N,) of each block, the numbers of `labels`; 0 without any
     labels: dict[Any, int] = field(default_factory=dict)
+    num_missing: dict[str, int] = field(default_factory=dict)  # cells without a number, by column
 
     def add(self, lengths: np.ndarray, labels: list[Any]) -> None:
         self.lengths.append(lengths.astype(np.int32))
@@ -61,6 +64,7 @@ def write(shape: Shape, target: Path) -> Index:
                     continue
                 if writer is None:
                     writer = pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
+                count_numbers(block, index)
                 writer.write_table(block, row_group_size=block.num_rows)
                 _, first, counts = np.unique(as_codes(block[sequence]), return_index=True, return_counts=True)
                 order = np.argsort(first)
@@ -74,6 +78,22 @@ def write(shape: Shape, target: Path) -> Index:
     return index
 
 
+def count_numbers(block: pa.Table, index: Index) -> None:
+    """What a sample of a large table may not show. Raises ValueError where a number is too large to be a feature."""
+    for name in block.column_names:
+        if not pa.types.is_floating(block[name].type):
+            continue
+        missing = pc.sum(pc.is_null(block[name], nan_is_null=True)).as_py()
+        index.num_missing[name] = index.num_missing.get(name, 0) + (missing or 0)
+        limits = pc.min_max(block[name]).as_py()
+        for number in limits.values():
+            if number is not None and abs(number) > LARGEST:
+                raise ValueError(
+                    f"column {name!r} must hold numbers from {-LARGEST:g} to {LARGEST:g}, found {number}; correct the "
+                    "data and run again"
+                )
+
+
 def as_codes(cells: pa.ChunkedArray) -> np.ndarray:
     combined = cells.combine_chunks()
     combined = combined if isinstance(combined, pa.DictionaryArray) else combined.dictionary_encode()
@@ -84,7 +104,7 @@ class progress:
     """A line with rate and time left on stderr where it lasts more than a second; `at(n)` says how far it is."""
 
     def __init__(self, title: str, total: int, unit: str):
-        often = 0.5 if sys.stderr.isatty() else 10.0
+        often = 0.5 if sys.stderr.isatty() else 5.0
         kind = {"unit": unit, "unit_scale": True, "unit_divisor": 1024} if unit == "B" else {"unit": f" {unit}"}
         self.bar = tqdm(total=total, desc=title, delay=1.0, mininterval=often, leave=False, file=sys.stderr, **kind)
 

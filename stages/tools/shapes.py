@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from stages.data.tables import is_plain
-from stages.tools import array_files, folders, text_tables, ts_files, wide
+from stages.tools import array_files, folders, recordings, text_tables, ts_files, wide
 from stages.tools.columns import Columns
 from stages.tools.long_table import Shape
 from stages.tools.text_tables import Note, TextTable
@@ -53,7 +53,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
     check_uses(path, options)
     if path.is_dir():
         found = [
-            file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or folders.kind_of_file(file)
+            file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
         ]
         archive = [file for file in found if file.suffix.lower() == ".ts"] or found
         if len(archive) == 1 or (len(archive) == 2 and halves_of(archive[0])):

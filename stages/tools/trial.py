@@ -98,6 +98,8 @@ def infer(
             columns = Columns(frame, shown, table.has_split)
             at(3)
             choices = infer_schema(columns, options, table.known)
+            if is_part:
+                choices = with_missing(table, choices)
             at(4)
             del columns, frame
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
@@ -108,6 +110,17 @@ def infer(
             assert table.index is not None
             summary = of_whole(table.index, summary, preprocess_section(table.name, choices)["split"], table.has_split)
         return choices, summary
+
+
+def with_missing(table: Table, choices: Choices) -> Choices:
+    """The choices with what the whole of a large table holds. Raises ValueError for what no sample may show."""
+    assert table.index is not None
+    if (shortest := int(min(lengths.min() for lengths in table.index.lengths))) < 2:
+        raise ValueError(f"a sequence of {table.sources[0].name} has {shortest} step; every sequence needs at least 2")
+    num = sum(table.index.num_missing.get(column, 0) for column in choices["features"][0])
+    if num and choices["missing"] == ("refuse", "no cell is empty"):
+        return {**choices, "missing": ("interpolate", f"{num:,} cells are empty")}
+    return choices
 
 
 def num_cells(path: Path) -> int:
