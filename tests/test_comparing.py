@@ -454,6 +454,28 @@ def test_blocks_hold_where_windows_move_together():
     assert 0.87 <= held / trials <= 1
 
 
+def test_numbers_are_compared_by_their_absolute_error_sequence_by_sequence():
+    draw = np.random.default_rng(0)
+    actual = 1e6 + draw.normal(size=80)
+
+    def rows(scale: float) -> list[dict[str, str]]:
+        predicted = actual + scale * draw.normal(size=80)
+        return [
+            {"sequence": str(number), "actual": repr(float(true)), "predicted": repr(float(found))}
+            for number, (true, found) in enumerate(zip(actual, predicted, strict=True))
+        ]
+
+    better, worse = rows(0.1), rows(1.0)
+    found = difference("r2", {0: better}, {0: worse})
+    expected = np.mean([abs(float(row["predicted"]) - float(row["actual"])) for row in worse])
+    assert found.second[0] == pytest.approx(expected)
+    assert found.verdict == "different" and found.low > 0
+    assert "the trained networks differ: that of b is worse" in found.sentence("a", "b").lower()
+    assert difference("r2", {0: worse}, {0: worse[::-1]}).verdict == "equal"
+    with pytest.raises(ValueError, match="do not have the same numbers"):
+        difference("r2", {0: worse}, {0: [{**row, "actual": "3.0"} for row in worse]})
+
+
 def test_event_f1_from_the_rows_is_the_tasks_own_score():
     classes, draw = ["none", "hit", "bounce", "net"], np.random.default_rng(0)
     task = detect.Task({"classes": classes, "features": [], "num_per_class": {"train": dict.fromkeys(classes, 1)}})
@@ -504,7 +526,7 @@ def test_events_are_compared_sequence_by_sequence():
             [{**row, "actual": 101.0} for row in forecasts([1.0] * 4)],
             "not the same levels in the same order",
         ),
-        ("f2", [], [], "the score 'f2' has no test here; there is one for accuracy, event_f1, skill"),
+        ("f2", [], [], "the score 'f2' has no test here; there is one for accuracy, event_f1, r2, skill"),
     ],
 )
 def test_other_test_splits_and_unknown_scores_are_refused(score: str, first: Any, second: Any, message: str):

@@ -77,7 +77,7 @@ def test_scientific_notation_is_a_number():
         (
             "task: classify",
             "task: forecast",
-            ["'forecast'", "'sequences'", "sources for forecast: series", "classify, detect"],
+            ["'forecast'", "'sequences'", "sources for forecast: series", "classify, regress, detect"],
         ),
         ("source: sequences", "source: sequence", ["tiny.preprocess.source", "did you mean 'sequences'"]),
         ("train: 0.6, val: 0.2", "train: 0.8, val: 0", ["(0.8, 0, 0.2)", "more than 0"]),
@@ -116,6 +116,11 @@ def test_scientific_notation_is_a_number():
             "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
             "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 4, dropout: 0.1}",
             ["kernel_size is 4", "odd"],
+        ),
+        (
+            "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+            "{name: rocket, num_kernels: 84, num_groups: 2}",
+            ["tiny.train.epochs is", "it must be 1 for rocket", "closed form"],
         ),
         ("preload: {residency: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of residency"]),
         (
