@@ -6,8 +6,9 @@ reach up to the longest sequence; the biases are quantiles of the responses to t
 several features, each pair of kernel and dilation sees the sum of one to nine of them, drawn at random, as in the
 authors' multivariate variant. The features' order is that of the authors and of aeon: dilation, kernel, bias.
 
-Sequences of unequal length: the share is taken over a sequence's own steps, and what the kernel reads beyond its end is
-zero, as beyond its start. So padding changes nothing.
+Sequences of unequal length: steps are counted up to a sequence's own end, and what the kernel reads beyond it is zero,
+as beyond its start. So padding changes nothing. Every other feature is the share of the sequence's own steps, the rest
+of those of the longest one: whether a length says something of a sequence, or nothing, both kinds are there.
 
 Shapes: B sequences, T steps, F features of the data, K = 84 kernels.
 """
@@ -40,6 +41,7 @@ class MiniRocket(nn.Module):
 
     def __init__(self, num_channels: int, max_steps: int, num_features: int) -> None:
         super().__init__()
+        self.max_steps = max_steps
         self.dilations, self.counts = dilations_for(max_steps, num_features // len(WEIGHTS))
         self.num_at_once = len(WEIGHTS)
         num_kernels, num_pairs = len(WEIGHTS), len(self.dilations) * len(WEIGHTS)
@@ -61,23 +63,26 @@ class MiniRocket(nn.Module):
         parts, start = [], 0
         for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
             responses = self.responses(x, number, dilation)
-            windows = [lengths, lengths - 2 * REACH * dilation]
             # Every other kernel counts only the steps at which it lies within the sequence, if there are any.
-            is_inside = windows[1] > 0
-            outside = (steps < REACH * dilation) | (steps >= (lengths - REACH * dilation)[:, None])
+            reach = REACH * dilation
+            is_inside = lengths > 2 * reach
+            outside = (steps < reach) | (steps >= (lengths - reach)[:, None])
             masks = [beyond, torch.where(is_inside[:, None], outside, beyond)]
-            sizes = torch.where(is_inside, windows[1], lengths)
-            shares = torch.empty(len(WEIGHTS), x.shape[1], 1, device=x.device)
+            cut = torch.where(is_inside, 2 * reach, 0)
+            whole = torch.empty(len(WEIGHTS), x.shape[1], 2, device=x.device)  # of the sequence, of the longest one
             for parity in range(2):
                 within = (parity + number) % 2
                 responses[parity::2].masked_fill_(masks[within], -torch.inf)
-                shares[parity::2, :, 0] = (sizes if within else lengths).to(x.dtype)
+                whole[parity::2, :, 0] = (lengths - within * cut).to(x.dtype)
+                whole[parity::2, :, 1] = (self.max_steps - within * cut).to(x.dtype)
             stop = start + len(WEIGHTS) * count
             biases = self.biases[start:stop].view(len(WEIGHTS), count)
             above, found = torch.empty_like(responses), []
             for bias in biases.unbind(1):
                 # As numbers, not truth values: their sum takes a quarter of the time.
                 found.append(torch.gt(responses, bias[:, None, None], out=above).sum(dim=2))
+            which = (torch.arange(len(WEIGHTS))[:, None] // 2 + torch.arange(count)) % 2  # (K, count)
+            shares = whole.gather(2, which.to(x.device)[:, None].expand(-1, x.shape[1], -1))
             parts.append((torch.stack(found, dim=2) / shares).transpose(0, 1).flatten(1))
             start = stop
         return torch.cat(parts, dim=1)
