@@ -246,6 +246,18 @@ def test_arrays_in_train_and_test(tmp_path: Path):
     person = np.array(PEOPLE)[np.arange(18) // 3]
     np.savez(tmp_path / "a.npz", x_train=array[:12], y_train=labels[:12], x_test=array[12:], y_test=labels[12:])
     assert expect(tmp_path / "a.npz").summary["num_per_split"]["test"] == 6
+    (tmp_path / "npy").mkdir()
+    for name, part in {
+        "X_train": array[:12],
+        "y_train": labels[:12],
+        "X_test": array[12:],
+        "y_test": labels[12:],
+    }.items():
+        np.save(tmp_path / "npy" / f"{name}.npy", part)
+    assert expect(tmp_path / "npy/X_train.npy").summary["num_per_split"]["test"] == 6
+    np.save(tmp_path / "npy/which.npy", labels[:12])
+    options = ("--alone", "--labels", str(tmp_path / "npy/which.npy"))
+    assert planned(tmp_path / "npy/X_train.npy", *options)[0].summary["num_sequences"] == 12
     np.savez(tmp_path / "b.npz", X=array, y=labels, subject=person)
     assert expect(tmp_path / "b.npz").workload.preprocess.groups == "subject"
 

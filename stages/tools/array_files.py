@@ -133,9 +133,13 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape
         )
     if len(parts) == 1:
         parts = {"": values[0]}
+        for array in found if "labels" in options else ():  # whatever their file is called
+            if array.path == Path(options["labels"]):
+                word = named[array][0]
+                named[array] = (word if word in LABELS else "label", named[values[0]][1])
     per_sequence, why_label = {}, ""
     for split, array in parts.items():
-        per_sequence[split], why_label = columns_of(array, split if len(parts) > 1 else "", named, len(parts) == 1)
+        per_sequence[split], why_label = columns_of(array, split, named)
     label = next((name for name in next(iter(per_sequence.values())).column_names if name in LABELS), None)
     if label is None and "label" not in options:
         raise ValueError(
@@ -184,19 +188,24 @@ def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
     return axes, f"the longer of the last two is time (--axes {other} turns them)"
 
 
-def columns_of(array: Array, split: str, named: Mapping[Array, tuple[str, str]], is_only: bool) -> tuple[pa.Table, str]:
+def columns_of(array: Array, split: str, named: Mapping[Array, tuple[str, str]]) -> tuple[pa.Table, str]:
     """What each sequence of `array` has besides its steps: the other arrays of its split that have a cell for each."""
     count, columns, why = array.shape[0], {}, ""
     for other, (word, its_split) in named.items():
-        if other.shape not in ((count,), (count, 1)) or not (is_only or its_split == split):
+        if other.shape not in ((count,), (count, 1)) or its_split != named[array][1]:
             continue
         name = word if word in LABELS or len(word) > 1 else "label"
         cells = other.whole().reshape(-1)
         columns[name] = pa.array(cells.astype(str) if cells.dtype.kind in "SU" else cells)
         if name in LABELS:
-            why = f"{other.name}"
+            why = why or other.name
     wrong = next(
-        (a for a, (word, its) in named.items() if word in LABELS and its == split and a.shape[:1] != (count,)), None
+        (
+            a
+            for a, (word, its) in named.items()
+            if word in LABELS and its == named[array][1] and a.shape[:1] != (count,)
+        ),
+        None,
     )
     if wrong is not None:
         raise ValueError(

@@ -33,7 +33,7 @@ from stages.tools.long_table import Index, Shape
 from stages.tools.shapes import LongTable
 from stages.tools.text_tables import Note
 
-LARGE_CELLS = 20_000_000
+LARGE_CELLS = 5_000_000
 SAMPLED_CELLS = 2_000_000  # of a larger table
 FEWEST_PER_CLASS = 8
 
