@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from stages.data import sequences, write_arrays
-from stages.data.arrays import PreparedSequences
+from stages.data.arrays import PreparedSequences, standardize
 from stages.data.splits import SPLITS
-from stages.data.tables import find_table
+from stages.data.tables import find_table, from_frame
 from stages.files import raw_dir
 from stages.params.loading import load_workload
 from stages.params.schema import Columns, SequenceTable, Split
@@ -338,6 +338,12 @@ def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
     low = (table.x + 1.7e9).min()
     assert far.summary["offsets"] == {"x": low} and "offsets" not in found.summary and "taken off x" in far.message
     np.testing.assert_allclose(far.sequences.values, found.sequences.values, atol=1e-5)
+    # As the trained model's predictor does with a table of some of the sequences.
+    few = table.assign(x=table.x + 1.7e9)[lambda table: table.sequence < 3]
+    rows = from_frame(few, [*few.columns], "the table")
+    again = sequences.to_sequences(rows, PARAMS.columns, True, False, per_step=False, offsets=far.summary["offsets"])
+    standardize(again, far.summary["mean"], far.summary["std"])
+    np.testing.assert_array_equal(again.values, far.sequences.values[:3])
 
 
 # What is refused ------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ class Table:
     done: str  # what was done, for its README
     is_converted: bool
     has_split: bool
+    scratch: Path  # a folder for what is tried out
     known: Choices = field(default_factory=dict)
     index: Index | None = None  # of a converted table
 
@@ -62,7 +63,9 @@ def open_table(name: str, found: LongTable | Shape, scratch: Path) -> Table:
         what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
         came = " and ".join(str(source) for source in found.sources)
         done = f"converted {came} ({what}) to one long table."
-        return Table(path, path.name, found.sources, found.notes, done, True, SPLIT_COLUMN in names, found.known, index)
+        return Table(
+            path, path.name, found.sources, found.notes, done, True, SPLIT_COLUMN in names, scratch, found.known, index
+        )
     text, source = found.text, found.path
     if text is None or text.is_ready:
         header = list(text.names) if text else pa.parquet.read_schema(source).names
@@ -70,23 +73,22 @@ def open_table(name: str, found: LongTable | Shape, scratch: Path) -> Table:
         if found.name != source.name:  # with an ending that preprocess goes by
             path = scratch / found.name
             path.symlink_to(source.resolve())
-        return Table(
-            path, found.name, [source], found.notes, "copied the table as it was.", False, SPLIT_COLUMN in header
-        )
+        has_split = SPLIT_COLUMN in header
+        return Table(path, found.name, [source], found.notes, "copied the table as it was.", False, has_split, scratch)
     path = scratch / found.name
     with long_table.progress(f"writing {found.name}", source.stat().st_size, "B") as at:
         text_tables.rewrite(text, path, at)
     notes = [*found.notes, ("table", found.name, "written anew in UTF-8, with commas")]
     what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
     done = f"wrote {source} ({what}) anew in UTF-8, with commas, without another change."
-    return Table(path, found.name, [source], notes, done, True, SPLIT_COLUMN in text.names)
+    return Table(path, found.name, [source], notes, done, True, SPLIT_COLUMN in text.names, scratch)
 
 
 def infer(
     name: str, table: Table, options: Mapping[str, Any], at: Callable[[int], Any] = lambda step: None
 ) -> tuple[Choices, dict[str, Any]]:
     """The choices, and the summary that preprocess would make of them. `options`: those that were given."""
-    with TemporaryDirectory(prefix="trial.", dir=table.path.parent if table.is_converted else None) as folder:
+    with TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder:
         path, is_part = table.path, False
         if table.index is not None and num_cells(table.path) > LARGE_CELLS:
             path, is_part = Path(folder) / table.name, True
