@@ -41,7 +41,8 @@ BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 MISSING = ("", "NaN", "nan", "NA", "?")  # cells without a number, in the shapes that are converted
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 2 << 20  # pyarrow reads some dozens of blocks ahead
+LARGE_BLOCK_BYTES = 64 << 20  # where a row may not fit into one
 NUMBER = r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|[+-]?nan|NaN|NA|\?"
 
 
@@ -216,7 +217,7 @@ def blocks(
                 return
             reader = pa.csv.open_csv(
                 file,
-                read_options(table, BLOCK_BYTES),
+                read_options(table, BLOCK_BYTES if len(table.names) < 50_000 else LARGE_BLOCK_BYTES),
                 pa.csv.ParseOptions(delimiter=table.delimiter, newlines_in_values=types is None),
                 pa.csv.ConvertOptions(
                     column_types=wanted,
@@ -241,7 +242,7 @@ def sample(table: TextTable) -> pa.Table:
         return pa.Table.from_pandas(frame.apply(as_numbers), preserve_index=False)
     parse = pa.csv.ParseOptions(delimiter=table.delimiter)
     convert = pa.csv.ConvertOptions(null_values=MISSING, strings_can_be_null=True, decimal_point=table.decimal)
-    size = (1 << 20) if len(table.names) < 10_000 else BLOCK_BYTES
+    size = BLOCK_BYTES if len(table.names) < 50_000 else LARGE_BLOCK_BYTES
     try:
         with opened(table.path, table.compression) as (file, _):
             batch = next(iter(pa.csv.open_csv(file, read_options(table, size), parse, convert)), None)
