@@ -5,7 +5,7 @@
 Every size runs in a fresh process, from the files on disk to the plan of the workload: what the shape is, the
 conversion, the inference and the trial. Peak is the process's largest resident size less what it held after its
 imports. The folder has a file per sequence. 200,000 sequences take up to 500 MiB of disk in each shape, and
-`--sequences 2300000 --shapes wide` 5 GB.
+`--sequences 2700000 --shapes wide` 5 GB.
 """
 
 import argparse
