@@ -18,6 +18,7 @@ from stages.data.packed import as_tensors
 from stages.data.sequences import NO_EVENT, to_sequences
 from stages.data.tables import from_frame
 from stages.params import parsing, schema
+from stages.params.intervals import parse_interval
 from stages.tasks import detect, regress
 from stages.tasks.forecast import Task
 from stages.training.loop import PREDICTION_BATCH
@@ -74,14 +75,15 @@ class Predictor:
         )
 
     def forecast(self, table: pd.DataFrame) -> pd.DataFrame:
-        learned = parsing.parse(schema.Series, {f.name: self.learned[f.name] for f in fields(schema.Series)}, "model")
-        columns, interval = learned.columns, series.interval_ns(learned.interval)
+        known = {f.name: self.learned[f.name] for f in fields(schema.Series) if f.name in self.learned}
+        learned = parsing.parse(schema.Series, known, "model")
+        columns, interval = learned.columns, parse_interval(learned.interval)
         wanted = [columns.time, columns.target, *columns.features]
         grid = series.to_grid(from_frame(table, wanted, "the table"), learned, interval)
         needed = learned.input_steps + 1  # one more for the first change
         if len(grid.times) < needed or not grid.known[-needed:].all():
             raise ValueError(
-                f"a forecast needs the last {needed} steps of {learned.interval} without a gap; the table ends with "
+                f"a forecast needs the last {needed} steps of {interval.words} without a gap; the table ends with "
                 f"{int(grid.known[::-1].cumprod().sum())} such steps"
             )
         mean, std = np.array(self.learned["mean"]), np.array(self.learned["std"])
@@ -91,9 +93,9 @@ class Predictor:
         outputs = self.outputs(values, np.ones(values.shape[:2], dtype=bool)).numpy()
         predicted = Task(summary).levels(outputs, grid.levels[-1:, 0])[0]
         ahead = np.arange(1, len(predicted) + 1)
-        return pd.DataFrame(
-            {"time": series.iso(grid.times[-1] + ahead * interval), "step_ahead": ahead, "predicted": predicted}
-        )
+        last, _ = grid.steps.points(grid.times[-1:])
+        times = series.iso(grid.steps.times(last + ahead))
+        return pd.DataFrame({"time": times, "step_ahead": ahead, "predicted": predicted})
 
     def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Sequences, torch.Tensor]:
         """The table's sequences, and the network's outputs for them."""

@@ -111,7 +111,7 @@ def test_forecasts_are_drawn_with_their_gaps_and_beside_persistence():
               {"step_ahead": "2", "network_mae": "0.9", "persistence_mae": "1"}]  # fmt: skip
     row = {**make_row(), "task": "forecast", "predictions": predictions, "scores": scores}
     errors, levels = outcomes.charts(row)
-    assert "the network's error is -10.00% to +10.00% of persistence's away from it" in errors.sentence
+    assert "the error of the network is -10.00% to +10.00% away from it" in errors.sentence
     assert "2 steps ahead in the last 6 forecasts, 2024-01-01 00:00 to 2024-01-02 07:00" in levels.sentence
     assert "off by 1 on average, persistence by 2." in levels.sentence
     assert {mark.at["d"].count("M") for mark in levels.marks if mark.css.startswith(("line", "dashed"))} == {2}

@@ -138,7 +138,7 @@ def test_one_series_is_for_forecast(tmp_path: Path):
     table = table.drop(index=[100, 300])
     plan = planned(saved(table, tmp_path / "t.csv"))
     params = plan.workload.preprocess
-    assert (plan.workload.task, plan.workload.train.model.name) == ("forecast", "seq2seq")
+    assert (plan.workload.task, plan.workload.train.model.name) == ("forecast", "hybrid")
     assert (params.columns.time, params.columns.target, params.columns.features) == ("when", "value", ("wind",))
     assert (params.interval, params.transform, params.missing) == ("1h", "difference", "skip")
     assert plan.summary["num_missing"] == 2
@@ -152,10 +152,10 @@ def test_one_series_is_for_forecast(tmp_path: Path):
 
 
 def test_a_series_with_a_gap_in_every_window_is_filled(tmp_path: Path):
-    """Prices of working days: every window of six days touches a weekend."""
+    """Prices of working days as a series of all days: every window of six days touches a weekend."""
     days = pd.bdate_range("2020-01-01", periods=500).strftime("%Y-%m-%d")
     prices = np.exp(np.random.default_rng(0).normal(scale=0.01, size=500).cumsum())
-    plan = planned(saved(pd.DataFrame({"date": days, "close": prices}), tmp_path / "t.csv"))
+    plan = planned(saved(pd.DataFrame({"date": days, "close": prices}), tmp_path / "t.csv"), "--interval", "1d")
     assert (chosen(plan)["interval"], chosen(plan)["transform"], chosen(plan)["missing"]) == (
         "1d",
         "log-return",

@@ -13,9 +13,12 @@ import pytest
 import torch
 
 from stages.data import series, write_arrays
-from stages.data.series import Grid, Windows, interval_ns, to_grid
+from stages.data.series import Grid, Windows, to_grid
 from stages.data.tables import read_table
+from stages.data.times import iso, read_times
 from stages.figures import draw_result, drawing
+from stages.models.linear_forecast import Unit, fit, simple_maps
+from stages.params.intervals import parse_interval
 from stages.params.schema import Series, SeriesColumns, Split
 from stages.tasks import open_task
 from stages.tasks.forecast import levels, linear_forecast
@@ -67,7 +70,7 @@ def grid_of(tmp_path: Path, text: str, params: Series = PARAMS) -> Grid:
     path.write_text(text)
     columns = params.columns
     cells = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
-    return to_grid(cells, params, interval_ns(params.interval))
+    return to_grid(cells, params, parse_interval(params.interval))
 
 
 def odd(grid: Grid) -> dict[str, int]:
@@ -256,14 +259,14 @@ def test_the_grid_starts_where_most_rows_stand(tmp_path: Path):
     times = ["2024-01-01T14:30Z", "2024-01-02T14:30Z", "2024-01-03T14:30Z", "2024-01-04T14:31Z", "2024-01-06T14:30Z"]
     grid = grid_of(tmp_path, table(times, [1, 2, 3, 4, 6]), replace(PARAMS, interval="1d"))
     assert grid.levels[:, 0].tolist()[:3] == [1, 2, 3] and grid.levels[4:, 0].tolist() == [4, 6]
-    assert series.iso(grid.times)[[0, 4]].tolist() == ["2024-01-01T14:30:00Z", "2024-01-05T14:30:00Z"]
+    assert iso(grid.times)[[0, 4]].tolist() == ["2024-01-01T14:30:00Z", "2024-01-05T14:30:00Z"]
     assert odd(grid) == {"num_off_grid_snapped": 1, "num_missing": 1}
 
 
 def test_stamps_that_share_nothing_are_put_on_multiples_since_1970(tmp_path: Path):
     times = ["2024-01-01T00:00:03Z", "2024-01-01T00:15:07Z", "2024-01-01T00:29:59Z"]
     grid = grid_of(tmp_path, table(times, [1, 2, 3]))
-    assert series.iso(grid.times).tolist() == ["2024-01-01T00:15:00Z", "2024-01-01T00:30:00Z"]
+    assert iso(grid.times).tolist() == ["2024-01-01T00:15:00Z", "2024-01-01T00:30:00Z"]
     assert grid.levels[:, 0].tolist() == [1, 3]
 
 
@@ -271,14 +274,129 @@ def test_stamps_that_share_nothing_are_put_on_multiples_since_1970(tmp_path: Pat
     "text, seconds", [("30s", 30), ("1min", 60), ("15min", 900), ("1h", 3600), ("1d", 86400), ("7d", 604800)]
 )
 def test_intervals(text: str, seconds: int):
-    assert interval_ns(text) == seconds * 10**9
+    assert parse_interval(text).seconds == seconds and not parse_interval(text).is_calendar
 
 
-@pytest.mark.parametrize("text", ["15", "min", "0min", "1.5h", "15 min", "15m", "-1h", "1month", "", "999999999d"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("month", "one month"), ("6month", "6 months"), ("MS", "one month"), ("QE-DEC", "one quarter"),
+     ("W-SUN", "one week"), ("B", "one business day"), ("Y", "one year"), ("day", "one day")],
+)  # fmt: skip
+def test_intervals_of_the_calendar_and_pandas_names_for_them(text: str, words: str):
+    assert parse_interval(text).words == words and parse_interval(text).is_calendar
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["15", "min", "0min", "1.5h", "15 min", "15m", "-5min", "0month", "2business-day", "", "999999999d", "fortnight"],
+)
 def test_other_intervals_are_refused_with_an_example(text: str):
     with pytest.raises(ValueError) as caught:
-        interval_ns(text)
-    assert repr(text) in str(caught.value) and "s, min, h, d, e.g. 15min" in str(caught.value)
+        parse_interval(text)
+    assert repr(text) in str(caught.value) and "s, min, h, d, e.g. 15min, or the calendar's" in str(caught.value)
+
+
+MONTHS = pd.period_range("2023-09", periods=12, freq="M")
+
+
+@pytest.mark.parametrize(
+    ("interval", "cells", "expected"),
+    [
+        ("month", ["1949-01", "1949-03"], ["1949-01-01", "", "1949-03-01"]),
+        ("month", ["1991 Dec", "1992 Jan"], ["1991-12-01", "1992-01-01"]),
+        ("month", ["2020-01-31", "2020-02-29", "2020-04-30"], ["2020-01-01", "2020-02-01", "", "2020-04-01"]),
+        ("month", ["2024-03-01T00:00:00+01:00", "2024-04-01T00:00:00+02:00"], ["2024-03-01", "2024-04-01"]),
+        ("quarter", ["1970 Q4", "1971 Q1"], ["1970-10-01", "1971-01-01"]),
+        ("quarter", ["2020-03-31", "2020-06-30", "2020-09-30"], ["2020-03-01", "2020-06-01", "2020-09-01"]),
+        ("year", ["1821", "1822", "1824"], ["1821-01-01", "1822-01-01", "", "1824-01-01"]),
+        ("week", ["2024-W52", "2025-W01"], ["2024-12-23", "2024-12-30"]),
+        ("business-day", ["2024-03-28", "2024-04-01"], ["2024-03-28", "", "2024-04-01"]),  # a Friday is missing
+        ("business-day", ["2024-03-29", "2024-03-30"], ["2024-03-29", "2024-04-01"]),  # Saturday counts as Monday
+        ("day", ["2024-03-31 00:00:00+01:00", "2024-04-01 00:00:00+02:00"], ["2024-03-31", "2024-04-01"]),  # 23 hours
+    ],
+)
+def test_a_calendar_grid_has_a_point_for_each_of_its_steps(
+    tmp_path: Path, interval: str, cells: list[str], expected: list[str]
+):
+    """Empty: a point that no row stands for."""
+    grid = grid_of(tmp_path, table(cells, list(range(len(cells)))), replace(PARAMS, interval=interval))
+    found = [day[:10] if is_known else "" for day, is_known in zip(iso(grid.times), grid.known, strict=True)]
+    assert found == expected
+    last, _ = grid.steps.points(grid.times[-1:])
+    assert grid.steps.times(last).tolist() == grid.times[-1:].tolist()
+
+
+def test_months_are_no_times_of_a_fixed_interval(tmp_path: Path):
+    refused(
+        tmp_path, table([str(month) for month in MONTHS], LEVELS), "2023-09", "set preprocess.interval to week, month"
+    )
+
+
+# The season -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_seasonal_naive_forecast_and_the_scale_of_mase(tmp_path: Path):
+    """Point 10 + 3 h of a series with a season of 3, of which point 9 is missing: the season before stands for it."""
+    levels = np.array([5.0, 7, 6] * 10) + np.arange(30)
+    hours = pd.date_range("2024-01-01", periods=30, freq="h").strftime("%Y-%m-%dT%H:%MZ").tolist()
+    known = [point for point in range(30) if point != 9]
+    text = table([hours[point] for point in known], [levels[point] for point in known])
+    params = replace(PARAMS, interval="1h", horizon=4, season=3)
+    found = series.seasonal_levels(grid_of(tmp_path, text, params).levels[:, 0], np.array([11]), params)
+    np.testing.assert_array_equal(found, levels[[[6, 10, 11, 6]]])  # of 12, 13, 14 and 15
+    windows = prepared(tmp_path, text, params)
+    assert windows.summary["season"] == 3 and windows.summary["naive_error"] == 3.0
+    assert windows.arrays("test")["seasonal"].shape == windows.arrays("test")["targets"].shape
+    assert "seasonal" not in prepared(tmp_path, text, replace(params, season=None)).arrays("test")
+
+
+def test_simple_forecasts_are_maps_of_the_window():
+    """Each of them as one computes it from the levels."""
+    draw, season, horizon, num_steps = np.random.default_rng(0), 3, 5, 7
+    changes = draw.normal(size=num_steps)
+    offset = 0.25  # changes are standardized: a level goes up by change + offset
+    levels = np.concatenate([[0.0], (changes + offset).cumsum()])
+    place = np.arange(num_steps + 1)
+    smoothed = [levels[0], levels[0]]
+    for level in levels[1:]:
+        smoothed = [share * level + (1 - share) * old for share, old in zip((0.2, 0.5), smoothed, strict=True)]
+    ahead = np.arange(1, horizon + 1)
+    again = np.array([levels[num_steps + step - season * -(-step // season)] for step in ahead])
+    before = np.array([levels[num_steps + step - season * (1 + -(-step // season))] for step in ahead])
+    expected = {
+        "persistence": np.full(horizon, levels[-1]),
+        "drift": levels[-1] + offset * ahead,
+        "mean": np.full(horizon, levels.mean()),
+        "smoothed": np.full(horizon, smoothed[0]),
+        "smoothed faster": np.full(horizon, smoothed[1]),
+        "season": again,
+        "two seasons": (again + before) / 2,
+        "line": np.polyval(np.polyfit(place, levels, 1), num_steps + ahead),
+        "changes": levels[-1] + (changes[[4, 5, 6, 4, 5]] + offset).cumsum(),
+    }
+    found = [
+        levels[-1] + (changes @ each.weights.numpy() + each.bias.numpy() + offset).cumsum()
+        for each in simple_maps(num_steps, horizon, offset, season)
+    ]
+    for name, path in expected.items():
+        assert any(np.allclose(path, each) for each in found), name
+
+
+@pytest.mark.parametrize("num_windows", [1, 2, 12, 400])
+def test_the_linear_part_finds_the_season_with_few_windows_and_the_regression_with_many(num_windows: int):
+    """A season that comes again exactly, and another feature's last value that says the next change."""
+    draw = torch.Generator().manual_seed(0)
+    num, num_steps, horizon = num_windows + 10, 8, 2
+    pattern = torch.tensor([1.0, -2.0, 0.5, 0.5])
+    values = torch.stack([pattern.repeat(150)[start : start + num_steps] for start in range(num)])[:, :, None]
+    targets = torch.stack([pattern.repeat(150)[start + num_steps :][:horizon] for start in range(num)])
+    if num_windows == 400:
+        other = torch.randn(num, num_steps, 1, generator=draw)
+        values, targets = torch.cat([values, other], dim=2), targets + other[:, -1]
+    unit = Unit(mean=0.0, std=1.0, is_log=False)
+    found = fit(values[:num_windows], targets[:num_windows], unit, season=4)
+    off = values[-10:].flatten(1).double() @ found.weights + found.bias - targets[-10:]
+    assert off.abs().max() < (0.05 if num_windows > 2 else 3)
 
 
 # Missing points -------------------------------------------------------------------------------------------------------
@@ -369,6 +487,7 @@ def test_the_summary_is_json_and_the_sentence_says_what_was_odd(tmp_path: Path):
     assert summary["num_per_split"] == {"train": 2, "val": 2, "test": 2} and summary["num_sequences"] == 6
     assert summary["min_steps"] == summary["max_steps"] == 2 and summary["horizon"] == summary["num_outputs"] == 2
     assert summary["target"] == {"name": "x", "transform": "difference"} and summary["interval"] == "15min"
+    assert summary["season"] is None and summary["naive_error"] == 3.0
     assert summary["first_time"]["val"] == QUARTERS[6] and summary["last_time"]["test"] == QUARTERS[11]
     assert found.message == (
         "6 windows of 2 steps of 15min, 2 ahead: train 2, val 2, test 2; windows left out because their targets cross "
@@ -394,14 +513,22 @@ def test_the_baseline_finds_an_autoregression_of_order_two():
 # Scores of prepared windows -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("transform", ["difference", "log-return"])
-def test_a_forecast_of_a_periodic_series_is_scored(tmp_path: Path, transform: str):
+@pytest.mark.parametrize(("transform", "season"), [("difference", None), ("log-return", 2)])
+def test_a_forecast_of_a_periodic_series_is_scored(tmp_path: Path, transform: str, season: int | None):
     """Two steps ahead the series is where it was: persistence makes no error there, apart from rounding."""
     times = pd.date_range("2024-01-01", periods=80, freq="15min").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
-    windows = prepared(tmp_path, table(times, [1.3, 2.1] * 40), replace(PARAMS, transform=transform, horizon=3))
+    windows = prepared(
+        tmp_path, table(times, [1.3, 2.1] * 40), replace(PARAMS, transform=transform, horizon=3, season=season)
+    )
     test = windows.parts["test"]
     task = open_task("forecast", windows.summary)
     result = task.evaluate(torch.zeros(test.targets.shape), lambda split, name: getattr(windows.parts[split], name))
+    assert ("seasonal_naive_mae" in result.metrics) == ("seasonal_naive" in result.predictions[0]) == bool(season)
+    if season:
+        assert result.metrics["seasonal_naive_mae"] < 1e-6 and "mase" not in result.metrics  # nor has it a scale
+        assert "the best of the three simple forecasts: it is worse" in result.sentence
+    else:
+        assert result.metrics["mase"] == pytest.approx(result.metrics["mae"] / 0.8)
     json.dumps([result.metrics, result.scores], allow_nan=False)
     assert [row["skill"] is None for row in result.scores] == [False, True, False]
     assert result.sentence.endswith("; no skill is given 2 steps ahead, where persistence makes no error")
@@ -454,15 +581,15 @@ def test_dates_without_separators_are_refused_not_read_as_seconds(tmp_path: Path
 def test_what_that_refusal_says_to_write_is_read_so(tmp_path: Path):
     for text, time in (("2021-09-27", "2021-09-27T00:00:00Z"), ("1970-08-22T22:08:47Z", "1970-08-22T22:08:47Z")):
         grid = grid_of(tmp_path, table([text], [1]), replace(PARAMS, interval="1s"))
-        assert series.iso(grid.times).tolist() == [time]
+        assert iso(grid.times).tolist() == [time]
 
 
 @pytest.mark.parametrize("numbers", [(20210927, 20211400), (18991231, 20210927), (21010101, 21010102), (1632700800,)])
 def test_numbers_that_are_not_all_dates_are_seconds(tmp_path: Path, numbers: tuple[int, ...]):
     (tmp_path / "table.csv").write_text(table(list(map(str, numbers)), [1] * len(numbers)))
     cells = read_table(tmp_path / "table.csv", texts=("time",), features=("x",))
-    times, num_without_offset = series.read_times(cells, "time")
-    assert (times // 10**9).tolist() == list(numbers) and num_without_offset == 0
+    stamps, num_without_offset = read_times(cells, "time", parse_interval("1s"))
+    assert (stamps // 10**9).tolist() == list(numbers) and num_without_offset == 0
 
 
 def test_seconds_and_iso_times_do_not_mix(tmp_path: Path):
@@ -498,7 +625,7 @@ def test_a_split_in_whole_numbers_is_refused(tmp_path: Path):
 def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[str], None]):
     """a series too short for its horizon, or for the steps that go in"""
     params = replace(PARAMS, horizon=4)
-    words = ("12 grid points", "0 val", "larger share, lower input_steps")
+    words = ("12 grid points", "0 val", "larger share, lower input_steps", "input_steps up to 2 with a horizon of 3")
     saw(refused(tmp_path, table(QUARTERS, LEVELS), *words, params=params))
     params = replace(PARAMS, input_steps=50)
     refused(tmp_path, table(QUARTERS, LEVELS), "0 train, 0 val, 0 test", params=params)

@@ -1,32 +1,28 @@
 """The source `series`: a table with one long time series -> windows, split by time and standardized.
 
 In: the workload's table, one row per time, in any order (CSV, CSV.gz or Parquet), and the params of a `series` source.
-Out: see stages/data/__init__.py; there is one more array, `anchors`. Time and memory are linear in the table and in
-what is written; nothing loops over rows or windows. Nothing in a window comes from after the time it stands for: see
-`to_grid`, `filled` and `statistics_of`. The summary counts what is odd in the table, and the message names it.
+Out: see stages/data/__init__.py; there is one more array, `anchors`, and with a season `seasonal`. Time and memory are
+linear in the table and in what is written; nothing loops over rows or windows. Nothing in a window comes from after the
+time it stands for: see `to_grid`, `filled` and `statistics_of`. The summary counts what is odd in the table, and the
+message names it.
 
 R rows of the table, G grid points one interval apart, N windows, T input steps, H target steps (the horizon),
 F features, the first of them the target's own past.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from stages.data.splits import SPLITS, sizes_of
 from stages.data.tables import Table, find_table, numbers, read_table, refuse
+from stages.data.times import SECOND, Steps, iso, read_times, steps_for
+from stages.params.intervals import Interval, parse_interval
 from stages.params.schema import Series, SeriesColumns, Split
 
-SECOND = 10**9  # nanoseconds
-UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}  # in seconds
 MAX_POINTS_PER_ROW = 100  # a grid much finer than the table is a slip in `interval`, and would fill the memory
-COMPACT_DATE = r"^((19|20)\d\d|2100)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])$"  # from 1900 to 2100
-TIME_FORMS = "ISO 8601 times, e.g. 2021-09-27 14:45:00+01:00, or whole seconds since 1970-01-01 UTC"
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,7 @@ class Grid:
     times: np.ndarray  # (G,) int64 nanoseconds since 1970-01-01 UTC
     levels: np.ndarray  # (G, F) float64; a whole row is NaN where any of it is missing
     counts: dict[str, int]  # what was odd in the table
+    steps: Steps
 
     @property
     def known(self) -> np.ndarray:
@@ -50,6 +47,7 @@ class Part:
     targets: np.ndarray  # (N, H) float32, standardized as feature 0 is
     anchors: np.ndarray  # (N,) float64, the target's level at the last input step, in the table's unit
     ids: np.ndarray  # (N,) text, the time of the last input step, ISO 8601 in UTC
+    seasonal: np.ndarray | None  # (N, H) float64, the target's level one season before each target step
     first_time: str  # of the targets
     last_time: str
 
@@ -61,6 +59,7 @@ class Windows:
     parts: dict[str, Part]
     mean: np.ndarray  # (F,) float64, of the training time
     std: np.ndarray  # (F,) float64
+    naive_error: float  # of the training time: see `naive_error_of`
     features: tuple[str, ...]
     counts: dict[str, int]
     params: Series
@@ -74,7 +73,12 @@ class Windows:
             "targets": part.targets,
             "ids": part.ids,
             "anchors": part.anchors,
+            **({} if part.seasonal is None else {"seasonal": part.seasonal}),
         }
+
+    @property
+    def interval(self) -> str:
+        return parse_interval(self.params.interval).words
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -90,7 +94,9 @@ class Windows:
             "horizon": params.horizon,
             "num_outputs": params.horizon,
             "target": {"name": params.columns.target, "transform": params.transform},
-            "interval": params.interval,
+            "interval": self.interval,
+            "season": params.season,
+            "naive_error": self.naive_error,
             "missing": params.missing,
             "first_time": {name: part.first_time for name, part in parts.items()},
             "last_time": {name: part.last_time for name, part in parts.items()},
@@ -109,20 +115,20 @@ class Windows:
             ("num_windows_across_boundaries", "windows left out because their targets cross a split's boundary", ""),
             ("num_out_of_order", "rows out of order", ""),
             ("num_duplicates", "rows replaced by a later one of the same time", differing),
-            ("num_off_grid_snapped", f"times moved forward to the {params.interval} grid", ""),
+            ("num_off_grid_snapped", f"times moved forward to the grid of {self.interval}", ""),
             ("num_off_grid_dropped", "times off the grid dropped because a later row stands there", ""),
             ("num_without_offset", "times without an offset, taken as UTC", ""),
         )
         sizes = ", ".join(f"{name} {len(part.ids):,}" for name, part in self.parts.items())
         num_windows = sum(len(part.ids) for part in self.parts.values())
-        size = f"{num_windows:,} windows of {params.input_steps} steps of {params.interval}, {params.horizon} ahead"
+        size = f"{num_windows:,} windows of {params.input_steps} steps of {self.interval}, {params.horizon} ahead"
         odd = [f"{words}: {counts[count]:,}{more}" for count, words, more in remarks if counts[count]]
         return "; ".join([f"{size}: {sizes}", *odd])
 
 
 def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
     """The table in `folder` as windows, split and standardized. `per_step` has no meaning for a series."""
-    path, interval = find_table(folder, params.table), interval_ns(params.interval)
+    path, interval = find_table(folder, params.table), parse_interval(params.interval)
     columns = params.columns
     check(params.split, columns)
     table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
@@ -146,6 +152,7 @@ def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
             targets=np.ascontiguousarray(targets[last + 1]),
             anchors=grid.levels[last, 0],
             ids=iso(grid.times[last]),
+            seasonal=seasonal_levels(grid.levels[:, 0], last, params) if params.season else None,
             first_time=str(iso(grid.times[last[:1] + 1])[0]),
             last_time=str(iso(grid.times[last[-1:] + params.horizon])[0]),
         )
@@ -159,19 +166,8 @@ def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
                 "choose another target or split"
             )
     features = (columns.target, *columns.features)
-    return Windows(parts, mean, std, features, {**grid.counts, **counts}, params, path)
-
-
-def interval_ns(text: str) -> int:
-    """`15min` in nanoseconds. There is no unit for months and years, whose length varies."""
-    found = re.fullmatch(rf"([1-9]\d{{0,8}})({'|'.join(UNITS)})", text)
-    nanoseconds = int(found[1]) * UNITS[found[2]] * SECOND if found else 0
-    if not 0 < nanoseconds < 2**62:
-        raise ValueError(
-            f"preprocess.interval is {text!r}; accepted: a whole number from 1 on and one of {', '.join(UNITS)}, "
-            "e.g. 15min"
-        )
-    return nanoseconds
+    naive_error = naive_error_of(grid.levels[:train_end, 0], params.season or 1)
+    return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, params, path)
 
 
 def check(split: Split, columns: SeriesColumns) -> None:
@@ -187,48 +183,6 @@ def check(split: Split, columns: SeriesColumns) -> None:
         )
 
 
-def read_times(table: Table, column: str) -> tuple[np.ndarray, int]:
-    """(R,) int64 nanoseconds since 1970-01-01 UTC, and how many rows name no offset and are taken as UTC.
-
-    Accepts ISO 8601 text (a date alone is its midnight), Parquet's timestamps and dates, and whole seconds since 1970;
-    one kind in all rows, from 1678 to 2261. Refuses milliseconds, which only their size tells from seconds, and a
-    column in which every number is also a date, as 20210927 is.
-    """
-    cells = table.take(column)
-    why = f"column {column!r} must hold {TIME_FORMS}"
-    refuse(table, pc.is_null(cells).to_numpy(), why, cells)
-    if pa.types.is_timestamp(cells.type) and cells.type.tz:
-        cells = cells.cast(pa.timestamp(cells.type.unit, "UTC"))
-    text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
-    if pc.all(pc.match_substring_regex(text, r"^-?(\d{1,9}|[1-8]\d{9})$")).as_py():
-        if pc.all(pc.match_substring_regex(text, COMPACT_DATE)).as_py():
-            number = text[0].as_py()
-            raise ValueError(
-                f"{table.name}: column {column!r} holds numbers like {number}, which are dates as well as seconds "
-                f"since 1970-01-01 UTC; write the date as {number[:4]}-{number[4:6]}-{number[6:]}, or the second as "
-                f"{iso(np.array([int(number) * SECOND]))[0]}"
-            )
-        return text.cast(pa.int64()).to_numpy() * SECOND, 0
-    has_offset = pc.match_substring_regex(text, r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
-    ending = pc.if_else(pc.equal(pc.utf8_length(text), len("2021-09-27")), " 00:00Z", pc.if_else(has_offset, "", "Z"))
-    complete = pc.binary_join_element_wise(text, ending, "")
-    in_utc = pa.timestamp("ns", "UTC")
-    try:
-        stamps = complete.cast(in_utc)
-    except pa.ArrowInvalid:
-        refuse(table, np.array([not can_cast(cell, in_utc) for cell in complete]), why, cells)
-        raise
-    return stamps.cast(pa.int64()).to_numpy(), len(cells) - pc.sum(has_offset).as_py()
-
-
-def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
-    try:
-        cell.cast(kind)
-        return True
-    except pa.ArrowInvalid:
-        return False
-
-
 def read_values(table: Table, column: str, above_zero: bool) -> np.ndarray:
     """(R,) float64, NaN where the cell is empty or NaN. Refuses text and infinity, and with `above_zero` numbers up to
     0."""
@@ -240,7 +194,7 @@ def read_values(table: Table, column: str, above_zero: bool) -> np.ndarray:
     return values
 
 
-def to_grid(table: Table, params: Series, interval: int) -> Grid:
+def to_grid(table: Table, params: Series, interval: Interval) -> Grid:
     """The series at multiples of `interval` since 1970 UTC, or at another constant distance from them that most rows
     share.
 
@@ -249,7 +203,7 @@ def to_grid(table: Table, params: Series, interval: int) -> Grid:
     dropped. params.missing says what happens at grid points without a row; an empty cell makes its whole row missing.
     Takes the columns out of `table`.
     """
-    stamps, num_without_offset = read_times(table, params.columns.time)
+    stamps, num_without_offset = read_times(table, params.columns.time, interval)
     above_zero = params.transform == "log-return"
     columns = (params.columns.target, *params.columns.features)
     values = np.stack([read_values(table, column, above_zero) for column in columns], axis=1)
@@ -264,10 +218,8 @@ def to_grid(table: Table, params: Series, interval: int) -> Grid:
     differs = (values != values[winner]) & ~(np.isnan(values) & np.isnan(values[winner]))
     stamps, values = stamps[last_of_stamp], values[last_of_stamp]
 
-    remainders, times_seen = np.unique(stamps % interval, return_counts=True)
-    origin = int(remainders[times_seen.argmax()]) if times_seen.max() * 2 > len(stamps) else 0
-    point = -((origin - stamps) // interval)  # rounded up
-    off_grid = (stamps - origin) % interval != 0
+    steps = steps_for(stamps, interval)
+    point, off_grid = steps.points(stamps)
     # Stamps differ and are in order, so of the rows that share a point only the last can be the point's own.
     kept = np.append(point[1:] != point[:-1], True)
     first, num_points = int(point[0]), int(point[-1] - point[0]) + 1
@@ -281,7 +233,7 @@ def to_grid(table: Table, params: Series, interval: int) -> Grid:
     levels = np.full((num_points, len(columns)), np.nan)
     levels[point[kept] - first] = values[kept]
     levels[np.isnan(levels).any(axis=1)] = np.nan
-    times = (first + np.arange(num_points)) * interval + origin
+    times = steps.times(first + np.arange(num_points))
     counts = {
         "num_rows": num_rows,
         "num_without_offset": num_without_offset,
@@ -293,13 +245,14 @@ def to_grid(table: Table, params: Series, interval: int) -> Grid:
         "num_grid_points": num_points,
         "num_missing": int(np.isnan(levels[:, 0]).sum()),
     }
-    grid = Grid(times, levels, counts)
+    grid = Grid(times, levels, counts, steps)
     if params.missing == "refuse" and not grid.known.all():
         raise ValueError(
             f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing "
-            f"in all, at every {params.interval}); complete the table, or set preprocess.missing to skip or interpolate"
+            f"in all, at steps of {interval.words}); complete the table, or set preprocess.missing to skip or "
+            "interpolate"
         )
-    return Grid(times, filled(levels), counts) if params.missing == "interpolate" else grid
+    return Grid(times, filled(levels), counts, steps) if params.missing == "interpolate" else grid
 
 
 def filled(levels: np.ndarray) -> np.ndarray:
@@ -318,6 +271,32 @@ def transform(levels: np.ndarray, kind: str) -> np.ndarray:
     with np.errstate(over="ignore", divide="ignore"):  # `standardized` refuses what comes of it
         steps[1:] = np.log(levels[1:] / levels[:-1]) if kind == "log-return" else levels[1:] - levels[:-1]
     return steps
+
+
+def seasonal_levels(levels: np.ndarray, last: np.ndarray, params: Series) -> np.ndarray:
+    """(N, H) the last of `levels` (G,) that is known when a forecast is made, a whole number of seasons before each
+    target step: the seasonal naive forecast (Hyndman and Athanasopoulos 2021, Forecasting: Principles and Practice,
+    5.2). Where none is known, the level at the last input step `last` (N,).
+    """
+    assert params.season
+    places = last[:, None] + 1 + np.arange(params.horizon) % params.season - params.season
+    found = np.full(places.shape, np.nan)
+    for _ in range(1 + int(places.max()) // params.season):
+        empty = np.isnan(found) & (places >= 0)
+        found[empty] = levels[places[empty]]
+        places = places - params.season
+        if not np.isnan(found).any():
+            break
+    return np.where(np.isnan(found), levels[last][:, None], found)
+
+
+def naive_error_of(levels: np.ndarray, season: int) -> float:
+    """Mean absolute difference of the training time's `levels` (G,) from those `season` steps before, 0 where none is
+    known: what scales errors in MASE (Hyndman and Koehler 2006, International Journal of Forecasting 22, 679-688).
+    """
+    apart = np.abs(levels[season:] - levels[:-season])
+    known = apart[~np.isnan(apart)]
+    return float(known.mean()) if len(known) else 0.0
 
 
 def choose_windows(known: np.ndarray, params: Series) -> tuple[dict[str, np.ndarray], dict[str, int]]:
@@ -345,9 +324,18 @@ def choose_windows(known: np.ndarray, params: Series) -> tuple[dict[str, np.ndar
             f"{', '.join(f'{len(rows):,} {name}' for name, rows in points.items())} windows of {before} input steps "
             f"and {after} target steps, {counts['num_windows_skipped']:,} left out because a point is missing and "
             f"{counts['num_windows_across_boundaries']:,} across a boundary; give the empty split a larger share, "
-            "lower input_steps, horizon or stride, or set missing to interpolate"
+            f"lower input_steps, horizon or stride, or set missing to interpolate{what_fits(sizes, after)}"
         )
     return points, counts
+
+
+def what_fits(sizes: dict[str, int], horizon: int) -> str:
+    """The largest windows that splits of these `sizes` hold without a gap, as the end of a sentence."""
+    horizon = min(horizon, sizes["val"], sizes["test"])
+    input_steps = sizes["train"] - 1 - horizon
+    if horizon < 1 or input_steps < 2:
+        return "; there are too few points for any window"
+    return f"; without gaps there is room for input_steps up to {input_steps} with a horizon of {horizon}"
 
 
 def statistics_of(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -370,9 +358,3 @@ def standardized(steps: np.ndarray, mean: np.ndarray, std: np.ndarray, times: np
             "training time's standard deviation; correct the table at that time"
         )
     return standard
-
-
-def iso(times: np.ndarray) -> np.ndarray:
-    """(N,) nanoseconds since 1970 as text in UTC, to the second where that is enough for all."""
-    unit = "ns" if (times % SECOND).any() else "s"
-    return np.char.add(np.datetime_as_string(times.astype("datetime64[ns]").astype(f"datetime64[{unit}]")), "Z")

@@ -13,6 +13,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure, SubFigure
 
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
+from stages.figures.text import words
 from stages.tasks.forecast import ROUNDING
 
 NETWORK = "tab:orange"
@@ -51,7 +52,7 @@ def draw(
     others: Lines = {"level when the forecast was made": (anchors, {"color": "tab:grey", "linewidth": 0.9})}
     for index, (name, levels) in enumerate(baselines.items()):
         if not np.allclose(levels[:, -1], anchors):  # persistence is the line above
-            others[name] = (levels[:, -1], {**baseline_style(index), "linewidth": 1.0})
+            others[words(name)] = (levels[:, -1], {**baseline_style(index), "linewidth": 1.0})
 
     figure = blank(11, 11)
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[2.3, 1])[:, 0]
@@ -106,20 +107,24 @@ def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
 
 
 def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray], baselines: list[str]) -> None:
-    """Left the mean absolute error (H,) by step ahead; right the same relative to the first baseline, where small
-    differences show."""
+    """Left the mean absolute error (H,) by step ahead; right the same relative to a baseline, where small differences
+    show."""
     left, right = part.subplots(1, 2)
-    reference, base = baselines[0], errors[baselines[0]]
+    reference = "seasonal_naive" if "seasonal_naive" in baselines else baselines[0]
+    base = errors[reference]
     for name, error in errors.items():
         is_network = name not in baselines
         style = {"color": NETWORK, "linewidth": 2, "zorder": 3} if is_network else baseline_style(baselines.index(name))
         ahead = np.arange(1, len(error) + 1)
         # A baseline without an error at some step has nothing to be compared with there.
         relative = np.divide(error - base, base, out=np.full(len(base), np.nan), where=base > ROUNDING * base.max())
-        left.plot(ahead, error, label=plain(name), marker="o", markersize=3, **style)
-        right.plot(ahead, 100 * relative, label=plain(name), marker="o", markersize=3, **style)
+        left.plot(ahead, error, label=plain(words(name)), marker="o", markersize=3, **style)
+        right.plot(ahead, 100 * relative, label=plain(words(name)), marker="o", markersize=3, **style)
     left.set(ylabel="mean absolute error", ylim=(0, None), title="error by step ahead")
-    right.set(ylabel=f"error relative to {plain(reference)} (%)", title=f"below 0: better than {plain(reference)}")
+    right.set(
+        ylabel=f"error relative to {plain(words(reference))} (%)",
+        title=f"below 0: better than {plain(words(reference))}",
+    )
     left.legend(handles=left.lines, fontsize=8)
     for axes in (left, right):
         axes.set_xlabel("steps ahead")

@@ -120,26 +120,28 @@ def noise(row: Row) -> Chart | None:
 
 
 def errors_ahead(row: Row) -> Chart | None:
-    """The error by step ahead, relative to persistence: small differences show."""
+    """The error by step ahead, relative to what says that nothing changes, or that the last season comes again: small
+    differences show.
+    """
     columns = [key.removesuffix("_mae") for key in (row["scores"] or [{}])[0] if key.endswith("_mae")]
     if len(row["scores"]) < 2 or not {"network", "persistence"} <= set(columns):
         return None
     ahead = [float(each["step_ahead"]) for each in row["scores"]]
+    reference = "seasonal_naive" if "seasonal_naive" in columns else "persistence"
     series, said = [], []
-    for index, name in enumerate(each for each in columns if each != "persistence"):
-        both = [(float(each[f"{name}_mae"]), float(each["persistence_mae"])) for each in row["scores"]]
+    for index, name in enumerate(each for each in columns if each != reference):
+        both = [(float(each[f"{name}_mae"]), float(each[f"{reference}_mae"])) for each in row["scores"]]
         relative: list[Number] = [100 * (own / base - 1) if base else None for own, base in both]
         known = [value for value in relative if value is not None]
         if not known:
             return None
         style = "line" if name == "network" else "dashed"
         series.append(Series(words(name), row["device"] if name == "network" else f"e{index}", ahead, relative, style))
-        said.append(
-            f"the {words(name)}'s error is {min(known):+.2f}% to {max(known):+.2f}% of persistence's away from it"
-        )
-    series.append(Series("persistence", "soft", ahead, [0.0] * len(ahead), "dashed"))
-    sentence = f"Below 0 is better than saying that nothing changes: {'; '.join(said)}."
-    return lines("Error by step ahead, % against persistence", sentence, series, "steps ahead")
+        said.append(f"the error of the {words(name)} is {min(known):+.2f}% to {max(known):+.2f}% away from it")
+    series.append(Series(words(reference), "soft", ahead, [0.0] * len(ahead), "dashed"))
+    simple = "that the last season comes again" if reference == "seasonal_naive" else "that nothing changes"
+    sentence = f"Below 0 is better than saying {simple}: {'; '.join(said)}."
+    return lines(f"Error by step ahead, % against {words(reference)}", sentence, series, "steps ahead")
 
 
 def last_forecasts(row: Row) -> Chart | None:
@@ -163,21 +165,23 @@ def last_forecasts(row: Row) -> Chart | None:
             found += [None] * (index in breaks) + [float(each[name])]
         return found
 
+    day, tick = ("%Y-%m-%d", "%Y-%m-%d") if usual >= 86400 else ("%Y-%m-%d %H:%M", "%m-%d %H:%M")
     target = words(row["parameters"].get("preprocess.columns.target", "level"))
+    simple, column = ("seasonal naive", "seasonal_naive") if "seasonal_naive" in own[0] else ("persistence", "last")
     series = [
         Series("actual", "ink", xs, levels("actual")),
         Series("network", row["device"], xs, levels("predicted")),
-        Series("persistence", "soft", xs, levels("last"), "dashed"),
+        Series(simple, "soft", xs, levels(column), "dashed"),
     ]
     errors = [
-        sum(abs(float(each[name]) - float(each["actual"])) for each in own) / len(own) for name in ("predicted", "last")
+        sum(abs(float(each[name]) - float(each["actual"])) for each in own) / len(own) for name in ("predicted", column)
     ]
     sentence = (
-        f"{target} {counted(steps, 'step')} ahead in the last {len(own)} forecasts, {when[0]:%Y-%m-%d %H:%M} to "
-        f"{when[-1]:%Y-%m-%d %H:%M}: off by {errors[0]:,.4g} on average, persistence by {errors[1]:,.4g}."
+        f"{target} {counted(steps, 'step')} ahead in the last {len(own)} forecasts, {when[0]:{day}} to "
+        f"{when[-1]:{day}}: off by {errors[0]:,.4g} on average, {simple} by {errors[1]:,.4g}."
     )
     chosen = [0, len(own) // 2, len(own) - 1]
-    x_ticks = [(places[index], f"{when[index]:%m-%d %H:%M}") for index in chosen]
+    x_ticks = [(places[index], f"{when[index]:{tick}}") for index in chosen]
     return lines("The last forecasts", sentence, series, "time when the forecast was made", x_ticks=x_ticks)
 
 

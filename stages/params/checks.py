@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from stages.params.intervals import parse_interval
 from stages.params.schema import (
     MODELS,
     NO_GROUPS,
@@ -25,7 +26,11 @@ FORBIDDEN_AUGMENT = {"classify": (), "regress": (), "detect": ("warp",), "foreca
 
 def check_workload(name: str, block: Workload) -> None:
     """Raises ValueError for the first conflict."""
-    of_data = (*table_conflicts(block.preprocess), *split_conflicts(block.preprocess))
+    of_data = (
+        *table_conflicts(block.preprocess),
+        *split_conflicts(block.preprocess),
+        *series_conflicts(block.preprocess),
+    )
     for conflict in (*combination_conflicts(name, block), *of_data, *train_conflicts(block)):
         raise ValueError(f"{name}.{conflict}")
 
@@ -100,6 +105,14 @@ def split_conflicts(preprocess: Preprocess) -> Iterator[str]:
             f"preprocess.split adds up to {sum(sizes):g} ({' + '.join(map(str, sizes))}); "
             "shares must add up to 1, or give whole numbers of sequences"
         )
+
+
+def series_conflicts(preprocess: Preprocess) -> Iterator[str]:
+    if isinstance(preprocess, Series):
+        try:
+            parse_interval(preprocess.interval)
+        except ValueError as error:
+            yield str(error)
 
 
 def train_conflicts(block: Workload) -> Iterator[str]:

@@ -70,7 +70,9 @@ def parse(kind: Any, value: Any, where: str) -> Any:
         kind, *notes = typing.get_args(kind)
         limits = next((note for note in notes if isinstance(note, Limits)), limits)
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        members = typing.get_args(kind)
+        members = tuple(member for member in typing.get_args(kind) if member is not types.NoneType)
+        if len(members) == 1:  # of a key that may be left out
+            return None if value is None else parse(Annotated[members[0], limits], value, where)
         if is_dataclass(members[0]):
             return parse_union(members, value, where)
         return parse_number_or_word(members, limits, value, where)
@@ -141,14 +143,20 @@ def parse_dataclass(kind: Any, value: Any, where: str) -> Any:
         if key not in hints:
             hint = MOVED.get(f"{kind.__name__}.{key}") or nearest(key, hints)
             raise ValueError(f"{where}.{key} is not a known key{hint}")
-    if missing := [key for key in hints if key not in value]:
+    optional = optional_keys(kind)
+    if missing := [key for key in hints if key not in value and key not in optional]:
         usual = usual_values(kind)
         lines = [f"`{key}: {json.dumps(usual[key])}`".replace('"', "") for key in missing if key in usual]
         advice = [f"add {', '.join(lines)} to {where}"] if lines else []
         if len(lines) < len(missing):
             advice.append("data/raw/README.md shows a whole block")
         raise ValueError(f"{where} lacks {', '.join(missing)}; {'; '.join(advice)}")
-    return kind(**{key: parse(hint, value[key], f"{where}.{key}") for key, hint in hints.items()})
+    return kind(**{key: parse(hint, value[key], f"{where}.{key}") for key, hint in hints.items() if key in value})
+
+
+def optional_keys(kind: Any) -> set[str]:
+    """The keys of a dataclass that may be left out: those that are None then."""
+    return {field.name for field in fields(kind) if field.default is None}
 
 
 @cache
@@ -194,6 +202,7 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """A dataclass as dotted keys, as MLflow and `dvc exp run -S` write them."""
     if is_dataclass(value):
-        pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
+        left_out = {name for name in optional_keys(value) if getattr(value, name) is None}
+        pairs = ((field.name, getattr(value, field.name)) for field in fields(value) if field.name not in left_out)
         return {key: leaf for name, part in pairs for key, leaf in flatten(part, f"{prefix}{name}.").items()}
     return {prefix[:-1]: ",".join(map(str, value)) if isinstance(value, tuple) else value}

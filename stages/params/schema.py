@@ -83,13 +83,14 @@ class Series:
     source: Literal["series"]
     table: str
     columns: SeriesColumns
-    interval: str  # between two steps, e.g. 15min, 1h, 1d
+    interval: str  # between two steps, e.g. 15min, 1h, 1d, month (stages/params/intervals.py)
     transform: Literal["log-return", "difference"]
     missing: Annotated[Literal["skip", "interpolate", "refuse"], Usual("skip")]
     input_steps: Annotated[int, Limits(2)]
     horizon: Positive
     stride: Annotated[Positive, Usual(1)]
     split: Split
+    season: Annotated[int | None, Limits(2)] = None  # steps after which the series resembles itself; left out: none
 
 
 @dataclass(frozen=True)
@@ -171,15 +172,24 @@ class Rocket:
     num_groups: Annotated[int, Limits(2), Usual(64)]  # of HYDRA's competing kernels, in each of its dilations
 
 
+@dataclass(frozen=True)
+class Hybrid:
+    """A linear forecast in closed form, and a network for what it leaves (stages/models/hybrid.py)."""
+
+    name: Literal["hybrid"]
+    hidden_size: int  # of the network's one hidden layer; 0: there is none
+    dropout: Fraction
+
+
 # A model's name is its file in stages/models/; a task's name is its file in stages/tasks/.
-Model = GRU | Transformer | ConvGRU | Seq2Seq | Rocket
+Model = GRU | Transformer | ConvGRU | Seq2Seq | Rocket | Hybrid
 Task = Literal["classify", "regress", "forecast", "detect"]
 # What goes together: the models that a task can be trained with, and where its data can come from.
 ANY_TASK = ("gru", "transformer", "conv_gru")
 MODELS = {
     "classify": (*ANY_TASK, "rocket"),
     "regress": (*ANY_TASK, "rocket"),
-    "forecast": (*ANY_TASK, "seq2seq"),
+    "forecast": (*ANY_TASK, "seq2seq", "hybrid"),
     "detect": ANY_TASK,
 }
 SOURCES = {

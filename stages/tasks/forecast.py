@@ -1,10 +1,12 @@
-"""Forecast: the next H steps of a series, beside two forecasts that cost nothing, and two directions.
+"""Forecast: the next H steps of a series, beside forecasts that cost nothing, and two directions.
 
 Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the target, transformed and standardized); levels
-(N, H) in the target's own unit. Persistence says that nothing changes. Linear is a least-squares autoregression on the
-same windows. Always up and always down say a direction and no level: a series that falls more often than it rises gives
-its direction away. Skill is 1 - error / persistence's error: 0 is no better than saying that nothing changes, 1 is
-perfect (Murphy 1988).
+(N, H) in the target's own unit. Persistence says that nothing changes, seasonal naive that the last season comes again.
+Linear is a least-squares autoregression on the same windows. Always up and always down say a direction and no level: a
+series that falls more often than it rises gives its direction away. Skill is 1 - error / persistence's error: 0 is no
+better than saying that nothing changes, 1 is perfect (Murphy 1988). MASE is the error in units of what the seasonal
+naive forecast errs by over the training time, one season ahead; without a season one step ahead, by persistence
+(Hyndman and Koehler 2006, International Journal of Forecasting 22, 679-688).
 """
 
 from typing import Any
@@ -18,6 +20,11 @@ from stages.tasks import Evaluation, Read
 NUM_RESAMPLES = 1000
 # An error this small beside that of other steps is the rounding of the targets, which are stored as 32-bit floats.
 ROUNDING = 1e-6
+BASELINES = {
+    "persistence": "persistence",
+    "seasonal_naive": "the seasonal naive forecast",
+    "linear": "the linear autoregression",
+}
 
 
 class Task:
@@ -28,6 +35,17 @@ class Task:
         self.num_outputs = summary["num_outputs"]
         self.mean, self.std = summary["mean"][0], summary["std"][0]
         self.target, self.transform = summary["target"]["name"], summary["target"]["transform"]
+        self.season, self.naive_error = summary.get("season"), summary.get("naive_error", 0.0)
+
+    @property
+    def unit(self) -> dict[str, Any]:
+        """What a standardized change stands for, for a model that is fitted before the first step."""
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "is_log": self.transform == "log-return",
+            "season": self.season or 0,
+        }
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
         """Mean squared error."""
@@ -48,6 +66,7 @@ class Task:
         forecasts = {
             "network": self.levels(outputs.numpy(), anchors),
             "persistence": np.repeat(anchors[:, None], self.num_outputs, axis=1),
+            **({"seasonal_naive": read("test", "seasonal")} if self.season else {}),
             "linear": self.levels(linear, anchors),
         }
         metrics = {"loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item()}
@@ -58,16 +77,22 @@ class Task:
                 metrics[f"{prefix}directional_accuracy"] = same_direction(levels, actual, anchors)
         for name, level in (("always_up", np.inf), ("always_down", -np.inf)):
             metrics[f"{name}_directional_accuracy"] = same_direction(np.full_like(actual, level), actual, anchors)
-        for name in ("", "linear_"):
-            metrics[f"{name}skill"] = 1 - metrics[f"{name}mae"] / metrics["persistence_mae"]
-            metrics[f"{name}skill_rmse"] = 1 - metrics[f"{name}rmse"] / metrics["persistence_rmse"]
+        for name in forecasts:
+            prefix = "" if name == "network" else f"{name}_"
+            if name != "persistence":
+                metrics[f"{prefix}skill"] = 1 - metrics[f"{prefix}mae"] / metrics["persistence_mae"]
+                metrics[f"{prefix}skill_rmse"] = 1 - metrics[f"{prefix}rmse"] / metrics["persistence_rmse"]
+            if self.naive_error:
+                metrics[f"{prefix}mase"] = metrics[f"{prefix}mae"] / self.naive_error
         if interval := skill_interval(forecasts["network"], forecasts["persistence"], actual):
             metrics |= {"skill_low": interval[0], "skill_high": interval[1]}
+        best = min((name for name in BASELINES if name in forecasts), key=lambda name: metrics[f"{name}_mae"])
+        gain = skill_interval(forecasts["network"], forecasts[best], actual)
         times = read("test", "ids").tolist()
         rows = by_step(forecasts, actual)
         return Evaluation(
             metrics,
-            verdict(metrics, self.target) + without_skill(rows),
+            verdict(metrics, best, gain, self.target) + without_skill(rows),
             rows,
             directions(forecasts["network"], actual, anchors),
             list_forecasts(times, anchors, actual, forecasts),
@@ -135,22 +160,27 @@ def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarr
     return float(low), float(high)
 
 
-def verdict(metrics: dict[str, float], target: str) -> str:
-    """The result in plain words. `skill_low` and `skill_high` may be absent from `metrics`."""
-    interval = "no interval, because the series changes in few windows only"
-    message = "is not told apart from persistence"
-    if "skill_low" in metrics:
-        interval = f"95% interval {metrics['skill_low']:+.4f} to {metrics['skill_high']:+.4f}"
-        message = "does not beat persistence: the two cannot be told apart"
-        if metrics["skill_low"] > 0:
-            message = "beats persistence"
-        elif metrics["skill_high"] < 0:
-            message = "does not beat persistence: it is worse than saying that nothing changes"
+def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | None, target: str) -> str:
+    """The result in plain words: first against the `best` of the baselines, then the others.
+
+    `gain`: the 95% interval of the share of its error that the network takes away; None where it has none.
+    """
+    error, base = metrics["mae"], metrics[f"{best}_mae"]
+    message, interval = "is not told apart from", "no interval, because the series changes in few windows only"
+    if gain:
+        is_better, is_worse = gain[0] > 0, gain[1] < 0
+        why = ": it is worse" if is_worse else ": the two cannot be told apart"
+        message = "beats" if is_better else "does not beat"
+        interval = f"95% interval of the gain {gain[0]:+.1%} to {gain[1]:+.1%}"
+    names = [name for name in BASELINES if f"{name}_mae" in metrics]
+    of = "the better of the two" if len(names) == 2 else "the best of the three"
+    others = " and of ".join(f"{BASELINES[name]} {metrics[f'{name}_mae']:.4g}" for name in names if name != best)
+    scaled = f", MASE {metrics['mase']:.3f} against {metrics[f'{best}_mase']:.3f}" if "mase" in metrics else ""
     up, down = (metrics[f"always_{way}_directional_accuracy"] for way in ("up", "down"))
     return (
-        f"The network {message} (MAE of {target} {metrics['mae']:.4g} against {metrics['persistence_mae']:.4g}, "
-        f"skill {metrics['skill']:+.4f}, {interval}); a linear autoregression on the same windows has "
-        f"MAE {metrics['linear_mae']:.4g}, skill {metrics['linear_skill']:+.4f}; "
+        f"The network {message} {BASELINES[best]}, {of} simple forecasts{why if gain and not is_better else ''} "
+        f"(MAE of {target} {error:.4g} against {base:.4g}, {interval}{scaled}); MAE of {others}; "
+        f"skill against persistence {metrics['skill']:+.4f}; "
         f"the direction is right in {metrics['directional_accuracy']:.1%} "
         f"({'always up' if up > down else 'always down'} {max(up, down):.1%}, "
         f"linear {metrics['linear_directional_accuracy']:.1%})"
@@ -197,9 +227,11 @@ def list_forecasts(
     times: list[str], anchors: np.ndarray, actual: np.ndarray, forecasts: dict[str, np.ndarray]
 ) -> list[dict[str, Any]]:
     """A row per window and step ahead. Persistence is `last`, the level at the time of the forecast."""
-    network, linear = forecasts["network"].tolist(), forecasts["linear"].tolist()
+    names = [name for name in ("network", "linear", "seasonal_naive") if name in forecasts]
+    columns = ["actual", *("predicted" if name == "network" else name for name in names)]
+    levels = [actual.tolist(), *(forecasts[name].tolist() for name in names)]
     return [
-        {"time": time, "step_ahead": step + 1, "last": last, "actual": true, "predicted": message, "linear": line}
-        for time, last, *rows in zip(times, anchors.tolist(), actual.tolist(), network, linear, strict=True)
-        for step, (true, message, line) in enumerate(zip(*rows, strict=True))
+        {"time": time, "step_ahead": step + 1, "last": last, **dict(zip(columns, values, strict=True))}
+        for time, last, *rows in zip(times, anchors.tolist(), *levels, strict=True)
+        for step, values in enumerate(zip(*rows, strict=True))
     ]

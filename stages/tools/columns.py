@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from stages.data.tables import SPLIT_COLUMN
+from stages.data.times import PERIOD_FORMS, first_day
 
 Choice = tuple[Any, str]  # the value, and why
 Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, how to infer it without an option) -> the value
@@ -107,6 +108,8 @@ def kind_of(cells: pd.Series) -> str:
         sample = cells.iloc[:: max(1, len(cells) // 1000)].astype(str)
         if sample.str.match(r"\d{4}-\d\d-\d\d").mean() > 0.5:
             return "time"
+        if sample.map(lambda cell: first_day(cell.strip(), PERIOD_FORMS) is not None).mean() > 0.5:
+            return "time"  # months, quarters, weeks
         if pd.to_numeric(sample, errors="coerce").notna().mean() <= 0.5:
             return "odd" if is_odd(sample) else "text"
     return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"

@@ -13,7 +13,7 @@ from stages.params.schema import NO_GROUPS
 from stages.tools import recipe
 from stages.tools.columns import Choice, Choices, Columns, NotFound, named, shortened
 from stages.tools.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences
-from stages.tools.infer_series import OF_SERIES, find_times, infer_series
+from stages.tools.infer_series import NO_SEASON, OF_SERIES, find_times, infer_series
 
 
 def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
@@ -30,7 +30,9 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
         "split": recipe.SPLIT,
         "velocity": recipe.has_velocity(features, values.get("model", "")),
     }
-    return {field.name: section[field.name] for field in fields(kind)}
+    if section.get("season") == NO_SEASON:  # the key is left out
+        del section["season"]
+    return {field.name: section[field.name] for field in fields(kind) if field.name in section}
 
 
 def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:

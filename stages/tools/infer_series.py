@@ -1,41 +1,66 @@
-"""The columns of one long series, its interval, transform and windows, each with its reason. Reads no file."""
+"""The columns of one long series, its interval, transform, season and windows, each with its reason. Reads no file.
+
+What is found from values is found from those of the training time alone: test says nothing about the settings.
+"""
 
 import numpy as np
+import pandas as pd
 
-from stages.data.series import TIME_FORMS, UNITS
+from stages.data.series import filled
+from stages.data.times import DAY, SECOND, TIME_FORMS, YEAR_FORM, first_day, steps_for
+from stages.params.intervals import FIXED, Interval, parse_interval
 from stages.tools.columns import Choice, Choose, Columns, find_features, named
+from stages.tools.recipe import SPLIT
+from stages.tools.seasons import Season, calendar_seasons, find_season
 
 # Columns whose name holds one of these words come first, in the order of the words.
-TIME_NAMES = "time timestamp datetime date".split()
+TIME_NAMES = "time timestamp datetime date period month quarter year week day".split()
 TARGET_NAMES = "close target value price y".split()
-OF_SERIES = ("time", "target", "interval", "transform", "horizon", "input_steps")  # options of this kind of table alone
+# Options of this kind of table alone.
+OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
+NO_SEASON = "none"
+# How far apart, in days, the times of a calendar's interval lie; an hour more or less where the clocks change.
+APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
+HOUR = DAY // 24
+USUAL_HORIZONS = {"year": 4, "quarter": 4, "month": 12, "week": 4, "business-day": 5, "day": 7}
+MAX_HORIZON = 60
+ENOUGH_WINDOWS = 2  # at least 1 / 2 of the training time's steps are the last of a window
 
 
 def infer_series(columns: Columns, choose: Choose) -> None:
-    times, num_rows = find_times(columns), len(columns.frame)
+    times = find_times(columns)
     time = choose("time", lambda: (times[0] if times else None, "its times differ from row to row"))
     if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
-        found = f" ({time!r}: {columns.num_distinct(time):,} different in {num_rows:,} rows)" if time else ""
+        found = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
         raise ValueError(
             f"{columns.shown} has no column of times that differ from row to row{found}; name one with --time: "
             f"{TIME_FORMS}; of several series in one table keep the rows of one"
         )
     choose("task", lambda: ("forecast", f"{time!r} makes it one series"))
     target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time])))
+    if columns.num_distinct(target) < 2:
+        raise ValueError(
+            f"{columns.name}: {target!r} holds one value only, so there is nothing to forecast; --target names another"
+        )
     taken = (time, target)
     numeric = columns.of_kind("whole", "number", exclude=taken)
     features = choose("features", lambda: find_features(columns, numeric, taken))
-    choose("interval", lambda: find_interval(columns, time))
-    is_positive = all((columns.numbers(column).dropna() > 0).all() for column in (target, *features))
-    transform = ("log-return", "all above 0") if is_positive else ("difference", "not all above 0")
-    choose("transform", lambda: (transform[0], f"the columns are {transform[1]}"))
-    input_steps = choose("input_steps", lambda: (max(8, min(48, num_rows // 50)), "a fiftieth of the rows, 8 to 48"))
-    choose("horizon", lambda: (max(1, input_steps // 12), "a twelfth of the input steps"))
+    stamps = stamps_of(columns, time)
+    interval = parse_interval(choose("interval", lambda: find_interval(columns.name, time, stamps)))
+    levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
+    lowest = min(columns.numbers(column).min() for column in (target, *features))
+    transform = choose("transform", lambda: find_transform(levels, lowest > 0))
+    values = np.log(levels) if transform == "log-return" and (levels > 0).all() else levels
+    season = choose("season", lambda: describe_season(*find_season(values, interval)))
+    steps = int(season) if season != NO_SEASON else 0
+    num_scored = max(1, int(len(levels) / SPLIT["train"] * min(SPLIT["val"], SPLIT["test"])))
+    horizon = choose("horizon", lambda: find_horizon(steps, interval, num_scored, len(levels)))
+    choose("input_steps", lambda: find_input_steps(steps, horizon, len(levels)))
     choose("missing", lambda: ("skip", ""))  # without a reason: only a dry run shows how much is missing
 
 
 def find_times(columns: Columns) -> list[str]:
-    """Dates, then whole numbers with a telling name (seconds since 1970); those that repeat come last."""
+    """Dates, then whole numbers with a telling name (seconds since 1970, years); those that repeat come last."""
     return sorted([*columns.of_kind("time"), *named(TIME_NAMES, columns.of_kind("whole"))], key=columns.repeats)
 
 
@@ -46,15 +71,126 @@ def find_target(columns: Columns, numeric: list[str]) -> Choice:
     return numeric[0], first if numeric[1:] else "the only numeric column"
 
 
-def find_interval(columns: Columns, time: str) -> Choice:
-    """The most frequent difference of two neighbouring times."""
-    seconds, counts = np.unique(np.diff(np.unique(columns.numbers(time).dropna())).round(6), return_counts=True)
-    most = float(seconds[counts.argmax()])
-    share = counts[seconds % most == 0].sum() / counts.sum()
-    if most % 1 or share < 0.9:
+def stamps_of(columns: Columns, time: str) -> np.ndarray:
+    """(R,) int64 nanoseconds since 1970; the smallest number there is where a cell holds no time."""
+    cells = columns.frame[time]
+    numbers = columns.kinds[time] in ("whole", "number")
+    texts = cells.dropna().astype(str)
+    are_years = numbers and texts.str.fullmatch(YEAR_FORM).all()
+    if are_years or (not numbers and first_day(texts.iloc[0].strip())):
+        cells = cells.map(lambda cell: first_day(str(cell).strip()), na_action="ignore")
+    elif numbers:
+        cells = pd.to_datetime(pd.to_numeric(cells, errors="coerce"), unit="s", errors="coerce", utc=True)
+    found = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True).dt.tz_convert(None)
+    return found.to_numpy().astype("datetime64[ns]").astype(np.int64)
+
+
+def find_interval(table: str, time: str, stamps: np.ndarray) -> Choice:
+    """The calendar's where the times follow it, else the most frequent difference of two neighbours."""
+    known = np.unique(stamps[stamps != np.iinfo(np.int64).min])
+    if len(known) < 2:
+        raise ValueError(f"{table}: {time!r} holds {len(known)} different times; a series needs more")
+    apart, counts = np.unique(np.diff(known), return_counts=True)
+    for name, (low, high) in APART.items():
+        share = counts[(apart >= low * DAY - HOUR) & (apart <= high * DAY + HOUR)].sum() / counts.sum()
+        if share > 0.5:
+            return name, f"{share:.1%} of the times are {low} to {high} days apart"
+    near_day = np.round(apart / DAY)
+    is_whole_days = (np.abs(apart - near_day * DAY) <= HOUR) & (near_day > 0)
+    most = int(apart[counts.argmax()])
+    if is_whole_days.all():
+        is_weekday = (known // DAY + 3) % 7 < 5  # 1970-01-01 was a Thursday
+        if most == DAY and is_weekday.all() and counts[near_day >= 3].sum() >= 2:
+            return "business-day", "the times are days, and none of them a Saturday or Sunday"
+        if (apart != near_day * DAY).any() and round(most / DAY) in (1, 7):
+            name = "day" if round(most / DAY) == 1 else "week"
+            return name, "the times are whole days apart but for changes of the clock"
+    share = counts[apart % most == 0].sum() / counts.sum()
+    if most % SECOND or share < 0.9:
         raise ValueError(
-            f"{columns.name}: the times in {time!r} are most often {most:g} s apart, and {share:.0%} of all "
-            "differences are multiples of that; choose the --interval to put them on, from 1s, e.g. 15min, 1h, 7d"
+            f"{table}: the times in {time!r} are most often {most / SECOND:g} s apart, and {share:.0%} of all "
+            "differences are multiples of that; choose the --interval to put them on, e.g. 15min, 1h, 7d, month"
         )
-    unit = next(unit for unit in reversed(UNITS) if most % UNITS[unit] == 0)
-    return f"{most / UNITS[unit]:.0f}{unit}", f"{counts.max() / counts.sum():.1%} of the times are so far apart"
+    seconds = most // SECOND
+    unit = next(unit for unit in reversed(FIXED) if seconds % FIXED[unit] == 0)
+    return f"{seconds // FIXED[unit]}{unit}", f"{counts.max() / counts.sum():.1%} of the times are so far apart"
+
+
+def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) -> np.ndarray:
+    """(G,) `values` (R,) on the grid, gaps filled with the level before, as far as the training time goes."""
+    known = (stamps != np.iinfo(np.int64).min) & np.isfinite(values)
+    stamps, values = stamps[known], values[known]
+    if len(stamps) < 2:
+        return values
+    points, _ = steps_for(stamps, interval).points(stamps)
+    points -= points.min()
+    if points.max() > 100 * len(points):  # the dry run says what is wrong
+        return values
+    levels = np.full((int(points.max()) + 1, 1), np.nan)
+    levels[points, 0] = values
+    return filled(levels)[: max(2, int(SPLIT["train"] * len(levels))), 0]
+
+
+def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
+    """By the level where it varies, else by the sign (Guerrero 1993, Journal of Forecasting 12, 37-48).
+
+    Of twelve stretches of the series: does the spread grow with the level (logarithm), or does it not?
+    """
+    if not is_positive:
+        return "difference", "the columns are not all above 0"
+    stretches = [part for part in np.array_split(levels, 12) if len(part) > 1]
+    if len(stretches) < 4 or levels.max() < 2 * levels.min():
+        return "log-return", "the columns are all above 0"
+    mean, spread = (np.array([measure(part) for part in stretches]) for measure in (np.mean, np.std))
+    of_log, of_level = (np.std(ratio) / max(np.mean(ratio), 1e-300) for ratio in (spread / mean, spread))
+    if of_log <= of_level:
+        return "log-return", "the columns are all above 0, and the spread grows with the level"
+    return "difference", "the spread does not grow with the level"
+
+
+def describe_season(found: Season | None, nearest: Season | None) -> Choice:
+    if found:
+        what = f"a {found.name}" if found.name else "where it correlates most with itself"
+        return found.steps, (
+            f"{what}; the same step of the other seasons explains {found.strength:.0%} of the training time "
+            "without its trend (--season changes it)"
+        )
+    if nearest:
+        share = f"{max(0.0, nearest.strength):.0%}"
+        why = f"{nearest.steps}, a {nearest.name}, explains {share} of the training time without its trend"
+    else:
+        why = "no number of steps after which it resembles itself"
+    return NO_SEASON, f"{why} (--season changes it)"
+
+
+def find_horizon(season: int, interval: Interval, num_scored: int, num_train: int) -> Choice:
+    """`num_scored` steps of validation or test."""
+    if season > MAX_HORIZON:
+        shorter = [steps for steps in calendar_seasons(interval).values() if steps <= MAX_HORIZON]
+        wanted, why = (max(shorter), "a shorter season") if shorter else (24, "a season would be too far")
+    elif season:
+        wanted, why = season, "one season"
+    elif interval.unit in USUAL_HORIZONS:
+        wanted, why = USUAL_HORIZONS[interval.unit], f"usual for a {interval.unit.replace('-', ' ')}"
+    else:
+        wanted, why = max(1, past_without_season(num_train) // 12), "a twelfth of the input steps"
+    most = max(1, num_scored // 2)
+    return (wanted, why) if wanted <= most else (most, f"half of the {num_scored} steps of val and test")
+
+
+def past_without_season(num_train: int) -> int:
+    """A fiftieth of the points, from 8 to 48, or an eighth of those to train on where these are few."""
+    return max(2, min(max(8, min(48, round(num_train / SPLIT["train"]) // 50)), num_train // 8))
+
+
+def find_input_steps(season: int, horizon: int, num_train: int) -> Choice:
+    usual = past_without_season(num_train)
+    why = "a fiftieth of the points, 8 to 48" if usual >= 8 else f"an eighth of the {num_train} points to train on"
+    if season:
+        usual, why = (
+            (2 * season, "two seasons") if num_train >= 6 * season and season <= 100 else (season, "one season")
+        )
+        if usual < 8:
+            usual, why = 8 + -8 % season, "the whole seasons from 8 steps on"
+    most = max(2, num_train // ENOUGH_WINDOWS - horizon)
+    return (usual, why) if usual <= most else (most, f"so that half of the {num_train} points to train on make windows")

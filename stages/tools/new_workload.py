@@ -40,6 +40,7 @@ from stages.params import loading, parsing, schema
 from stages.tools import shapes, trial
 from stages.tools.columns import shortened
 from stages.tools.infer_schema import choice_rows, preprocess_section
+from stages.tools.infer_series import NO_SEASON
 from stages.tools.long_table import progress
 from stages.tools.params_block import from_yaml, make_block, with_workload
 from stages.tools.recipe import model_for, train_settings, training_sentence
@@ -141,11 +142,16 @@ def make_parser() -> ArgumentParser:
     one = parser.add_argument_group("one series")
     one.add_argument("--time", metavar="COLUMN", help="of a row")
     one.add_argument("--target", metavar="COLUMN", help="what is forecast")
-    one.add_argument("--interval", help="between two rows, e.g. 15min; else the most frequent difference")
+    one.add_argument("--interval", help="between two rows, e.g. 15min or month; else as the times are")
     one.add_argument("--transform", choices=("log-return", "difference"), help="from levels to changes")
+    one.add_argument("--season", type=season, metavar="STEPS", help="after which the series resembles itself, or none")
     one.add_argument("--horizon", type=int, metavar="STEPS", help="how far ahead to forecast")
     one.add_argument("--input-steps", type=int, metavar="STEPS", help="how far back the model looks")
     return parser
+
+
+def season(text: str) -> int | str:
+    return text if text == NO_SEASON else int(text)
 
 
 def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) -> Plan:

@@ -11,11 +11,12 @@ import numpy as np
 from stages.params import schema
 from stages.params.parsing import usual_values
 
-USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "seq2seq"}
+USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "hybrid"}
 # Where there are few steps to convolve, and sequences enough to learn from, a network is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
 # Of so many, the ridge works on the features' own products, whose memory and time grow with the number of features.
 TOO_MANY_TO_KEEP = 8000
+ENOUGH_FOR_NETWORK = 1000  # windows of a series
 SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 
 
@@ -42,6 +43,8 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     """What depends on the data, by rules of thumb from its size alone; docs/own-data.md has them as a table."""
     if model == "rocket":
         return rocket_settings(summary, epochs)
+    if model == "hybrid":
+        return hybrid_settings(summary["num_per_split"]["train"], epochs)
     num, is_forecast = summary["num_per_split"]["train"], task == "forecast"
     batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
@@ -86,3 +89,17 @@ def training_sentence(train: schema.Train, num: int) -> str:
         return f"1 epoch in closed form, {train.model.num_kernels:,} kernels and {train.model.num_groups} groups"
     batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
     return f"{train.epochs} epochs of {batches}, width {train.model.hidden_size}"
+
+
+def hybrid_settings(num: int, epochs: int | None) -> dict[str, Any]:
+    """Of `num` windows. Few of them leave a linear forecast nothing that a network could learn (docs/recipes.md)."""
+    is_short = num < ENOUGH_FOR_NETWORK
+    batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
+    epochs = epochs or (10 if is_short else max(10, min(100, 2000 * batch_size // num)))
+    return {
+        "model": {"name": "hybrid", "hidden_size": 0 if is_short else 64, "dropout": 0.0 if is_short else 0.2},
+        "epochs": epochs,
+        "warmup_epochs": int(epochs > 1),
+        "batch_size": batch_size,
+        "learning_rate": 1e-4 if is_short else 1e-3,
+    }

@@ -154,7 +154,10 @@ def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_n
 def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: Task, seed: int = 0) -> Trainer:
     """A training from its start, where the splits want their batches. The seed decides weights, order and draws."""
     torch.manual_seed(seed)
-    return Trainer(models.build(settings.model, shape).to(train.device), train, val, settings, task, seed)
+    model = models.build(settings.model, shape)
+    if begin := getattr(model, "begin", None):  # before the first step it is what the data says
+        begin(train.tensors["values"], train.tensors["targets"], **getattr(task, "unit", {}))
+    return Trainer(model.to(train.device), train, val, settings, task, seed)
 
 
 def open_trainer(job: Job, saved: dict[str, Any]) -> Trainer:

@@ -1,0 +1,190 @@
+"""The times of a series: cells as instants or dates, and the grid of equal steps on which they lie.
+
+R rows of the table, G grid points. Times are int64 nanoseconds since 1970-01-01 UTC. Of a calendar's interval (a day, a
+month) they are those of the date as it is written, whatever its offset: midnight in Berlin on 1 March belongs to March,
+and the clock's change to summer time moves nothing.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import date
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stages.data.tables import Table, refuse
+from stages.params.intervals import Interval
+
+SECOND = 10**9  # nanoseconds
+DAY = 86400 * SECOND
+MONDAY = np.datetime64("1970-01-05")  # where the count of business days begins
+COMPACT_DATE = r"^((19|20)\d\d|2100)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])$"  # from 1900 to 2100
+OFFSET = r"(:\d\d.*?)\s*(Z|[+-]\d\d(:?\d\d)?)$"
+TIME_FORMS = (
+    "ISO 8601 times, e.g. 2021-09-27 14:45:00+01:00, months, quarters or years, e.g. 1949-01, 1970 Q1, 1970, "
+    "or whole seconds since 1970-01-01 UTC"
+)
+MONTH_NAMES = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+PERIOD_FORMS = (
+    r"(?P<year>\d{4})[-/. ](?P<month>0?[1-9]|1[0-2])",
+    r"(?P<month>0?[1-9]|1[0-2])[-/. ](?P<year>\d{4})",
+    r"(?P<year>\d{4})[-/ ]?[Qq](?P<quarter>[1-4])",
+    r"[Qq](?P<quarter>[1-4])[-/ ]?(?P<year>\d{4})",
+    r"(?P<year>\d{4})[-/ ]?W(?P<week>0[1-9]|[1-4]\d|5[0-3])",
+    r"(?P<year>\d{4})[-/. ](?P<name>[A-Za-z]{3,9})\.?",
+    r"(?P<name>[A-Za-z]{3,9})\.?[-/. ](?P<year>\d{4})",
+)
+# Digits alone, which are seconds where the interval is no calendar's.
+YEAR_FORM = r"(?P<year>1[6-9]\d\d|2[0-2]\d\d)"
+DIGIT_FORMS = (
+    YEAR_FORM,
+    r"(?P<year>(?:19|20)\d\d)(?P<month>0[1-9]|1[0-2])",
+    r"(?P<year>(?:19|20)\d\d)(?P<month>0[1-9]|1[0-2])(?P<day>0[1-9]|[12]\d|3[01])",
+)
+
+
+def first_day(text: str, forms: tuple[str, ...] = (*PERIOD_FORMS, *DIGIT_FORMS)) -> str | None:
+    """The date on which a week, month, quarter or year begins, in ISO 8601; None where `text` names none."""
+    for form in forms:
+        if found := re.fullmatch(form, text):
+            part = {name: value for name, value in found.groupdict().items() if value}
+            year, month = int(part["year"]), int(part.get("month", 1))
+            if "quarter" in part:
+                month = 3 * int(part["quarter"]) - 2
+            if "name" in part:
+                if part["name"][:3].lower() not in MONTH_NAMES:
+                    continue
+                month = MONTH_NAMES.index(part["name"][:3].lower()) + 1
+            try:
+                if "week" in part:
+                    return date.fromisocalendar(year, int(part["week"]), 1).isoformat()
+                return date(year, month, int(part.get("day", 1))).isoformat()
+            except ValueError:
+                return None
+    return None
+
+
+def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarray, int]:
+    """(R,) times, and how many rows name no offset and are taken as UTC.
+
+    Accepts ISO 8601 text (a date alone is its midnight), Parquet's timestamps and dates, and whole seconds since 1970;
+    one kind in all rows, from 1678 to 2261. Refuses milliseconds, which only their size tells from seconds, and a
+    column in which every number is also a date, as 20210927 is. With a calendar's interval it accepts weeks, months,
+    quarters and years, too, and such numbers are dates.
+    """
+    cells = table.take(column)
+    why = f"column {column!r} must hold {TIME_FORMS}"
+    refuse(table, pc.is_null(cells).to_numpy(), why, cells)
+    if pa.types.is_timestamp(cells.type) and cells.type.tz:
+        in_zone = pc.local_timestamp(cells) if interval.is_calendar else None
+        cells = in_zone if in_zone is not None else cells.cast(pa.timestamp(cells.type.unit, "UTC"))
+    text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
+    text = begun(text, interval, table.name, column)
+    if pc.all(pc.match_substring_regex(text, r"^-?(\d{1,9}|[1-8]\d{9})$")).as_py():
+        if pc.all(pc.match_substring_regex(text, COMPACT_DATE)).as_py():
+            number = text[0].as_py()
+            raise ValueError(
+                f"{table.name}: column {column!r} holds numbers like {number}, which are dates as well as seconds "
+                f"since 1970-01-01 UTC; write the date as {number[:4]}-{number[4:6]}-{number[6:]}, or the second as "
+                f"{iso(np.array([int(number) * SECOND]))[0]}"
+            )
+        return text.cast(pa.int64()).to_numpy() * SECOND, 0
+    if interval.is_calendar:
+        text = pc.replace_substring_regex(text, OFFSET, r"\1")
+    has_offset = pc.match_substring_regex(text, r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
+    ending = pc.if_else(pc.equal(pc.utf8_length(text), len("2021-09-27")), " 00:00Z", pc.if_else(has_offset, "", "Z"))
+    complete = pc.binary_join_element_wise(text, ending, "")
+    in_utc = pa.timestamp("ns", "UTC")
+    try:
+        stamps = complete.cast(in_utc)
+    except pa.ArrowInvalid:
+        refuse(table, np.array([not can_cast(cell, in_utc) for cell in complete]), why, cells)
+        raise
+    num_without = 0 if interval.is_calendar else len(cells) - pc.sum(has_offset).as_py()
+    return stamps.cast(pa.int64()).to_numpy(), num_without
+
+
+def begun(text: pa.ChunkedArray, interval: Interval, table: str, column: str) -> pa.ChunkedArray:
+    """`text` with every week, month, quarter and year as the date on which it begins; what is none stays.
+
+    Raises ValueError where it holds such and `interval` is no calendar's.
+    """
+    if pc.any(pc.match_substring_regex(text[:1], r"^\d{4}-\d\d-\d\d")).as_py():
+        return text
+    if not interval.is_calendar:
+        if len(text) and first_day(text[0].as_py(), PERIOD_FORMS):
+            raise ValueError(
+                f"{table}: column {column!r} holds {text[0].as_py()}, which is no time to the {interval.unit}; "
+                "set preprocess.interval to week, month, quarter or year"
+            )
+        return text
+    each = text.combine_chunks().dictionary_encode()
+    known = [cell.as_py() for cell in each.dictionary]
+    days = pa.array([first_day(cell) or cell for cell in known], pa.string())
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(each.indices, days).cast(pa.string())])
+
+
+def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
+    try:
+        cell.cast(kind)
+        return True
+    except pa.ArrowInvalid:
+        return False
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The grid of an interval: point 0 lies at `origin`, in nanoseconds, months or days as `counted` counts."""
+
+    interval: Interval
+    origin: int
+
+    @property
+    def size(self) -> int:
+        return self.interval.months or (1 if self.interval.unit == "business-day" else self.interval.seconds * SECOND)
+
+    def points(self, stamps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(R,) the grid point of each time, the next one where it lies between two; and (R,) where it did."""
+        counted, is_between = count(stamps, self.interval)
+        past = counted - self.origin
+        return -(-past // self.size), (past % self.size != 0) | is_between
+
+    def times(self, points: np.ndarray) -> np.ndarray:
+        """The times at which `points` begin."""
+        counted = points * self.size + self.origin
+        if self.interval.months:
+            return counted.astype("datetime64[M]").astype("datetime64[ns]").astype(np.int64)
+        if self.interval.unit == "business-day":
+            return np.busday_offset(MONDAY, counted).astype("datetime64[ns]").astype(np.int64)
+        return counted
+
+
+def steps_for(stamps: np.ndarray, interval: Interval) -> Steps:
+    """Multiples of `interval` since 1970, or another constant distance from them that most of `stamps` share."""
+    steps = Steps(interval, 0)
+    counted, _ = count(stamps, interval)
+    remainders, times_seen = np.unique(counted % steps.size, return_counts=True)
+    is_shared = times_seen.max() * 2 > len(stamps)
+    return Steps(interval, int(remainders[times_seen.argmax()])) if is_shared else steps
+
+
+def count(stamps: np.ndarray, interval: Interval) -> tuple[np.ndarray, np.ndarray]:
+    """Of each of `stamps` the nanoseconds, months or business days since 1970, and whether it lies after that one.
+
+    A weekend lies after Friday and before Monday, and counts as Monday.
+    """
+    inside = np.zeros(len(stamps), dtype=bool)
+    if interval.months:
+        return stamps.astype("datetime64[ns]").astype("datetime64[M]").astype(np.int64), inside
+    if interval.unit == "business-day":
+        days = stamps.astype("datetime64[ns]").astype("datetime64[D]")
+        weekdays = np.busday_offset(days, 0, roll="forward")
+        return np.busday_count(MONDAY, weekdays), weekdays != days
+    return stamps, inside
+
+
+def iso(times: np.ndarray) -> np.ndarray:
+    """(N,) times as text in UTC, to the second where that is enough for all."""
+    unit = "ns" if (times % SECOND).any() else "s"
+    return np.char.add(np.datetime_as_string(times.astype("datetime64[ns]").astype(f"datetime64[{unit}]")), "Z")

@@ -1,0 +1,109 @@
+"""After how many steps a series resembles itself: found from its training time, with the strength of it.
+
+G grid points. A candidate is what the calendar gives (a day of hours, a year of months), or where the series correlates
+with itself most. Its strength is the share of what is left without the trend that the same step of the *other* seasons
+explains: F_S of Wang, Smith and Hyndman (2006, Data Mining and Knowledge Discovery 13, 335-364), with each season left
+out of the mean that predicts it, so that chance gives nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stages.params.intervals import Interval
+
+CYCLES = {"minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400, "year": round(365.25 * 86400)}  # seconds
+BUSINESS_DAYS = {"week": 5, "year": 261}
+MAX_STEPS = 400  # a longer window is slow to learn from
+MIN_STRENGTH = 0.1  # of the calendar's candidates
+MIN_CORRELATED_STRENGTH = 0.3  # of one that nothing but the data suggests
+LONGER_GAINS = 0.05  # what a longer season must explain more than a shorter one
+
+
+@dataclass(frozen=True)
+class Season:
+    steps: int
+    name: str  # of the calendar, or empty
+    strength: float  # at most 1
+
+
+def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, Season | None]:
+    """The season of `levels` (G,), which has no gaps; and the candidate that came nearest, where there is none."""
+    of_calendar = [
+        Season(steps, name, strength_of(levels, steps))
+        for name, steps in calendar_seasons(interval).items()
+        if 2 * steps <= len(levels)
+    ]
+    best: Season | None = None
+    for season in sorted(of_calendar, key=lambda season: season.steps):
+        needed = MIN_STRENGTH if best is None else best.strength + LONGER_GAINS
+        if season.strength >= needed:
+            best = season
+    if best is None and (steps := correlated_lag(levels)):
+        found = Season(steps, "", strength_of(levels, steps))
+        best = found if found.strength >= MIN_CORRELATED_STRENGTH else None
+    return best, max(of_calendar, key=lambda season: season.strength, default=None)
+
+
+def calendar_seasons(interval: Interval) -> dict[str, int]:
+    """Name -> steps of `interval`."""
+    if interval.months:
+        return {"year": 12 // interval.months} if interval.months in (1, 2, 3, 4, 6) else {}
+    if interval.unit == "business-day":
+        return {name: steps for name, steps in BUSINESS_DAYS.items() if steps <= MAX_STEPS}
+    whole = {name: seconds for name, seconds in CYCLES.items() if seconds % interval.seconds == 0}
+    if interval.seconds >= 86400:
+        whole["year"] = CYCLES["year"]
+    steps = {name: round(seconds / interval.seconds) for name, seconds in whole.items()}
+    return {name: number for name, number in steps.items() if 2 <= number <= MAX_STEPS}
+
+
+def strength_of(levels: np.ndarray, steps: int) -> float:
+    rest = without_trend(levels, steps)
+    phase = np.arange(len(rest)) % steps
+    counts = np.bincount(phase, minlength=steps)
+    if (counts < 2).any():
+        return 0.0
+    sums = np.bincount(phase, rest, minlength=steps)
+    of_others = (sums[phase] - rest) / (counts[phase] - 1)
+    total = np.square(rest).sum()
+    return float(1 - np.square(rest - of_others).sum() / total) if total > 0 else 0.0
+
+
+def without_trend(levels: np.ndarray, steps: int) -> np.ndarray:
+    """Minus the moving average over a season, or a straight line where that would leave fewer than two seasons."""
+    if len(levels) >= 3 * steps + 1:
+        weights = np.full(steps + 1 - steps % 2, 1 / steps)
+        if steps % 2 == 0:
+            weights[[0, -1]] /= 2
+        half = len(weights) // 2
+        sums = np.convolve(levels, weights, mode="valid")
+        return levels[half : len(levels) - half] - sums
+    return without_line(levels)
+
+
+def without_line(levels: np.ndarray) -> np.ndarray:
+    place = np.arange(len(levels)) - (len(levels) - 1) / 2
+    centred = levels - levels.mean()
+    line: np.ndarray = centred - place * (place @ centred) / max(1.0, float(place @ place))
+    return line
+
+
+def correlated_lag(levels: np.ndarray) -> int:
+    """The lag of the highest autocorrelation after its first minimum, up to a quarter of the series; 0: there is none.
+
+    Of the changes from step to step: the levels of a random walk correlate with themselves at any lag.
+    """
+    changes = np.diff(levels)
+    changes = changes - changes.mean()
+    num, most = len(changes), min(len(changes) // 4, MAX_STEPS)
+    if most < 4 or not changes.any():
+        return 0
+    size = 2 ** int(np.ceil(np.log2(2 * num)))
+    spectrum = np.fft.rfft(changes, size)
+    correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[: most + 2]
+    correlation /= correlation[0]
+    inner = correlation[1:-1]
+    is_peak = (inner > correlation[:-2]) & (inner > correlation[2:]) & (inner > 2 / np.sqrt(num))
+    peaks = np.flatnonzero(is_peak)[1:] + 1 if is_peak[:1].any() else np.flatnonzero(is_peak) + 1
+    return int(peaks[correlation[peaks].argmax()]) if len(peaks) else 0

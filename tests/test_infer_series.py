@@ -1,0 +1,108 @@
+"""What `stages.tools.new_workload` infers of a series: interval, season, window and horizon, on tables made here."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from stages.params.intervals import parse_interval
+from stages.tools import new_workload
+from stages.tools.infer_series import find_transform
+from stages.tools.seasons import find_season
+
+
+def planned(folder: Path, table: pd.DataFrame, *words: str) -> Any:
+    table.to_csv(folder / "t.csv", index=False)
+    return new_workload.make_plan(new_workload.make_parser().parse_args(["mine", str(folder / "t.csv"), *words]))
+
+
+def chosen(plan: Any) -> dict[str, str]:
+    return {key: value for key, value, _ in plan.choices}
+
+
+def sales(num: int, seed: int = 0) -> np.ndarray:
+    """A year of twelve steps, growth, noise."""
+    step, noise = np.arange(num), 0.05 * np.random.default_rng(seed).normal(size=num)
+    return 100 * np.exp(0.01 * step + 0.2 * np.sin(2 * np.pi * step / 12) + noise)
+
+
+@pytest.mark.parametrize(
+    ("times", "interval"),
+    [
+        (pd.period_range("1949-01", periods=120, freq="M").astype(str), "month"),
+        (pd.date_range("1949-01-31", periods=120, freq="ME").strftime("%Y-%m-%d"), "month"),
+        (pd.date_range("1949-01-01", periods=120, freq="MS", tz="Europe/Berlin").astype(str), "month"),
+        ([f"{each.year} Q{each.quarter}" for each in pd.period_range("1970Q1", periods=120, freq="Q")], "quarter"),
+        (list(range(1821, 1941)), "year"),
+        (pd.bdate_range("2020-01-01", periods=120).strftime("%Y-%m-%d"), "business-day"),
+        (pd.date_range("2024-01-01", periods=120, freq="D", tz="Europe/Berlin").astype(str), "day"),
+        (pd.date_range("2024-01-01", periods=120, freq="D").strftime("%Y-%m-%d"), "1d"),
+        (pd.date_range("2024-01-01", periods=120, freq="30min").astype(str), "30min"),
+    ],
+    ids=str,
+)
+def test_the_interval_is_that_of_the_times(tmp_path: Path, times: Any, interval: str):
+    plan = planned(tmp_path, pd.DataFrame({"year" if interval == "year" else "when": times, "sales": sales(120)}))
+    assert chosen(plan)["interval"] == interval and plan.workload.task == "forecast"
+    assert plan.summary["num_missing"] == plan.summary["num_off_grid_snapped"] == 0
+
+
+def test_season_window_and_horizon_of_months(tmp_path: Path):
+    table = pd.DataFrame({"month": pd.period_range("1949-01", periods=120, freq="M").astype(str), "sales": sales(120)})
+    plan = planned(tmp_path, table)
+    params = plan.workload.preprocess
+    assert (params.season, params.input_steps, params.horizon, params.transform) == (12, 24, 9, "log-return")
+    assert plan.workload.train.model.name == "hybrid" and plan.workload.train.model.hidden_size == 0
+    season = next(line for line in new_workload.summary_lines(plan) if line.startswith("  season"))
+    assert "12: a year; the same step of the other seasons explains" in season and "--season changes it" in season
+
+    params = planned(tmp_path, table, "--season", "none", "--horizon", "3").workload.preprocess
+    assert (params.season, params.horizon) == (None, 3)
+    assert planned(tmp_path, table, "--season", "6").workload.preprocess.season == 6
+    table["sales"] -= 150  # zero and below
+    assert planned(tmp_path, table).workload.preprocess.transform == "difference"
+
+
+def test_half_hours_with_a_daily_cycle_are_forecast_a_day_ahead(tmp_path: Path):
+    step, draw = np.arange(14 * 48), np.random.default_rng(0)
+    sun = np.maximum(0, np.sin(2 * np.pi * step / 48 - 1.5)) * (1 + 0.3 * draw.normal(size=len(step)))
+    times = pd.date_range("2021-05-01", periods=len(step), freq="30min", tz="UTC").astype(str)
+    params = planned(tmp_path, pd.DataFrame({"time": times, "sun": sun})).workload.preprocess
+    assert (params.interval, params.season, params.input_steps, params.horizon) == ("30min", 48, 96, 48)
+
+
+@pytest.mark.parametrize("num", [8, 12, 20, 36])
+def test_a_short_series_gets_windows_that_it_holds(tmp_path: Path, num: int):
+    months = pd.period_range("1991-01", periods=num, freq="M").astype(str)
+    plan = planned(tmp_path, pd.DataFrame({"month": months, "sales": sales(num)}))
+    assert min(plan.summary["num_per_split"].values()) > 0
+    with pytest.raises(ValueError, match="without gaps there is room for input_steps up to") as caught:
+        planned(tmp_path, pd.DataFrame({"month": months, "sales": sales(num)}), "--input-steps", "40")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_series_that_never_changes_or_an_interval_that_is_none_gets_one_sentence(tmp_path: Path):
+    table = pd.DataFrame({"month": pd.period_range("1991-01", periods=36, freq="M").astype(str), "sales": 5})
+    with pytest.raises(ValueError, match="'sales' holds one value only, so there is nothing to forecast"):
+        planned(tmp_path, table)
+    with pytest.raises(ValueError, match="preprocess.interval is '-5min'; accepted: a whole number"):
+        planned(tmp_path, table.assign(sales=sales(36)), "--interval=-5min")
+
+
+def test_chance_is_rarely_taken_for_a_season():
+    """Random walks and noise of 40 to 700 points; at most a few of 200."""
+    draw, found = np.random.default_rng(0), 0
+    for number in range(200):
+        changes = draw.normal(size=(40, 120, 300, 700)[number % 4])
+        levels = changes.cumsum() if number % 2 else changes
+        found += find_season(levels, parse_interval(("month", "1h", "1d", "business-day")[number % 4]))[0] is not None
+    assert found < 20
+
+
+def test_a_transform_is_chosen_by_how_the_spread_grows():
+    draw = np.random.default_rng(0).normal(size=240)
+    assert find_transform(np.exp(0.02 * np.arange(240) + 0.1 * draw), True)[0] == "log-return"
+    assert find_transform(20.0 + np.arange(240) + draw, True)[0] == "difference"
+    assert find_transform(np.arange(-5.0, 235.0), False)[0] == "difference"
