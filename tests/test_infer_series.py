@@ -61,6 +61,9 @@ def test_season_window_and_horizon_of_months(tmp_path: Path):
     params = planned(tmp_path, table, "--season", "none", "--horizon", "3").workload.preprocess
     assert (params.season, params.horizon) == (None, 3)
     assert planned(tmp_path, table, "--season", "6").workload.preprocess.season == 6
+    noise = np.random.default_rng(0).normal(size=120)
+    params = planned(tmp_path, table.assign(sales=500 + noise.cumsum())).workload.preprocess
+    assert (params.season, params.input_steps, params.horizon) == (12, 8, 9)  # the year is a yardstick alone
     table["sales"] -= 150  # zero and below
     assert planned(tmp_path, table).workload.preprocess.transform == "difference"
 

@@ -3,6 +3,8 @@
 What is found from values is found from those of the training time alone: test says nothing about the settings.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -51,8 +53,20 @@ def infer_series(columns: Columns, choose: Choose) -> None:
     lowest = min(columns.numbers(column).min() for column in (target, *features))
     transform = choose("transform", lambda: find_transform(levels, lowest > 0))
     values = np.log(levels) if transform == "log-return" and (levels > 0).all() else levels
-    season = choose("season", lambda: describe_season(*find_season(values, interval)))
-    steps = int(season) if season != NO_SEASON else 0
+    usual: list[int] = []  # a season that is no more than usual: a yardstick, and no reason for a longer window
+
+    def infer_season() -> Choice:
+        found, candidates = find_season(values, interval)
+        if found is None and interval.unit in ("month", "quarter") and candidates:
+            usual.append(candidates[0].steps)
+            return candidates[0].steps, (
+                f"a year, as is usual for {interval.unit}s; it explains {max(0.0, candidates[0].strength):.0%} of the "
+                "training time without its trend, so window and horizon do not follow it (--season changes it)"
+            )
+        return describe_season(found, candidates)
+
+    season = choose("season", infer_season)
+    steps = 0 if season == NO_SEASON or usual else int(season)
     num_scored = max(1, int(len(levels) / SPLIT["train"] * min(SPLIT["val"], SPLIT["test"])))
     horizon = choose("horizon", lambda: find_horizon(steps, interval, num_scored, len(levels)))
     choose("input_steps", lambda: find_input_steps(steps, horizon, len(levels)))
@@ -148,19 +162,23 @@ def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
     return "difference", "the spread does not grow with the level"
 
 
-def describe_season(found: Season | None, nearest: Season | None) -> Choice:
+def describe_season(found: Season | None, candidates: Sequence[Season]) -> Choice:
     if found:
-        what = f"a {found.name}" if found.name else "where it correlates most with itself"
+        what = named_season(found.name) if found.name else "where it correlates most with itself"
         return found.steps, (
             f"{what}; the same step of the other seasons explains {found.strength:.0%} of the training time "
             "without its trend (--season changes it)"
         )
-    if nearest:
-        share = f"{max(0.0, nearest.strength):.0%}"
-        why = f"{nearest.steps}, a {nearest.name}, explains {share} of the training time without its trend"
-    else:
-        why = "no number of steps after which it resembles itself"
+    why = "no number of steps after which it resembles itself"
+    if candidates:
+        tried = " and ".join(f"{season.steps} ({named_season(season.name)})" for season in candidates)
+        most = max(0.0, *(season.strength for season in candidates))
+        why = f"{tried} explain{'s' * (len(candidates) == 1)} {most:.0%} of the training time without its trend"
     return NO_SEASON, f"{why} (--season changes it)"
+
+
+def named_season(name: str) -> str:
+    return f"{'an' if name == 'hour' else 'a'} {name}"
 
 
 def find_horizon(season: int, interval: Interval, num_scored: int, num_train: int) -> Choice:

@@ -27,22 +27,22 @@ class Season:
     strength: float  # at most 1
 
 
-def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, Season | None]:
-    """The season of `levels` (G,), which has no gaps; and the candidate that came nearest, where there is none."""
+def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, list[Season]]:
+    """The season of `levels` (G,), which have no gaps, and the candidates of the calendar, the shortest first."""
     of_calendar = [
         Season(steps, name, strength_of(levels, steps))
-        for name, steps in calendar_seasons(interval).items()
+        for name, steps in sorted(calendar_seasons(interval).items(), key=lambda pair: pair[1])
         if 2 * steps <= len(levels)
     ]
     best: Season | None = None
-    for season in sorted(of_calendar, key=lambda season: season.steps):
+    for season in of_calendar:
         needed = MIN_STRENGTH if best is None else best.strength + LONGER_GAINS
         if season.strength >= needed:
             best = season
     if best is None and (steps := correlated_lag(levels)):
         found = Season(steps, "", strength_of(levels, steps))
         best = found if found.strength >= MIN_CORRELATED_STRENGTH else None
-    return best, max(of_calendar, key=lambda season: season.strength, default=None)
+    return best, of_calendar
 
 
 def calendar_seasons(interval: Interval) -> dict[str, int]:
