@@ -64,7 +64,7 @@ def fit(values: Tensor, targets: Tensor, unit: Unit, season: int) -> Map:
                     (error, widened(each, num_features, size)) for error, each in fits(inputs, targets, maps, judge)
                 ]
     errors = torch.tensor([error for error, _ in found], dtype=torch.float64)
-    num_judged = len(targets) / horizon**0.5  # windows that overlap tell less than their number
+    num_judged = len(targets) / max(horizon, season)  # windows that overlap tell less than their number
     shares = (-num_judged * (errors / errors.min().clamp_min(1e-12) - 1)).softmax(0)
     weights, bias = (
         sum(share * getattr(each, part) for share, (_, each) in zip(shares, found, strict=True))
