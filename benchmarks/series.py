@@ -1,6 +1,9 @@
 """Test errors of the default block of series over five seeds, beside the forecasts that cost nothing, same windows.
 
-    python -m benchmarks.series TABLE [TABLE ...] [--seeds 5] [--options "--season none"]
+    python -m benchmarks.series [TABLE ...] [--simulated] [--seeds 5] [--options "--season none"]
+
+`--simulated` adds series of known kinds: months and quarters with a season and growth, half hours of sunshine, hours of
+load and of counts, days of counts, business days of prices, years of a second-order autoregression.
 
 Each table goes through what `stages.tools.new_workload` infers and writes (`--options` are handed to it), and through
 training and evaluation in this process. `of the better` is the MAE, its mean over the seeds, divided by that of the
@@ -9,12 +12,14 @@ better of seasonal naive and linear: below 1, the network is better. Seconds are
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from stages.data import open_source
@@ -26,6 +31,11 @@ from stages.training import loop
 from stages.training.batches import Split, sequential_indices
 from stages.training.workload import make_trainer
 
+SIMULATED = {  # name: points, and pandas' name of the interval
+    "sales 60": (60, "M"), "sales 144": (144, "M"), "output 80": (80, "Q"), "sunshine 289": (289, "30min"),
+    "sunshine 1500": (1500, "30min"), "load 4000": (4000, "h"), "calls 1500": (1500, "h"), "visits 400": (400, "D"),
+    "price 2000": (2000, "B"), "cycle 114": (114, "Y"),
+}  # fmt: skip
 COLUMNS = (
     "series", "interval", "season", "window, horizon", "windows", "hybrid's width", "MAE, mean (range)", "MASE",
     "persistence", "seasonal naive", "linear", "of the better", "seconds", "seconds of new_workload",
@@ -34,15 +44,65 @@ COLUMNS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="+", type=Path)
+    parser.add_argument("tables", nargs="*", type=Path)
+    parser.add_argument("--simulated", action="store_true")
+    parser.add_argument("--drawn", type=int, default=7, help="the seed of the simulated series")
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--options", default="", help="of new_workload")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", sep="\n")
-    for table in options.tables:
-        cells, sentence = measure(table, options.options.split(), options.seeds)
-        print(f"| {' | '.join(cells)} |\n<!-- seed 0: {sentence} -->", flush=True)
+    with TemporaryDirectory() as folder:
+        tables = [*options.tables, *(write_simulated(Path(folder), options.drawn) if options.simulated else ())]
+        for table in tables:
+            cells, _ = measure(table, options.options.split(), options.seeds)
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def write_simulated(folder: Path, seed: int) -> Iterator[Path]:
+    """A table of each kind, with columns `time` and `y`."""
+    for name, (num, freq) in SIMULATED.items():
+        draw, step = np.random.default_rng(seed), np.arange(num)
+        noise, kind = draw.normal(size=num), name.split()[0]
+        times = (
+            pd.period_range("1900-01-01", periods=num, freq=freq)
+            if freq != "B"
+            else pd.bdate_range("1990-01-01", periods=num)
+        )
+        day = np.sin(2 * np.pi * step / 24 - 2)
+        if kind == "sales":
+            season = 0.15 * np.sin(2 * np.pi * step / 12) + 0.1 * np.cos(4 * np.pi * step / 12)
+            values = 100 * np.exp(0.01 * step + season + 0.03 * noise + 0.02 * draw.normal(size=num).cumsum())
+        elif kind == "output":
+            season = 10 * np.array([1, -1, 0.5, -0.5])[step % 4]
+            values = 100 + 0.5 * step + season + 4 * noise + 2 * draw.normal(size=num).cumsum()
+        elif kind == "sunshine":
+            height = np.sin(2 * np.pi * step / 48 - np.pi / 2)
+            clear = np.repeat(draw.uniform(0.3, 1, size=num // 48 + 1), 48)[:num]
+            values = np.maximum(0, height + 0.1) * clear * 100 + np.abs(noise) * (height > -0.1)
+        elif kind == "load":
+            week = 1 - 0.3 * (step // 24 % 7 >= 5)
+            values = 500 + 100 * week * day + 40 * np.sin(4 * np.pi * step / 24) + 10 * autoregression(noise, 0.95, 0)
+        elif kind == "calls":
+            values = draw.poisson(10 * (1 + 0.8 * day))
+        elif kind == "visits":
+            values = draw.poisson(30 + 8 * np.array([0, 1, 2, 3, 2, -1, -2])[step % 7] + 0.02 * step)
+        elif kind == "price":
+            values = 100 * np.exp((0.01 * noise).cumsum())
+        else:
+            values = autoregression(noise, 1.4, -0.7)
+        table, text = folder / f"{name}.csv", times.astype(str)
+        if freq == "Q":
+            text = text.str.replace("Q", " Q")
+        pd.DataFrame({"time": text, "y": values}).to_csv(table, index=False)
+        yield table
+
+
+def autoregression(noise: np.ndarray, first: float, second: float) -> np.ndarray:
+    values = noise.copy()
+    for step in range(2, len(noise)):
+        values[step] += first * values[step - 1] + second * values[step - 2]
+    return values
 
 
 def measure(
@@ -50,7 +110,9 @@ def measure(
 ) -> tuple[list[str], str]:
     """A row of the table, and the sentence of seed 0. `change`: of the training's settings."""
     start = time.perf_counter()
-    plan = new_workload.make_plan(new_workload.make_parser().parse_args(["benchmark", str(table), *words]))
+    options = new_workload.make_parser().parse_args(["benchmark", str(table), *words])
+    with TemporaryDirectory() as scratch:
+        plan = new_workload.make_plan(options, Path(scratch))
     inferred, params, train = time.perf_counter() - start, plan.workload.preprocess, change(plan.workload.train)
     settings = replace(train, threads=1, probe=False)
     prepared = open_source(params.source).prepare(params, table.parent, per_step=False)

@@ -1,6 +1,7 @@
 """What `stages.tools.new_workload` infers of a series: interval, season, window and horizon, on tables made here."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from stages.tools.seasons import find_season
 
 def planned(folder: Path, table: pd.DataFrame, *words: str) -> Any:
     table.to_csv(folder / "t.csv", index=False)
-    return new_workload.make_plan(new_workload.make_parser().parse_args(["mine", str(folder / "t.csv"), *words]))
+    words = ("mine", str(folder / "t.csv"), *words)
+    with TemporaryDirectory(dir=folder) as scratch:
+        return new_workload.make_plan(new_workload.make_parser().parse_args(words), Path(scratch), words)
 
 
 def chosen(plan: Any) -> dict[str, str]:

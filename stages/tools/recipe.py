@@ -16,7 +16,7 @@ USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", 
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
 # Of so many, the ridge works on the features' own products, whose memory and time grow with the number of features.
 TOO_MANY_TO_KEEP = 8000
-ENOUGH_FOR_NETWORK = 1000  # windows of a series
+ENOUGH_FOR_NETWORK = 500  # windows of a series
 SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 
 
@@ -88,6 +88,8 @@ def training_sentence(train: schema.Train, num: int) -> str:
     if isinstance(train.model, schema.Rocket):
         return f"1 epoch in closed form, {train.model.num_kernels:,} kernels and {train.model.num_groups} groups"
     batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
+    if isinstance(train.model, schema.Hybrid) and not train.model.hidden_size:
+        return f"{train.epochs} epochs of {batches}, from a linear forecast that is fitted before the first"
     return f"{train.epochs} epochs of {batches}, width {train.model.hidden_size}"
 
 
@@ -95,11 +97,11 @@ def hybrid_settings(num: int, epochs: int | None) -> dict[str, Any]:
     """Of `num` windows. Few of them leave a linear forecast nothing that a network could learn (docs/recipes.md)."""
     is_short = num < ENOUGH_FOR_NETWORK
     batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
-    epochs = epochs or (10 if is_short else max(10, min(100, 2000 * batch_size // num)))
+    epochs = epochs if epochs is not None else (10 if is_short else max(10, min(100, 2000 * batch_size // num)))
     return {
         "model": {"name": "hybrid", "hidden_size": 0 if is_short else 64, "dropout": 0.0 if is_short else 0.2},
         "epochs": epochs,
         "warmup_epochs": int(epochs > 1),
         "batch_size": batch_size,
-        "learning_rate": 1e-4 if is_short else 1e-3,
+        "learning_rate": 1e-4 if is_short else 5e-4,
     }
