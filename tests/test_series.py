@@ -612,9 +612,11 @@ def test_a_log_return_needs_levels_above_zero(tmp_path: Path, value: float):
     prepared(tmp_path, text)
 
 
-def test_a_step_too_large_for_32_bits_is_named_with_its_time(tmp_path: Path):
-    tiny = [level * 1e-25 for level in LEVELS[:11]]
-    refused(tmp_path, table(QUARTERS, [*tiny, 1e18]), QUARTERS[11], "32-bit float")
+def test_a_number_or_a_step_too_large_is_named(tmp_path: Path):
+    refused(tmp_path, table(QUARTERS, [*LEVELS[:11], 1e300]), "line 13", "found 1e+300")
+    tiny = [level * 1e-300 for level in LEVELS[:11]]
+    params = replace(PARAMS, transform="log-return")
+    refused(tmp_path, table(QUARTERS, [*tiny, 1e18]), QUARTERS[11], "32-bit float", params=params)
 
 
 def test_a_split_in_whole_numbers_is_refused(tmp_path: Path):
