@@ -90,13 +90,14 @@ def without_line(levels: np.ndarray) -> np.ndarray:
 
 
 def correlated_lag(levels: np.ndarray) -> int:
-    """The lag of the highest autocorrelation after its first minimum, up to a quarter of the series; 0: there is none.
+    """The lag of the highest autocorrelation after its first minimum, up to a sixth of the series; 0: there is none.
 
-    Of the changes from step to step: the levels of a random walk correlate with themselves at any lag.
+    Of the changes from step to step: the levels of a random walk correlate with themselves at any lag. Four standard
+    errors of noise, because the highest of hundreds of lags is looked at.
     """
     changes = np.diff(levels)
     changes = changes - changes.mean()
-    num, most = len(changes), min(len(changes) // 4, MAX_STEPS)
+    num, most = len(changes), min(len(changes) // 6, MAX_STEPS)
     if most < 4 or not changes.any():
         return 0
     size = 2 ** int(np.ceil(np.log2(2 * num)))
@@ -104,6 +105,6 @@ def correlated_lag(levels: np.ndarray) -> int:
     correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[: most + 2]
     correlation /= correlation[0]
     inner = correlation[1:-1]
-    is_peak = (inner > correlation[:-2]) & (inner > correlation[2:]) & (inner > 2 / np.sqrt(num))
+    is_peak = (inner > correlation[:-2]) & (inner > correlation[2:]) & (inner > 4 / np.sqrt(num))
     peaks = np.flatnonzero(is_peak)[1:] + 1 if is_peak[:1].any() else np.flatnonzero(is_peak) + 1
     return int(peaks[correlation[peaks].argmax()]) if len(peaks) else 0
