@@ -57,7 +57,7 @@ waves:
     horizon: 3
     stride: 1
     split: {{train: 0.6, val: 0.2, test: 0.2}}
-{COMMON.replace("MODEL", HYBRID)}
+{COMMON.replace("MODEL", HYBRID).replace("probe: false", "probe: true")}
 spikes:
   task: detect
   preprocess:

@@ -45,7 +45,7 @@ class HybridNetwork(nn.Module):
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         inputs = values.flatten(1)
         with torch.autocast(values.device.type, enabled=False):  # a forecast has more digits than bf16
-            linear = nn.functional.linear(inputs.float(), self.weight, self.bias)
+            linear = nn.functional.linear(inputs.to(self.weight.dtype), self.weight, self.bias)
         return linear + (self.shift if self.network is None else self.network(inputs))
 
     def begin(self, values: Tensor, targets: Tensor, *, mean: float, std: float, is_log: bool, season: int) -> None:
