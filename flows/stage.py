@@ -38,9 +38,21 @@ def main(argv: list[str]) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if "DVC_STAGE" in os.environ:
+    place = place_among_workers(stage, item)
+    if place in ("first", "other"):
+        die_with(os.getppid())  # the launcher, which dies with dvc
+    elif "DVC_STAGE" in os.environ:
         die_with_dvc()
-    return run(stage, item, full_name(stage, item))
+    return run(stage, item, full_name(stage, item), place)
+
+
+def place_among_workers(stage: str, item: list[str]) -> str:
+    """Of a training on several workers (2xcpu): `launcher`, or in what torch's launcher started `first` or `other`."""
+    if stage != "train" or not item[1][:1].isdigit():
+        return "alone"
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return "launcher"
+    return "first" if os.environ["RANK"] == "0" else "other"
 
 
 def parse(argv: list[str]) -> tuple[str, list[str]]:
@@ -63,12 +75,18 @@ def full_name(stage: str, item: list[str]) -> str:
     return f"{stage}@{'-'.join(item)}" if item else stage
 
 
-def run(stage: str, item: list[str], name: str) -> int:
+def run(stage: str, item: list[str], name: str, place: str = "alone") -> int:
     arguments: list[object] = [*item]
-    note = leave_note(name) if stage in RECORDED else None
+    note = leave_note(name) if stage in RECORDED and place in ("alone", "launcher") else None
     try:
+        if place == "launcher":
+            return __import__("stages.training.launcher", fromlist=["launch"]).launch(*item)
+        if place == "other":
+            sys.stdout = open(os.devnull, "w")  # what the first worker prints is the same
+            __import__("stages.train", fromlist=["follow"]).follow(*item)
+            return 0
         if stage in RECORDED:
-            if sys.stdout.isatty():
+            if sys.stdout.isatty() and place == "alone":
                 print(f"{name}: loading torch", flush=True)  # for seconds
             from stages.records import journal
 

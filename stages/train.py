@@ -8,6 +8,9 @@ A killed training resumes from its checkpoint. Under DVC the checkpoint of the l
 result: what keeps DVC from storing it costs no second training. Ctrl+C once finishes the epoch and saves, twice stops
 at once. Where the GPU's memory runs out for good and the CPU may take over, flows/stage.py runs this stage again there,
 from the checkpoint.
+
+Of several workers (device 2xcpu), which stages/training/launcher.py starts, the first runs `main` as one alone would;
+the others run `follow`.
 """
 
 import hashlib
@@ -26,9 +29,11 @@ from stages import files
 from stages.diagnosis import probe
 from stages.files import preset_file, read_json
 from stages.machine import conditions
+from stages.machine.identity import identify
 from stages.machine.regions import sampled
+from stages.params.devices import split_device
 from stages.params.loading import load_params
-from stages.params.parsing import flatten
+from stages.params.parsing import as_written, flatten
 from stages.params.schema import Rally
 from stages.records import journal as tracking
 from stages.records import manifest, provenance
@@ -41,17 +46,22 @@ from stages.records.history import (
     epoch_metrics,
     history_row,
     memory_tags,
+    note_workers,
     summarize,
     summarize_gpu,
     timing_row,
+    timings_here,
+    workers_of,
 )
-from stages.records.inputs import Inputs
+from stages.records.inputs import Inputs, read_inputs
 from stages.records.terminal import Interruption, Progress
 from stages.training import auto
 from stages.training.device import describe
 from stages.training.memory import OutOfMemory, translate_oom
 from stages.training.trainer import Epoch, Trainer, snapshot
-from stages.training.workload import Job, open_trainer
+from stages.training.workers import Workers, joined_group
+from stages.training.workers import describe as describe_workers
+from stages.training.workload import Job, open_trainer, smaller_parts_asked
 
 # What preprocess learned from the data, which a new table must be treated with too.
 LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
@@ -59,7 +69,10 @@ LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
 CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 # What the manifest takes from measured.json and timings.json.
-REALIZED = ("threads", "precision", "step", "why_not_graph", "residency", "finished_on", "out_of_memory")
+REALIZED = (
+    "threads", "precision", "step", "why_not_graph", "residency", "finished_on", "out_of_memory", "workers",
+    "workers_from_epoch", "batch_size", "learning_rate",
+)  # fmt: skip
 TIMING = (
     "epoch_seconds", "samples_per_second", "num_epochs_measured", "train_seconds",
     "peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib", "missing_reasons",
@@ -72,13 +85,16 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
     try:
         job = Job.of(workload, device, int(seed))
         inputs = Inputs(workload, device, int(seed), job.summary.get("table_sha256"))
-        checkpoint = Checkpoint.of(workload, device, inputs.values)
+        checkpoint = Checkpoint.of(workload, *checkpointed(job, inputs.values))
         files.require_writable(job.folder)
-        with checkpoint.locked(), Interruption() as interruption:
-            job, saved = resume(job, checkpoint)
-            train(job, saved, inputs, checkpoint, journal, interruption)
+        with checkpoint.locked(), joined_group(device, job.num_workers, job.kind) as workers:
+            with Interruption() as interruption:
+                workers.require_same(inputs.values)
+                job, saved = resume(job, checkpoint)
+                workers.told(saved)
+                train(job, saved, inputs, checkpoint, journal, interruption, workers)
         status = "FINISHED"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # several workers end by the latter, to be started again
         status = "KILLED"
         raise
     except OutOfMemory as error:
@@ -97,6 +113,32 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
     return None
 
 
+def follow(workload: str, device: str, seed: str) -> None:
+    """What the workers other than the first do: they train, and neither print nor keep anything."""
+    job = Job.of(workload, device, int(seed))
+    with joined_group(device, job.num_workers, job.kind) as workers:
+        workers.require_same(read_inputs(workload, device, job.seed))
+        saved = workers.told()
+        trainer = open_trainer(job, saved, workers)
+        with smaller_parts_asked(trainer), translate_oom(trainer.oom):
+            trainer.set_precision(workers.told())
+            trainer.join(workers)
+            while trainer.epochs_done < job.settings.epochs:
+                trainer.epoch()
+                if trainer.epochs_done < job.settings.epochs and workers.told():
+                    return  # interrupted: the first worker has saved, or does
+
+
+def checkpointed(job: Job, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The device and the inputs that a checkpoint belongs to: another number of workers goes on from it, unless their
+    number decides the batch.
+    """
+    if job.num_workers == 1 or job.params.train.scaling != "strong":
+        return job.device, inputs
+    kind = split_device(job.device)[1]
+    return kind, {**inputs, "hardware": identify(kind)}
+
+
 def train(
     job: Job,
     saved: dict[str, Any],
@@ -104,10 +146,11 @@ def train(
     checkpoint: Checkpoint,
     journal: tracking.Journal,
     interruption: Interruption,
+    workers: Workers,
 ) -> None:
     """Train from where `saved` is to the end, and write the results."""
-    trainer, record = open_trainer(job, saved), Record(**saved["record"])
-    with translate_oom(trainer.oom):
+    trainer, record = open_trainer(job, saved, workers), Record(**saved["record"])
+    with smaller_parts_asked(trainer), translate_oom(trainer.oom):
         if not trainer.epochs_done:
             print(introduction(job, trainer), flush=True)
             record.start = describe_start(trainer)
@@ -115,7 +158,8 @@ def train(
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
             find_bound(trainer, record)
             record.summary_lines |= realized
-        open_run(job, trainer, record, checkpoint.belongs_to, journal)
+        join(job, trainer, record, workers)
+        open_run(job, trainer, record, inputs.values, journal)
         saver, first_epoch = Saver(job, trainer, record, checkpoint, journal), trainer.epochs_done + 1
         restate(job, record, journal)
         if not record.end:
@@ -128,9 +172,22 @@ def train(
                     refuse_changed_inputs(job, inputs, saver)
                     saver.save_if_due(interruption)
             record.sampled[first_epoch] = readings.totals()  # with the last reading
+            workers.close()
             record.end = describe_end(trainer, record)
             saver.save_last()
-        write_results(job, trainer, record, checkpoint.belongs_to, journal)
+        write_results(job, trainer, record, inputs.values, journal)
+
+
+def join(job: Job, trainer: Trainer, record: Record, workers: Workers) -> None:
+    """Have the other workers, where there are any, train with this one, and say who they are."""
+    if workers.count > 1:
+        workers.told(trainer.step.precision)
+        trainer.join(workers)
+    if changed := note_workers(record, trainer.epochs_done, workers.count):
+        print(changed, flush=True)
+    if workers.count > 1:
+        record.summary_lines["workers"] = describe_workers(workers, job.kind, trainer.params, job.params.train)
+        print(record.summary_lines["workers"], flush=True)
 
 
 def introduction(job: Job, trainer: Trainer) -> str:
@@ -161,6 +218,7 @@ def describe_end(trainer: Trainer, record: Record) -> dict[str, Any]:
         "conditions": after,
         # The processor's time is counted by process: that of a resumed training has no sum.
         "between": conditions.between(before, after) if record.start["process"] == os.getpid() else {},
+        **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
     }
 
 
@@ -171,6 +229,8 @@ def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
     """
     checkpoint.prune()
     saved, message = checkpoint.load(torch.device("cpu"))
+    if saved and (end := saved["record"].get("end")) and end.get("workers", 1) != job.num_workers:
+        saved, message = None, ""  # the whole of another training, which is equal within rounding and timed otherwise
     if saved and saved["trainer"]:
         written = ": all are trained, the results are written again" if saved["record"].get("end") else ""
         print(f"{message}, epoch {saved['trainer']['epochs_done']} of {job.settings.epochs}{written}", flush=True)
@@ -257,9 +317,10 @@ class Saver:
         if epochs_done == self.job.settings.epochs:
             return
         is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
-        if is_old or epochs_done == 1 or self.job.may_finish_on_cpu or interruption.asked:
+        asked = self.trainer.workers.told(interruption.asked)  # all stop after the same epoch
+        if is_old or epochs_done == 1 or self.job.may_finish_on_cpu or asked:
             self.save()
-        if interruption.asked:
+        if asked:
             where = files.relative(self.checkpoint.path)
             print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to go on", flush=True)
             raise KeyboardInterrupt
@@ -317,7 +378,7 @@ def write_results(
     files.write_table(out / "history.csv", record.history)
     files.write_table(out / "timings.csv", record.timings)
     of_gpu, missing_reasons = summarize_gpu(record.sampled.values())
-    result = {**summarize(record.timings), **of_gpu}
+    result = {**summarize(timings_here(record)), **of_gpu}
     record.missing_reasons |= missing_reasons
     files.write_json(out / "timings.json", result)
     measured = describe_measurement(job, trainer, record, inputs, result)
@@ -364,6 +425,8 @@ def describe_measurement(
         **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
         "out_of_memory": trainer.oom.actions,
         "finished_on": job.kind,
+        **workers_of(record),
+        **batch_of(job),
         "residency": trainer.oom.residency,
         "precision": trainer.step.precision,
         "step": trainer.step.execution_mode,
@@ -373,6 +436,13 @@ def describe_measurement(
         "not_probed": record.not_probed,
         "summary_lines": record.summary_lines,
     }
+
+
+def batch_of(job: Job) -> dict[str, Any]:
+    """What several workers came to with `scaling: weak-...`; otherwise params.yaml has it."""
+    if job.settings.batch_size == job.params.train.batch_size:
+        return {}
+    return {"batch_size": job.settings.batch_size, "learning_rate": job.settings.learning_rate}
 
 
 def describe_run(
@@ -392,7 +462,7 @@ def describe_run(
         "machine": measured["measured_on"],
         "token": record.token,
         "tree": record.start["tree"],
-        "block": manifest.plain(job.params),
+        "block": as_written(job.params),
         "preset": read_json(preset_file(job.workload))["preset"],
         "realized": {
             **{name: measured[name] for name in REALIZED if name in measured},
@@ -452,7 +522,8 @@ def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any],
     preset = read_json(preset_file(job.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")
-    name = f"{f'{experiment}: ' if experiment else ''}{job.workload}-{trainer.device.type}"
+    device = job.device if job.num_workers > 1 else trainer.device.type
+    name = f"{f'{experiment}: ' if experiment else ''}{job.workload}-{device}"
     journal.run(
         record.token,
         experiment=job.workload,
@@ -466,6 +537,7 @@ def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any],
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
+            **({"workers": job.num_workers} if job.num_workers > 1 else {}),
             "data.sha256": data_sha256(job),
             "git.commit": git.get("mlflow.source.git.commit", "none"),
             "git.dirty": git.get("git.dirty", "unknown"),

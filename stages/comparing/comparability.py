@@ -95,6 +95,7 @@ def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from of_parameters(first, second)
     for name in ("precision", "accumulation"):
         yield from differing(first, second, name, f"realized.{name}", is_required=True)
+    yield from differing(first, second, "batch of all workers", "realized.batch_size", absent="as params.yaml has it")
     yield from of_code(first, second)
     releases = [torch_release(manifest) for manifest in (first, second)]
     if releases[0] != releases[1]:
@@ -106,6 +107,7 @@ def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "device", "device")
     yield from differing(first, second, "hardware", "hardware.name")
     yield from differing(first, second, "machine", "machine")
+    yield from differing(first, second, "workers", "realized.workers", absent="1")
     yield from differing(first, second, "threads", "realized.threads")
     yield from differing(first, second, "kernels", "kernels")
     yield from differing(first, second, "way of stepping", "realized.step")

@@ -59,7 +59,7 @@ SHARE_OF_SPREAD = 0.5
 FP32_BITS = 23  # of a mantissa: losses and rates are fp32 numbers
 # Of the hardware's identity, what decides bits: neither memory nor the number of cores does, where the threads are set.
 HARDWARE = ("kind", "name", "capability", "driver", "torch", "torch_cuda")
-SETTINGS = ("threads", "precision", "accumulation", "step")
+SETTINGS = ("threads", "precision", "accumulation", "step", "workers")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from stages.params.parsing import nearest
+from stages.params.devices import split_device
 
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
@@ -20,10 +20,15 @@ def identify(requested: str) -> dict[str, Any]:
     """The identity of the device that `requested` means on this machine.
 
     Raises ValueError where `cuda` is asked for and cannot be had: only `auto` chooses, and what kept it from CUDA is
-    recorded.
+    recorded. Several workers (`2xcuda`) have that of one, `workers`, and a name that counts them.
     """
-    if requested not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device is {requested!r}{nearest(requested, ('auto', 'cpu', 'cuda'))}")
+    num_workers, kind = split_device(requested)
+    if num_workers > 1:
+        one = identify(kind)
+        if kind == "cuda":
+            require_gpus(requested, num_workers, one)
+        name = f"{num_workers} workers on {one['name']}"
+        return {**one, "requested": requested, "workers": num_workers, "name": name}
     torch_version, torch_cuda = torch_build()
     identity: dict[str, Any] = {"requested": requested, "torch": torch_version, "cpu": cpu_identity()}
     if requested != "cpu":
@@ -36,6 +41,26 @@ def identify(requested: str) -> dict[str, Any]:
             )
         identity["why_not_cuda"] = obstacle
     return {**identity, "kind": "cpu", "name": identity["cpu"]["name"]}
+
+
+def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
+    """Raises ValueError where there are fewer GPUs than workers on this machine: two on one GPU only take turns."""
+    needed = -(-num_workers // num_nodes())
+    if needed <= one["count"]:
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    why = "" if visible is None else f", as CUDA_VISIBLE_DEVICES={visible!r} lets it"
+    accepted = f"{one['count']}xcuda or fewer" if one["count"] > 1 else "cuda"
+    raise ValueError(
+        f"device {requested!r} needs {needed} GPUs here, a worker each, and the driver shows {one['count']}{why}; two "
+        f"workers on one GPU would only take turns: write {accepted} in params.yaml's devices"
+    )
+
+
+def num_nodes() -> int:
+    """Machines that train together, as torchrun's own environment variable says: 2 in `PET_NNODES=2`."""
+    words = os.environ.get("PET_NNODES", "1").split(":")
+    return max(int(words[-1]), 1) if words[-1].isdigit() else 1
 
 
 def torch_build() -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from stages.models import Shape
 from stages.models.kernels import decoder
+from stages.models.kernels.dropout import drop_as_torch
 from stages.models.parts import Dropout, run_recurrent
 from stages.params.schema import Seq2Seq
 
@@ -39,7 +40,7 @@ class ManualLSTM(nn.LSTM):
                 outputs.append(hidden[layer])
             x = torch.stack(outputs, dim=1)
             if layer < self.num_layers - 1:
-                x = nn.functional.dropout(x, self.dropout, self.training)
+                x = drop_as_torch(x, self.dropout, self.training)
         return x, (torch.stack(hidden), torch.stack(cell))
 
 

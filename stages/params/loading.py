@@ -10,6 +10,7 @@ from typing import Any
 
 from stages.files import ROOT, preset_file, read_json
 from stages.params.checks import check_workload
+from stages.params.devices import split_device
 from stages.params.parsing import check_name, nearest, one_line, parse, prefixed, replaced, shown
 from stages.params.presets import overrides_of, parse_presets
 from stages.params.schema import Device, Params, Seed, Workload
@@ -53,6 +54,8 @@ def parse_params(raw: dict[str, Any]) -> Params:
             raise ValueError(f"{key} is missing; add e.g. `{key}: {example}`")
     workloads = parse(tuple[str, ...], raw["workloads"], "workloads")
     devices = parse(tuple[Device, ...], raw["devices"], "devices")
+    for number, device in enumerate(devices):
+        split_device(device, f"devices[{number}]")
     seeds = parse(tuple[Seed, ...], raw["seeds"], "seeds")
     blocks = {key: value for key, value in raw.items() if key not in TOP_LEVEL}
     for name in (*workloads, *blocks):

@@ -18,7 +18,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from stages.params.schema import Limits, Usual
+from stages.params.schema import Limits, MayBeAbsent, Usual
 
 MAX_LETTERS = 1000  # of a message: what it quotes may be a whole file
 MAX_WHOLE = 2**63 - 1
@@ -155,8 +155,8 @@ def parse_dataclass(kind: Any, value: Any, where: str) -> Any:
 
 
 def optional_keys(kind: Any) -> set[str]:
-    """The keys of a dataclass that may be left out: those that are None then."""
-    return {field.name for field in fields(kind) if field.default is None}
+    """The keys of a dataclass that params.yaml may leave out: their default holds then."""
+    return {key for key, hint in hints_of(kind).items() if MayBeAbsent() in getattr(hint, "__metadata__", ())}
 
 
 @cache
@@ -199,10 +199,23 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
     return changed
 
 
+def written_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that params.yaml would hold: an optional one only where it is not its default."""
+    default = {name: getattr(type(value), name) for name in optional_keys(type(value))}
+    pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
+    return {name: part for name, part in pairs if name not in default or part != default[name]}
+
+
+def as_written(value: Any) -> Any:
+    """A dataclass as params.yaml holds it: dictionaries, lists and values."""
+    if is_dataclass(value):
+        return {name: as_written(part) for name, part in written_fields(value).items()}
+    return [as_written(part) for part in value] if isinstance(value, tuple) else value
+
+
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
     """A dataclass as dotted keys, as MLflow and `dvc exp run -S` write them."""
     if is_dataclass(value):
-        left_out = {name for name in optional_keys(value) if getattr(value, name) is None}
-        pairs = ((field.name, getattr(value, field.name)) for field in fields(value) if field.name not in left_out)
+        pairs = written_fields(value).items()
         return {key: leaf for name, part in pairs for key, leaf in flatten(part, f"{prefix}{name}.").items()}
     return {prefix[:-1]: ",".join(map(str, value)) if isinstance(value, tuple) else value}

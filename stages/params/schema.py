@@ -25,7 +25,12 @@ class Usual:
     value: Any
 
 
-Device = Literal["auto", "cpu", "cuda"]
+@dataclass(frozen=True)
+class MayBeAbsent:
+    """Of a key that params.yaml may leave out; its default holds then."""
+
+
+Device = str  # auto, cpu, cuda, or several workers: 2xcpu (stages/params/devices.py reads it)
 Positive = Annotated[int, Limits(1)]
 Share = Annotated[float, Limits(high=1)]
 Fraction = Annotated[float, Limits(high=0.999)]
@@ -90,7 +95,8 @@ class Series:
     horizon: Positive
     stride: Annotated[Positive, Usual(1)]
     split: Split
-    season: Annotated[int | None, Limits(2)] = None  # steps after which the series resembles itself; left out: none
+    # Steps after which the series resembles itself; left out: none.
+    season: Annotated[int | None, Limits(2), MayBeAbsent()] = None
 
 
 @dataclass(frozen=True)
@@ -232,6 +238,9 @@ class Train:
         Threads, Limits(1, high=512), Usual("auto")
     ]  # of the CPU; auto: as many as are fastest, by measuring
     deterministic: Annotated[bool, Usual(True)]
+    # Of several workers. strong: they share the batch. weak: each has a whole one, and the learning rate grows with
+    # their number (Goyal et al. 2017, arXiv:1706.02677), or with its root (Krizhevsky 2014, arXiv:1404.5997).
+    scaling: Annotated[Literal["strong", "weak-linear", "weak-sqrt"], Usual("strong"), MayBeAbsent()] = "strong"
 
     @property
     def num_threads(self) -> int:

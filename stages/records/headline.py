@@ -85,7 +85,7 @@ def note(
         sentences.append(f"{', '.join(how).capitalize()}.")
     if "bound" in params:
         sentences.append(f"A step is {params['bound']}-bound; advice: {params['advice']}.")
-    no_vram = "none: a CPU" if tags.get("device") == "cpu" else "not measured"
+    no_vram = "none: a CPU" if tags.get("device", "").endswith("cpu") else "not measured"
     table = {
         f"score ({score})" if score else "score": shown.get(TITLES[SCORE], "none yet"),
         "device": tags.get("device", "?"),

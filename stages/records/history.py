@@ -63,8 +63,50 @@ class Record:
     # What the manifest holds of the training's start: the code's tree, the conditions, the initial weights.
     start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and draws
+    # How many workers trained from an epoch on, by that epoch's number: a training may go on with another number.
+    workers: dict[int, int] = field(default_factory=dict)
     # When the last epoch ended, and what the manifest holds of that moment; empty before.
     end: dict[str, Any] = field(default_factory=dict)
+
+
+def num_workers_in(record: Record, epoch: int) -> int:
+    """How many workers trained `epoch` (from 1); one alone is not recorded."""
+    since = [first for first in record.workers if first <= epoch]
+    return record.workers[max(since)] if since else 1
+
+
+def note_workers(record: Record, epochs_done: int, num_workers: int) -> str:
+    """Record how many workers go on after `epochs_done`. Returns a sentence where they are not as many as before."""
+    before = num_workers_in(record, epochs_done)
+    if num_workers == before:
+        return ""
+    record.workers[epochs_done + 1] = num_workers
+    if not epochs_done:
+        return ""
+    done = "epoch 1" if epochs_done == 1 else f"epochs 1 to {epochs_done}"
+    return f"{done} by {count_workers(before)}, from here on by {count_workers(num_workers)}: equal within rounding"
+
+
+def count_workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
+
+
+def timings_here(record: Record) -> list[dict[str, Any]]:
+    """The epochs' timings; those of another number of workers than the last epoch's count as done elsewhere."""
+    now = num_workers_in(record, len(record.timings))
+    rows = [(row, num_workers_in(record, row["epoch"]) == now) for row in record.timings]
+    return [row if is_here else {**row, "is_elsewhere": 1} for row, is_here in rows]
+
+
+def workers_of(record: Record) -> dict[str, Any]:
+    """What is recorded of the number of workers: nothing of one; where it changed, from which epoch on it was which."""
+    if not record.workers:
+        return {}
+    since = {str(first): count for first, count in sorted(({1: 1} | record.workers).items())}
+    return {
+        "workers": num_workers_in(record, len(record.timings)),
+        **({"workers_from_epoch": since} if len(since) > 1 else {}),
+    }
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ nor mlflow.
     workload, requested (device as params.yaml asks), device (cpu or cuda), seed, machine, made_at
     tree                commit; patch from it to the files of the run (stages/records/provenance.py)
     block               the workload's block of params.yaml as it took effect, preset included; preset: its name
-    realized            threads, precision, accumulation, step, why_not_graph, residency, finished_on, out_of_memory
+    realized            threads, precision, accumulation, step, why_not_graph, residency, finished_on, out_of_memory;
+                        of several workers: workers; where their number changed, workers_from_epoch (epoch -> number)
     digests             data: table, prepared (file -> sha256), packed (split -> sha256); code (file -> fingerprint);
                         weights: initial, best, last; predictions
     environment         requirements_sha256, versions
@@ -19,7 +20,6 @@ nor mlflow.
     result              score_name, metrics, weights: what evaluate adds
 """
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,6 @@ from stages.files import parse_json, relative
 SCHEMA = 1
 NAME = "manifest.json"
 OF_TRAINING = "training.json"  # without the test's result
-
-
-def plain(value: Any) -> Any:
-    """A dataclass as params.yaml holds it: dictionaries, lists and values."""
-    return json.loads(json.dumps(dataclasses.asdict(value)))
 
 
 def parse(text: bytes | str, source: str) -> dict[str, Any]:

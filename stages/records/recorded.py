@@ -28,7 +28,7 @@ from stages.records.summary import PARENT_TAG
 from stages.urls import without_password
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
-NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z]+)(?:-(?P<seed>\d+))?")
+NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z0-9]+)(?:-(?P<seed>\d+))?")
 FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a manifest.json"
 NUM_LISTED = 8  # of the runs there are, where the one asked for is none of them
 NUM_SEARCHED = 200

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from stages.training.shares import Share
+
 TENSORS = ("values", "mask", "targets")
 # safetensors' names of what preload packs.
 DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
@@ -30,9 +32,20 @@ class Batch:
     rows: torch.Tensor  # (B,) which sequences of the split these are
     # (B, H) the inputs of a decoder while training (stages/models/seq2seq.py)
     teacher_targets: torch.Tensor | None = None
+    shares: tuple[Share, ...] = ()  # where it is one worker's part of a larger batch; one for each of `parts`
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def num_counted(self) -> int:
+        """Sequences whose loss counts: all, but for a worker's stand-ins."""
+        return sum(share.num_counted for share in self.shares) if self.shares else len(self)
+
+    @property
+    def num_whole(self) -> int:
+        """Sequences of the batch of all workers."""
+        return sum(share.num_whole for share in self.shares) if self.shares else len(self)
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """What a model takes."""
@@ -50,16 +63,18 @@ class Batch:
         return Batch(self.values[:count], self.mask[:count], self.targets[:count], self.rows[:count], teacher_targets)
 
     def parts(self, num_parts: int) -> Iterator["Batch"]:
-        """The batch in `num_parts` (at most) of nearly the same size."""
-        if num_parts == 1:
+        """The batch in `num_parts` (at most) of nearly the same size; a worker's part of a batch as its shares say."""
+        if num_parts == 1 or len(self.shares) == 1:
             yield self
             return
-        size = -(-len(self) // num_parts)
+        size: int | list[int] = -(-len(self) // num_parts)
+        if self.shares:
+            size = [share.num_passed for share in self.shares]
         columns = [tensor.split(size) for tensor in (self.values, self.mask, self.targets, self.rows)]
         teachers = [None] * len(columns[0]) if self.teacher_targets is None else self.teacher_targets.split(size)
-        for *tensors, teacher_targets in zip(*columns, teachers, strict=True):
+        for number, (*tensors, teacher_targets) in enumerate(zip(*columns, teachers, strict=True)):
             values, mask, targets, rows = tensors
-            yield Batch(values, mask, targets, rows, teacher_targets)
+            yield Batch(values, mask, targets, rows, teacher_targets, self.shares[number : number + 1])
 
 
 @dataclass

@@ -16,9 +16,10 @@ KEPT_BYTES_UNDER_A_LIMIT = 2**16
 
 
 def open_device(
-    identity: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32"
+    identity: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32", index: int = 0
 ) -> torch.device:
     """The torch device of `identity` (results/hardware/<device>.json), with threads and numerics set for this process.
+    `index`: which of several GPUs.
 
     fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and
     GPU compute the same thing. `precision` tf32 turns it on; the CPU has none and goes on in fp32. `threads` auto is
@@ -44,7 +45,7 @@ def open_device(
             f"the driver shows {identity['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use "
             f"it with driver {identity['driver']}; update the driver, or use cpu in params.yaml's devices"
         )
-    return torch.device("cuda", 0)
+    return torch.device("cuda", index)
 
 
 def keep_freed_memory() -> None:
@@ -72,7 +73,7 @@ def use_tf32(on: bool) -> None:
 def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
     """Where a run happened, as flat text (MLflow tags)."""
     about = {
-        "device": device.type,
+        "device": identity["requested"] if "workers" in identity else device.type,
         "device.name": identity["name"],
         "cpu.name": identity["cpu"]["name"],
         "cpu.cores": f"{identity['cpu']['cores']:g}",
@@ -98,4 +99,6 @@ def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
         }
     elif "why_not_cuda" in identity:
         about["why_not_cuda"] = identity["why_not_cuda"]
+    if "workers" in identity:
+        about["workers"] = str(identity["workers"])
     return about

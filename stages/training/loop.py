@@ -17,7 +17,7 @@ PREDICTION_BATCH = 1024  # without gradients no activations are kept: a batch th
 
 
 def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:
-    """Take one step per batch, at its learning rate; yield its number of sequences.
+    """Take one step per batch, at its learning rate; yield its number of sequences, all workers' together.
 
     Adds the summed loss to `total`, a scalar on the device, which is read once an epoch: `.item()` in the step would be
     a synchronization in every step.
@@ -25,7 +25,7 @@ def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], tot
     for batch, rate in zip(batches, rates, strict=False):
         step.set_rate(rate)
         total += step(batch)
-        yield len(batch)
+        yield batch.num_whole
 
 
 @torch.no_grad()

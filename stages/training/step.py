@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stages.models.kernels import dropout
 from stages.training.batches import Batch
 from stages.training.graphs import CaptureFailed, Graphs
 from stages.training.memory import OomPolicy, free_cache
+from stages.training.workers import ALONE, Workers, not_last
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, the batch they are of) -> mean over its sequences
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -56,9 +58,11 @@ class Step:
         # Without fp16 it passes everything through. Checkpoints keep its state.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.oom = oom or OomPolicy(model)
+        self.workers = ALONE
         self.may_adapt = True  # whether running out of memory may change how the training continues
         self.fallback_reason = fallback_reason  # why it is eager where a graph was asked for, or would be chosen
         self.forward: Callable[..., Tensor] = model
+        self.is_compiled = execution_mode == "compile"
         if execution_mode == "compile":
             self.forward = torch.compile(model, dynamic=False)
         self.graphs = Graphs(device) if execution_mode == "graph" else None
@@ -66,7 +70,12 @@ class Step:
     @property
     def execution_mode(self) -> str:
         """How steps are taken now: `graph`, `compile` or `eager`."""
-        return "graph" if self.graphs else "eager" if self.forward is self.model else "compile"
+        return "graph" if self.graphs else "compile" if self.is_compiled else "eager"
+
+    def join(self, workers: Workers) -> None:
+        """From here on each step adds up the gradients of all workers. Where memory runs out on one, all end."""
+        self.workers, self.may_adapt = workers, False
+        self.forward = workers.wrap(self.model, self.device)
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the next step."""
@@ -127,16 +136,23 @@ class Step:
         self.scaler = scaler
 
     def backward(self, batch: Batch) -> Tensor:
-        """Compute the gradients of the batch's mean loss, in `accumulation` parts. Returns the summed loss."""
+        """Compute the gradients of the batch's mean loss, in `accumulation` parts. Returns the summed loss.
+
+        Of several workers: the mean over the batch of all of them, and the sum over this one's sequences.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
-        for part in batch.parts(self.accumulation):
-            with autocast(self.precision, self.device):
-                outputs = self.forward(*part.inputs())
-            loss = self.loss(outputs.float(), part)
-            scaled: Tensor = self.scaler.scale(loss if len(part) == len(batch) else loss * (len(part) / len(batch)))
-            scaled.backward()  # type: ignore[no-untyped-call]
-            summed = loss.detach() * len(part)
+        parts = list(batch.parts(self.accumulation))
+        for number, part in enumerate(parts, 1):
+            with not_last(self.forward, number == len(parts)), drawn_as_one(part):
+                with autocast(self.precision, self.device):
+                    outputs = self.forward(*part.inputs())
+                loss = self.loss(outputs.float(), part)
+                # DistributedDataParallel takes the mean over the workers, which undoes their number.
+                weight = part.num_counted / batch.num_whole * self.workers.count
+                scaled: Tensor = self.scaler.scale(loss if weight == 1 else loss * weight)
+                scaled.backward()  # type: ignore[no-untyped-call]
+            summed = loss.detach() * part.num_counted
             total = summed if total is None else total + summed
         assert total is not None
         return total
@@ -173,6 +189,14 @@ class Step:
     def restore(self, state: dict[str, Any]) -> None:
         self.accumulation = max(self.accumulation, state["accumulation"])  # memory that ran out once will again
         self.scaler.load_state_dict(state["scaler"])
+
+
+def drawn_as_one(part: Batch) -> AbstractContextManager[object]:
+    """The context in which a worker's part drops out what it would as a stretch of the whole part."""
+    if not part.shares:
+        return nullcontext()
+    (share,) = part.shares
+    return dropout.sharing(share.first, share.num_whole)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

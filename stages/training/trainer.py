@@ -1,6 +1,6 @@
 """One training as a state that advances epoch by epoch. It holds all that must be saved to resume bit for bit."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -21,7 +21,9 @@ from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy, advice
 from stages.training.optimizer import AdamW
 from stages.training.schedule import learning_rates
+from stages.training.shares import own_rows, shares_of
 from stages.training.step import Step, choose_mode, random_state, set_random_state, why_no_graph
+from stages.training.workers import ALONE, Workers
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,13 @@ class Trainer:
         self.best_weights = snapshot(model)
         self.verified: list[int] = []  # the epochs after which everything was found to lie on the device
         self.peak_mib = 0.0  # of an epoch so far
+        self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
+
+    def join(self, workers: Workers) -> None:
+        """Train together with others from here on. Their trainers were opened alike."""
+        self.workers = workers
+        self.step.join(workers)
 
     def epoch(self) -> Epoch:
         params = self.params
@@ -95,22 +103,26 @@ class Trainer:
             # cuDNN's dropout between an RNN's layers starts anew wherever torch's generator is set. Resuming sets it,
             # so every epoch does.
             set_random_state(random_state(self.device), self.device)
+        if self.workers.count > 1:
+            self.settle()
         steps = self.training_steps()
         with measure(self.device) as training:
             num_sequences = sum(steps)
-            train_loss = self.total / num_sequences
+            train_loss = self.workers.sum(self.total) / num_sequences
         if self.step.graphs is not None and training.peak_allocated_mib is not None:
             # A replay allocates nothing: its activations lie in the graph's own memory, which the capture allocates.
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
         with measure(self.device) as validation:
+            rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
             loss, predictions = loop.validate(
                 self.model,
-                self.oom.batches(self.val_split, sequential_indices(self.val_split), loop.PREDICTION_BATCH),
+                self.oom.batches(self.val_split, rows, loop.PREDICTION_BATCH),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
                 self.step.precision,
                 self.oom,
             )
+            loss, predictions = self.workers.mean(loss, num_val), self.workers.joined(predictions, num_val)
         self.missing_reasons = {
             **training.missing_reasons,
             **({"step: graph": reason} if params.step == "graph" and (reason := self.step.fallback_reason) else {}),
@@ -137,6 +149,17 @@ class Trainer:
             is_best,
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
         )
+
+    def settle(self) -> None:
+        """Have all workers go on from the first one's state.
+
+        Another processor rounds otherwise, and dropout that a library draws for each worker's sequences alone leaves
+        torch's generators in other states.
+        """
+        set_random_state(self.workers.told(random_state(self.device)), self.device)
+        own = self.weights_sha256()
+        if self.workers.sum(torch.tensor(int(own != self.workers.told(own)))):
+            self.restore(self.workers.told(self.state()))
 
     def weights_sha256(self) -> str:
         return sha256_of(snapshot(self.model).values())
@@ -201,8 +224,19 @@ class Trainer:
     def batches(self, draws: Draws, num_done: int = 0) -> Iterator[Batch]:
         """Those after the first `num_done`. `draws` lie on the device."""
         size = self.params.batch_size
-        change = partial(draws.changed, params=self.params)
-        return self.oom.batches(self.train_split, draws.order[num_done * size :], size, change)
+        order, change = draws.order[num_done * size :], partial(draws.changed, params=self.params)
+        if self.workers.count == 1:
+            return self.oom.batches(self.train_split, order, size, change)
+        return self.shared_batches(order, change)
+
+    def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
+        """Of every batch of `order` this worker's share."""
+        size, place = self.params.batch_size, (self.step.accumulation, self.workers.rank, self.workers.count)
+        own, whole = own_rows(order, size, *place), shares_of(size, *place)
+        batches = self.oom.batches(self.train_split, own, sum(share.num_passed for share in whole), change)
+        for number, batch in enumerate(batches):
+            left = len(order) - number * size
+            yield replace(batch, shares=whole if left >= size else shares_of(left, *place))
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
         """The first `size` sequences as a batch on the device, with teacher forcing where the decoder takes it.

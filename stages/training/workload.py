@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,18 +33,20 @@ from stages.files import (
     relative,
     run_dir,
 )
-from stages.machine.identity import identify
+from stages.machine.identity import identify, usable_cores
 from stages.machine.regions import free_bytes
 from stages.models import Shape
 from stages.params import parsing, schema
+from stages.params.devices import split_device
 from stages.params.loading import load_workload
 from stages.params.schema import Threads, Train, Workload
 from stages.tasks import Task, open_task
 from stages.training import auto
 from stages.training.batches import Split, load_split
 from stages.training.device import open_device
-from stages.training.memory import OomPolicy, advice, translate_oom
+from stages.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
 from stages.training.trainer import Trainer
+from stages.training.workers import ALONE, LEAST_PARTS, NEEDS_SMALLER_PARTS, Workers
 
 # Weights, optimizer, activations and the allocator need room beside the data.
 SHARE_OF_FREE_MEMORY = 0.6
@@ -66,7 +71,7 @@ class Job:
     """One workload on one device, as the files of the stages before describe it."""
 
     workload: str
-    device: str  # as params.yaml asks for it: auto, cpu or cuda
+    device: str  # as params.yaml asks for it: auto, cpu, cuda, or several workers such as 2xcpu
     seed: int
     params: Workload
     identity: dict[str, Any]  # of the device that was asked for
@@ -79,6 +84,7 @@ class Job:
     def of(cls, workload: str, device: str, seed: int) -> Job:
         identity, fallback = read_json(hardware_file(device), IDENTITY), os.environ.get(CPU_FALLBACK)
         params = load_workload(workload)
+        require_sequences(workload, device, params.train)
         of_task: Kinds = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
         return cls(
             workload,
@@ -105,9 +111,13 @@ class Job:
         return Shape.of(self.summary, self.task)
 
     @property
+    def num_workers(self) -> int:
+        return split_device(self.device)[0]
+
+    @property
     def settings(self) -> Train:
         """Those of the training. Where the CPU takes over from a GPU, fp32 replaces fp16: the CPU has none."""
-        settings = self.params.train
+        settings = scaled(self.params.train, self.num_workers)
         is_unsupported = self.is_on_fallback and settings.precision == "fp16"
         return replace(settings, precision="fp32") if is_unsupported else settings
 
@@ -121,9 +131,9 @@ class Job:
         """Only `auto` chooses: who asks for a GPU gets it or an error."""
         return self.device == "auto" and self.kind != "cpu" and self.params.train.on_out_of_memory == "cpu"
 
-    def open_device(self, threads: Threads, precision: str = "fp32") -> torch.device:
+    def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
         identity = {**self.identity, "kind": self.kind}
-        return open_device(identity, threads, self.settings.deterministic, precision)
+        return open_device(identity, threads, self.settings.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:
         """The packed split, still in its file. Raises ValueError where the file is not the one that preload wrote."""
@@ -137,6 +147,29 @@ class Job:
     def read(self, split: str, name: str) -> np.ndarray:
         """An array that preprocess wrote. Raises ValueError where the file is not the one that it wrote."""
         return read_array(prepared_dir(self.workload), split, name, self.summary)
+
+
+def scaled(settings: Train, num_workers: int) -> Train:
+    """With the batch and the learning rate of so many workers (train.scaling)."""
+    if settings.scaling == "strong" or num_workers == 1:
+        return settings
+    factor = num_workers if settings.scaling == "weak-linear" else num_workers**0.5
+    return replace(
+        settings, batch_size=num_workers * settings.batch_size, learning_rate=factor * settings.learning_rate
+    )
+
+
+def require_sequences(workload: str, device: str, settings: Train) -> None:
+    """Raises ValueError where a worker would have no sequence of a batch that goes through in parts."""
+    num_workers, kind = split_device(device)
+    most = scaled(settings, num_workers).batch_size // settings.accumulation
+    if num_workers > max(most, 1):
+        parts = f" in {settings.accumulation} parts (train.accumulation)" if settings.accumulation > 1 else ""
+        accepted = f"at most {most}x{kind}" if most > 1 else kind
+        raise ValueError(
+            f"device {device!r} has more workers than {workload}'s batch of {settings.batch_size} (train.batch_size)"
+            f"{parts} has sequences for; accepted: {accepted}, or a larger batch"
+        )
 
 
 def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
@@ -160,14 +193,17 @@ def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: 
     return Trainer(model.to(train.device), train, val, settings, task, seed)
 
 
-def open_trainer(job: Job, saved: dict[str, Any]) -> Trainer:
+def open_trainer(job: Job, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
     """The training of `job`: from its start, or where the checkpoint `saved` is; its data held as `job` says.
 
     A training goes on with the number of threads that it began with. A checkpoint of another kind of device is where
-    the CPU takes over. The CPU has other memory, so that it starts with whole batches.
+    the CPU takes over. The CPU has other memory, so that it starts with whole batches. Several workers still have to
+    join (`Trainer.join`).
     """
     settings = replace(job.settings, threads=saved["threads"]) if saved["trainer"] else job.settings
-    device = job.open_device(settings.threads, settings.precision)
+    if workers.count > 1:
+        settings = replace(settings, threads=threads_of_each(job, workers), step="eager")
+    device = job.open_device(settings.threads, settings.precision, workers.local_rank)
     with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
         residency = job.residency(device)
         train, val = (job.open_split(name, device) for name in ("train", "val"))
@@ -183,7 +219,43 @@ def open_trainer(job: Job, saved: dict[str, Any]) -> Trainer:
             residency = "host" if saved["oom"]["streams"] else residency
         if residency == "device":
             trainer.oom.make_resident()
+    if workers.count > 1:
+        take_smaller_parts(trainer, int(os.environ.get(LEAST_PARTS, "1")))
+        if job.settings.step != "eager":
+            carrier = "gloo cannot be captured" if device.type == "cpu" else "with nccl that was not tried yet"
+            trainer.step.fallback_reason = f"several workers take their steps eagerly ({carrier})"
     return trainer
+
+
+def take_smaller_parts(trainer: Trainer, least_parts: int) -> None:
+    """After memory ran out on one of several workers: all of them pass a batch in at least so many parts."""
+    if trainer.step.accumulation < least_parts:
+        trainer.step.accumulation = least_parts
+        trainer.oom.say(f"a batch of {trainer.params.batch_size} is trained on in {least_parts} parts by all workers")
+
+
+@contextmanager
+def smaller_parts_asked(trainer: Trainer) -> Iterator[None]:
+    """Where the memory of one of several workers runs out, it ends, and all start again with smaller parts.
+
+    Their steps wait for each other, so that one of them alone cannot take another way.
+    """
+    try:
+        yield
+    except OutOfMemory as error:
+        num_parts, workers = 2 * trainer.step.accumulation, trainer.workers
+        if workers.count == 1 or num_parts * workers.count > trainer.params.batch_size:
+            raise
+        print(f"worker {workers.rank}: {error}".partition(" where nothing")[0], file=sys.stderr, flush=True)
+        raise SystemExit(NEEDS_SMALLER_PARTS) from None
+
+
+def threads_of_each(job: Job, workers: Workers) -> int:
+    """As params.yaml says; `auto`: this machine's cores divided by the workers on it, and one beside a GPU."""
+    asked = job.settings.threads
+    if asked != "auto":
+        return asked
+    return max(1, int(usable_cores()) // workers.local_count) if job.kind == "cpu" else 1
 
 
 def state_for_cpu(state: dict[str, Any]) -> dict[str, Any]:

@@ -46,10 +46,10 @@ def decode(
     _, B, H = hidden.shape
     if teacher_targets is None:  # NaN in every place: the input is always the decoder's own output
         teacher_targets = decoder_input.new_full((B, num_steps), torch.nan)
-    before_head = dropout.factor((num_steps, B, H), p) if lstm.training and p > 0 else None
+    before_head = dropout.factor((num_steps, B, H), p, dim=1) if lstm.training and p > 0 else None
     between = None
     if lstm.training and lstm.dropout > 0 and L > 1:
-        between = dropout.factor((num_steps, L - 1, B, H), lstm.dropout)
+        between = dropout.factor((num_steps, L - 1, B, H), lstm.dropout, dim=2)
     weights = (weight for layer in lstm.all_weights for weight in layer)
     outputs: Tensor = Decoder.apply(
         decoder_input, hidden, cell, teacher_targets.t(), before_head, between, head.weight, head.bias, *weights

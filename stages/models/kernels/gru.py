@@ -28,7 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import dropout
+
+from stages.models.kernels.dropout import drop_as_torch
 
 # The number of gate values in a chunk of steps, 2 MiB of float32: larger chunks leave the cache, smaller ones make
 # matrix products inefficient. Measured from 2 ** 15 to 2 ** 21.
@@ -59,7 +60,7 @@ def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> l
     states = [x.transpose(0, 1) for x in inputs]
     for layer in range(first.num_layers):
         if layer > 0:
-            states = [dropout(x, first.dropout, first.training) for x in states]
+            states = [drop_as_torch(x, first.dropout, first.training, dim=1) for x in states]
         kinds = zip(*(each.all_weights[layer] for each in grus), strict=True)
         states = Layer.apply(record, *states, *(parameter for kind in kinds for parameter in kind))
     return [x.transpose(0, 1) for x in states]

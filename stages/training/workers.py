@@ -1,0 +1,200 @@
+"""This process among the workers that train one model together: torch's process group, and what goes through it.
+
+Every worker has the whole data, the same weights and the same draws; of each batch it passes its share (shares.py), and
+DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) adds the gradients up. The first worker (`rank` 0) prints,
+keeps and tracks what one worker would; the others only train. Of one worker, every method hands back what it is given.
+
+torch's launcher starts the processes (launcher.py, or torchrun itself) and says in their environment who they are.
+Between CPUs gloo carries the sums, between GPUs nccl; what is not a gradient goes through gloo.
+"""
+
+import io
+import json
+import os
+import re
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from stages.params.parsing import one_line
+from stages.params.schema import Train
+
+# Exit statuses of a worker: its work ended with another's (sysexits.h: try again); its memory ran out, and all may try
+# again with batches in more parts.
+LOST, NEEDS_SMALLER_PARTS = 75, 76
+# Set by the launcher where it starts the workers again after that: the least number of parts.
+LEAST_PARTS = "TANDEM_LEAST_PARTS"
+# What gloo, nccl and the store say where another worker is gone.
+WORDS = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo::|gloo/|NCCL|Timed out|store->|recvValue|"
+    r"sendBytes|recvBytes|Socket closed",
+    re.IGNORECASE,
+)
+COMPARED = ("seed", "parameters", "data", "code")  # of what a training rests on; workers may have other hardware
+
+
+class LostWorker(SystemExit):
+    """Another worker ended, so this one ends too; who started them starts all again, or says why not."""
+
+    def __init__(self) -> None:
+        super().__init__(LOST)
+
+
+class Workers:
+    """This process's place: `rank` of `count`; `local_rank` of `local_count` on this machine."""
+
+    def __init__(self, rank: int = 0, count: int = 1, local_rank: int = 0, local_count: int = 1) -> None:
+        self.rank, self.count, self.local_rank, self.local_count = rank, count, local_rank, local_count
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module, device: torch.device, group: Any = None) -> nn.Module:
+        """The model whose backward pass ends with the mean over the workers (of `group`) of each gradient."""
+        # Of a gradient that lies otherwise in memory than its parameter: it is copied, as it would be anyway.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        ids = [device.index] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=ids, process_group=group, gradient_as_bucket_view=True
+        )
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Over the workers."""
+        if self.count > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
+
+    def part_of(self, rows: Tensor) -> Tensor:
+        """What of `rows` this worker evaluates: a stretch, or everything where there are fewer rows than workers."""
+        return rows if self.count == 1 or len(rows) < self.count else rows.tensor_split(self.count)[self.rank]
+
+    def joined(self, found: Tensor, num_rows: int) -> Tensor:
+        """(num_rows, ...) from what each worker has found for its `part_of` them."""
+        if self.count == 1 or num_rows < self.count:
+            return found
+        size = -(-num_rows // self.count)
+        padded = found.new_zeros((size, *found.shape[1:]))
+        padded[: len(found)] = found
+        each = [torch.empty_like(padded) for _ in range(self.count)]
+        dist.all_gather(each, padded)
+        lengths = [len(part) for part in torch.arange(num_rows).tensor_split(self.count)]
+        return torch.cat([part[:length] for part, length in zip(each, lengths, strict=True)])
+
+    def mean(self, mean: Tensor, num_rows: int) -> Tensor:
+        """Over `num_rows`, from the mean over this worker's `part_of` them."""
+        if self.count == 1 or num_rows < self.count:
+            return mean
+        num_own = len(torch.arange(num_rows).tensor_split(self.count)[self.rank])
+        return self.sum(mean * num_own) / num_rows
+
+    def told(self, value: Any = None) -> Any:
+        """The first worker's `value`, for all: plain values and tensors. No pickle that could run code goes through."""
+        if self.count == 1:
+            return value
+        buffer = io.BytesIO()
+        if self.is_first:
+            torch.save(value, buffer)
+        length = torch.tensor([buffer.getbuffer().nbytes])
+        dist.broadcast(length, 0)
+        content = torch.zeros(int(length), dtype=torch.uint8)
+        if self.is_first:
+            content = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8).clone()
+        dist.broadcast(content, 0)
+        if self.is_first:
+            return value
+        return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
+
+    def require_same(self, inputs: Mapping[str, Any]) -> None:
+        """Raises ValueError where another machine would train on other data, with other code or other parameters."""
+        if self.count == 1:
+            return
+        own = {name: json.dumps(inputs[name], sort_keys=True) for name in COMPARED}
+        differing = [name for name, theirs in self.told(own).items() if own[name] != theirs]
+        if int(self.sum(torch.tensor(len(differing)))):
+            which = f"worker {self.rank} has other {' and '.join(differing)}" if differing else "another worker differs"
+            raise ValueError(
+                f"the workers do not train the same: {which} than worker 0; have all machines at the same commit, with "
+                "the same params.yaml and the same prepared data"
+            )
+
+    def close(self) -> None:
+        if self.count > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+ALONE = Workers()
+
+
+def started_by_launcher() -> bool:
+    """Whether torch's launcher started this process, as one of several workers."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@contextmanager
+def joined_group(device: str, count: int, kind: str) -> Iterator[Workers]:
+    """The workers of `device` (2xcpu) as torch's launcher started them; one alone where it started none.
+
+    Raises LostWorker where another one ends meanwhile, ValueError where the launcher started another number of them.
+    """
+    if count == 1 or not started_by_launcher():
+        yield ALONE
+        return
+    started, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    if started != count:
+        raise ValueError(
+            f"device {device!r} has {count} workers, but {started} were started; start {count} or name {started}x{kind}"
+        )
+    if kind == "cuda":
+        torch.cuda.set_device(local_rank)
+    with lost_workers_noticed():
+        dist.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl")
+        # From here on who started this process, or the first worker, tells it to end. The first one, interrupted, ends
+        # its epoch, and saves (Interruption in stages/records/terminal.py).
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if dist.get_rank():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        workers = Workers(dist.get_rank(), count, local_rank, int(os.environ["LOCAL_WORLD_SIZE"]))
+        yield workers
+        workers.close()
+
+
+@contextmanager
+def lost_workers_noticed() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not WORDS.search(str(error)):
+            raise
+        print(f"a worker notices that another one is gone ({one_line(error)[:120]})", file=sys.stderr, flush=True)
+        raise LostWorker from None
+
+
+def not_last(model: Any, is_last: bool) -> AbstractContextManager[object]:
+    """The context of a part's passes: gradients are added up over the workers with the last part alone."""
+    return nullcontext() if is_last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
+
+
+def describe(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
+    """Who trains and on how much, in a sentence. `settings` are those of the training, `asked` those of params.yaml."""
+    machines = "" if workers.local_count == workers.count else f", {workers.local_count} on this machine"
+    threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+    each = f"a GPU each{shown}" if kind == "cuda" else f"{threads} each"
+    batch = f"a batch of {settings.batch_size} is shared"
+    if settings.batch_size != asked.batch_size:
+        batch = (
+            f"a batch of {settings.batch_size} ({workers.count} x {asked.batch_size}), learning rate "
+            f"{settings.learning_rate:g} ({asked.scaling} of {asked.learning_rate:g})"
+        )
+    carrier = "nccl" if kind == "cuda" else "gloo"
+    return f"{workers.count} workers{machines}, {each}: {batch}, {carrier} adds their gradients up"
