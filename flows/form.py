@@ -4,11 +4,11 @@ Prefect draws a deployment's form from a JSON schema, and its server refuses a r
 mistyped name never waits.
 """
 
-from typing import Any, get_args
+from typing import Any
 
 from flows.plan import dotted
+from stages.params.devices import SINGLE
 from stages.params.loading import parse_params
-from stages.params.schema import Device
 
 
 def schema(raw: dict[str, Any]) -> dict[str, Any]:
@@ -21,7 +21,9 @@ def schema(raw: dict[str, Any]) -> dict[str, Any]:
     properties = {
         "workloads": several(list(params.blocks), params.workloads, "What to train and evaluate."),
         "devices": several(
-            list(get_args(Device)), params.devices, "auto: the best one here. cpu and cuda: both, and compared."
+            list(dict.fromkeys((*SINGLE, *params.devices))),
+            params.devices,
+            "auto: the best one here. cpu and cuda: both, and compared.",
         ),
         "seeds": {
             "description": "A training with each. Three or more give a spread and an interval of the speed-up.",

@@ -43,7 +43,7 @@ def pipeline(
 
     Args:
         workloads: which of params.yaml's workloads; all of them where nothing is given.
-        devices: auto, cpu, cuda; those of params.yaml where nothing is given.
+        devices: auto, cpu, cuda, or several workers (2xcpu); those of params.yaml where nothing is given.
         seeds: one training each, such as [0, 1, 2, 3, 4]; those of params.yaml where nothing is given.
         preset: one of params.yaml's presets, or auto or none; what params.yaml says where nothing is given.
         overrides: values that replace params.yaml's in this run only, by dotted name, such as

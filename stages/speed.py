@@ -85,8 +85,13 @@ def main(workload: str) -> None:
 
 
 def sides_of(devices: Sequence[str]) -> list[Side]:
-    """One for each kind of device, the CPU first. Of two devices of a kind it is the first of params.yaml."""
-    by_kind = {read_json(hardware_file(device))["kind"]: device for device in reversed(devices)}
+    """One for each kind of device, the CPU first. Of two devices of a kind it is the first of params.yaml.
+
+    Several workers (2xcpu) are no side: stages/tools/scaling.py measures what they bring.
+    """
+    found = {device: read_json(hardware_file(device)) for device in devices}
+    single = [device for device in devices if "workers" not in found[device]] or devices
+    by_kind = {found[device]["kind"]: device for device in reversed(single)}
     return [Side(kind, by_kind[kind], {"threads": "auto"} if kind == "cpu" else {}) for kind in sorted(by_kind)]
 
 

@@ -56,7 +56,7 @@ def parse(arguments: list[str]) -> Namespace:
         "python -m stages.tools.retrace", description="Train again what a manifest records; flows/verify.py compares."
     )
     parser.add_argument("workload")
-    parser.add_argument("device", choices=("auto", "cpu", "cuda"), help="as params.yaml asks for it")
+    parser.add_argument("device", help="as params.yaml asks for it; of several workers (2xcpu) one does it all")
     parser.add_argument("seeds", type=int, nargs="+", metavar="SEED", help="a training with each")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the JSON goes")
     parser.add_argument("--epochs", type=int, metavar="K", help="the first K alone; the schedule stays the whole one's")
