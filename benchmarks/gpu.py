@@ -133,6 +133,9 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
         Piece("sampling", "what measuring an epoch costs",
               (("-m", "benchmarks.sampling", "--device", "cuda", *(few or ("--rounds", "10"))),), 120),
+        Piece("workers", "does a second worker pay? GPUs where there are several, cores where not",
+              tuple(("-m", "stages.tools.scaling", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
+                    for device in ("cuda", "cpu")), 240),
         Piece("guides-cpu", "throughput at the guides' sizes on this machine's CPU",
               (throughput("guides-cpu", "cpu", "guides", "--contenders", "plain tuned", "tandem", "tandem auto"),),
               540, needs_gpu=False),
