@@ -1,0 +1,537 @@
+"""Several workers train what one trains: the same gradients within rounding, the same draws, one checkpoint for any
+number of them.
+
+The workers of the short tests are forks of this process, which has torch already, with gloo between them; those of the
+long ones are started as a user starts them.
+"""
+
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stages import files, models
+from stages.machine.identity import identify, require_gpus
+from stages.models.kernels import dropout
+from stages.params.devices import split_device
+from stages.params.loading import load_params
+from stages.params.schema import Train
+from stages.records.history import Record, note_workers, timings_here, workers_of
+from stages.tasks import classify, detect, forecast
+from stages.tools.scaling import Point, verdicts
+from stages.training.batches import Split
+from stages.training.memory import translate_oom
+from stages.training.shares import own_rows, places_of, shares_of
+from stages.training.trainer import Trainer
+from stages.training.workers import LOST, NEEDS_SMALLER_PARTS, Workers, lost_workers_noticed
+from stages.training.workload import require_sequences, scaled, smaller_parts_asked
+from tests.conftest import (
+    SETTINGS,
+    copy_of,
+    dvc,
+    environment,
+    held,
+    leave,
+    new_trainer,
+    recorded_runs,
+    settle,
+    stage,
+    under_a_limit,
+    wait_for,
+)
+
+NUM_STEPS, HORIZON, NUM_SEQUENCES = 12, 4, 45
+CLASSES = ["none", "one", "two"]
+FORECAST = {"num_outputs": HORIZON, "mean": [0.0], "std": [1.0], "target": {"name": "a", "transform": "difference"}}
+DETECT = {"classes": CLASSES, "num_per_class": {"train": dict.fromkeys(CLASSES, 10)}, "features": ["a"] * 4}
+# Of a sum of gradients, or of a loss, in another order: on the three processors tried up to 5e-7.
+ROUNDING = 1e-6
+
+
+@pytest.mark.parametrize("num_sequences", [1, 2, 5, 24, 56, 57])
+@pytest.mark.parametrize("num_workers", [2, 3, 4])
+@pytest.mark.parametrize("num_parts", [1, 2, 3])
+def test_the_workers_share_every_batch_and_leave_out_none(num_sequences: int, num_workers: int, num_parts: int):
+    order = torch.randperm(3 * num_sequences + num_sequences // 2)
+    shares = [shares_of(num_sequences, num_parts, rank, num_workers) for rank in range(num_workers)]
+    own = [places_of(share)[mask_of(share)] for share in shares]
+    assert sorted(torch.cat(own).tolist()) == list(range(num_sequences))
+    assert len({tuple(share.num_whole for share in each) for each in shares}) == 1, "they add up at the same moments"
+    for rank in range(num_workers):
+        rows, size = own_rows(order, num_sequences, num_parts, rank, num_workers), len(places_of(shares[rank]))
+        batches = order.split(num_sequences)
+        assert len(rows.split(size)) == len(batches)
+        for batch, mine in zip(batches, rows.split(size), strict=True):
+            assert torch.equal(mine, batch[places_of(shares_of(len(batch), num_parts, rank, num_workers))])
+
+
+def mask_of(shares: tuple[Any, ...]) -> Tensor:
+    """Of the places that a worker passes, those that count."""
+    return torch.cat([torch.arange(share.num_passed) < share.num_counted for share in shares])
+
+
+def splits(task: str) -> tuple[dict[str, Tensor], Any]:
+    """Random sequences of different lengths, and their task."""
+    draw = torch.Generator().manual_seed(5)
+    values = torch.randn(NUM_SEQUENCES, NUM_STEPS, 4, generator=draw)
+    lengths = torch.randint(3, NUM_STEPS + 1, (NUM_SEQUENCES, 1), generator=draw)
+    mask = torch.arange(NUM_STEPS) < lengths
+    if task == "forecast":
+        targets = torch.randn(NUM_SEQUENCES, HORIZON, generator=draw)
+        return {"values": values, "mask": torch.ones_like(mask), "targets": targets}, forecast.Task(FORECAST)
+    shape = (NUM_SEQUENCES, NUM_STEPS) if task == "detect" else (NUM_SEQUENCES,)
+    targets = torch.randint(0, len(CLASSES), shape, generator=draw)
+    made = detect.Task(DETECT) if task == "detect" else classify.Task({"classes": CLASSES})
+    return {"values": values * mask.unsqueeze(2), "mask": mask, "targets": targets}, made
+
+
+def trainer_of(workload: str, **changes: Any) -> Trainer:
+    """As params.yaml trains the workload, on random sequences: batches of 20, at last one of 5, in two parts."""
+    block = load_params().blocks[workload]
+    small = {"batch_size": 20, "accumulation": 2, "epochs": 2, "warmup_epochs": 1, "threads": 1, "step": "eager"}
+    settings: Train = replace(block.train, **(small | changes))
+    tensors, task = splits(block.task)
+    split = Split(tensors, torch.device("cpu"))
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    shape = models.Shape(4, task.num_outputs, NUM_STEPS, task.per_step)
+    return Trainer(models.build(settings.model, shape), split, split, settings, task, seed=1)
+
+
+def together(work: Callable[[Workers], Any], count: int, folder: Path) -> list[Any]:
+    """What `work` returns in each of `count` processes, the first worker's first."""
+    if torch.cuda.is_initialized():
+        pytest.skip("a process that has started CUDA cannot be forked")
+    importlib.import_module("torch._dynamo")  # DistributedDataParallel does: once here, and not in each fork
+    start = multiprocessing.get_context("fork")
+    pipes = [start.Pipe(duplex=False) for _ in range(count)]
+
+    def run(rank: int) -> None:
+        try:
+            os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+            store = dist.FileStore(str(folder / "store"), count)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
+            pipes[rank][1].send_bytes(as_bytes(work(Workers(rank, count, rank, count))))
+        except BaseException:
+            pipes[rank][1].send_bytes(as_bytes(traceback.format_exc()))
+        os._exit(0)
+
+    processes = [start.Process(target=run, args=(rank,)) for rank in range(count)]
+    for process in processes:
+        process.start()
+    found = [torch.load(io.BytesIO(pipe.recv_bytes())) for pipe, _ in pipes]
+    for process in processes:
+        process.join()
+    (folder / "store").unlink(missing_ok=True)
+    assert not any(isinstance(each, str) for each in found), found
+    return found
+
+
+def as_bytes(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def first_gradients(trainer: Trainer) -> Tensor:
+    trainer.model.train()
+    trainer.step.backward(next(iter(trainer.training_batches())))
+    return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
+
+
+def finish(trainer: Trainer) -> tuple[list[float], str]:
+    """The losses and scores of the epochs that are left, and the digest of the weights after them."""
+    found = []
+    while trainer.epochs_done < trainer.params.epochs:
+        epoch = trainer.epoch()
+        found += [epoch.train_loss, epoch.val_loss, epoch.val_score]
+    return found, trainer.weights_sha256()
+
+
+def joined(workers: Workers, workload: str, **changes: Any) -> Trainer:
+    trainer = trainer_of(workload, **changes)
+    trainer.join(workers)
+    return trainer
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_workers_equal_one_for_every_workload(count: int, tmp_path: Path):
+    """With dropout, augmentation, teacher forcing, padding, a ragged batch and accumulation, as the workloads have
+    them: other draws than one worker's would show in the first digit.
+    """
+    workloads = list(load_params().workloads)
+
+    def work(workers: Workers) -> Any:
+        return {name: (first_gradients(joined(workers, name)), finish(joined(workers, name))) for name in workloads}
+
+    found = together(work, count, tmp_path)
+    for name in workloads:
+        gradients, (losses, _) = first_gradients(trainer_of(name)), finish(trainer_of(name))
+        for theirs, (own, sha256) in (each[name] for each in found):
+            assert (theirs - gradients).norm() <= ROUNDING * gradients.norm(), name
+            assert own == pytest.approx(losses, rel=10 * ROUNDING, abs=ROUNDING), name
+            assert sha256 == found[0][name][1][1], f"{name}: the workers' weights differ"
+
+
+def test_a_checkpoint_knows_no_number_of_workers(tmp_path: Path):
+    """From one of two workers go on two, to the bit, and one; and from one of one, two."""
+    alone = trainer_of("sign")
+    alone.epoch()
+    of_one = as_bytes(alone.state())
+    expected = finish(alone)
+
+    def begin(workers: Workers) -> Any:
+        trainer = joined(workers, "sign")
+        trainer.epoch()
+        state = as_bytes(trainer.state())
+        return state, finish(trainer)
+
+    begun = together(begin, 2, tmp_path)
+    of_two = begun[0][0]
+
+    def go_on(workers: Workers) -> Any:
+        found = []
+        for state in (of_two, of_one):
+            trainer = trainer_of("sign")
+            trainer.restore(torch.load(io.BytesIO(state), weights_only=True))
+            trainer.join(workers)
+            if not workers.is_first:  # whatever its processor has made of it
+                torch.rand(7)
+                trainer.model.head.bias.data += 1e-3
+            found.append(finish(trainer))
+        return found
+
+    for same, other in together(go_on, 2, tmp_path):
+        assert same == begun[0][1]
+        assert other[0] == pytest.approx(expected[0], rel=10 * ROUNDING)
+    one = trainer_of("sign")
+    one.restore(torch.load(io.BytesIO(of_two), weights_only=True))
+    assert finish(one)[0] == pytest.approx(expected[0], rel=10 * ROUNDING)
+
+
+def test_the_first_worker_tells_the_others_and_they_compare_what_they_rest_on(tmp_path: Path):
+    def work(workers: Workers) -> Any:
+        told = workers.told({"saved": None, "values": [1, 2.5, "x"]} if workers.is_first else None)
+        inputs = {"seed": 0, "parameters": {}, "data": {"train": "a"}, "code": {"file": str(workers.rank)}}
+        workers.require_same(inputs | {"code": {}, "hardware": workers.rank})
+        try:
+            workers.require_same(inputs)
+        except ValueError as error:
+            return [told, str(error)]
+
+    (told, first), (same, second) = together(work, 2, tmp_path)
+    assert told == same == {"saved": None, "values": [1, 2.5, "x"]}
+    assert "worker 1 has other code than worker 0" in second and "another worker differs" in first
+
+
+def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked_for(tmp_path: Path):
+    """A step that needs more than 50 MiB, and a worker with 8."""
+    large = {"hidden_size": 256, "feedforward_size": 1024, "num_layers": 4}
+
+    def work(workers: Workers) -> Any:
+        model = replace(load_params().blocks["pen"].train.model, **large)
+        trainer = joined(workers, "pen", model=model)
+        try:
+            with lost_workers_noticed(), smaller_parts_asked(trainer), translate_oom(trainer.oom):
+                if not workers.is_first:
+                    under_a_limit()
+                    leave(8)
+                trainer.epoch()
+        except SystemExit as ended:
+            return ended.code
+
+    assert together(work, 2, tmp_path) == [LOST, NEEDS_SMALLER_PARTS]
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("2xauto", "'2xauto'; only one worker can be left to choose; accepted for several workers: 2xcpu, 2xcuda"),
+        ("1xcpu", "'1xcpu'; write cpu for one worker, or 2xcpu to 4096xcpu"),
+        ("02xcuda", "'02xcuda'; write cuda for one worker, or 2xcuda to 4096xcuda"),
+        ("3xgpu", "'3xgpu'; accepted for several workers: 3xcpu, 3xcuda"),
+        ("cpux2", "'cpux2'; did you mean 'cpu'? accepted: auto, cpu, cuda, or several workers"),
+    ],
+)
+def test_a_name_that_is_no_device_is_refused(name: str, words: str):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        split_device(name)
+
+
+def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-6e3a")
+    words = (
+        "device '2xcuda' needs 2 GPUs here, a worker each, and the driver shows 1, as CUDA_VISIBLE_DEVICES='GPU-6e3a'"
+    )
+    with pytest.raises(ValueError, match=re.escape(words)):
+        require_gpus("2xcuda", 2, {"count": 1})
+    monkeypatch.setenv("PET_NNODES", "2")
+    require_gpus("2xcuda", 2, {"count": 1})
+    with pytest.raises(
+        ValueError, match=r"more workers than sign's batch of 16 .* in 2 parts .*accepted: at most 8xcpu"
+    ):
+        require_sequences("sign", "9xcpu", replace(SETTINGS, accumulation=2))
+    require_sequences("sign", "8xcpu", replace(SETTINGS, accumulation=2))
+    assert identify("2xcpu")["workers"] == 2 and identify("2xcpu")["name"].startswith("2 workers on ")
+
+
+def test_weak_scaling_gives_each_worker_a_batch_and_raises_the_rate():
+    for rule, rate in (("strong", 0.01), ("weak-linear", 0.04), ("weak-sqrt", 0.02)):
+        settings = scaled(replace(SETTINGS, learning_rate=0.01, scaling=rule), 4)
+        assert (settings.batch_size, settings.learning_rate) == (16 if rule == "strong" else 64, pytest.approx(rate))
+    assert scaled(replace(SETTINGS, scaling="weak-linear"), 1).batch_size == 16
+
+
+def test_what_another_number_of_workers_trained_is_recorded_and_not_timed():
+    record = Record("token", timings=[{"epoch": number, "is_elsewhere": 0} for number in (1, 2, 3)])
+    assert note_workers(record, 0, 1) == "" and workers_of(record) == {}
+    assert note_workers(record, 0, 2) == "" and workers_of(record) == {"workers": 2}
+    assert note_workers(record, 2, 1) == "epochs 1 to 2 by 2 workers, from here on by 1 worker: equal within rounding"
+    assert workers_of(record) == {"workers": 1, "workers_from_epoch": {"1": 2, "3": 1}}
+    assert [row["is_elsewhere"] for row in timings_here(record)] == [1, 1, 0]
+
+
+def test_it_is_said_from_which_batch_on_a_second_worker_pays():
+    def points(*speed_ups: float) -> list[Point]:
+        return [Point("cpu", 2, 1, 32 * 2**n, 1.0, up, up, up, up / 2, 0.1) for n, up in enumerate(speed_ups)]
+
+    assert verdicts(points(0.8, 1.1, 1.4)) == [
+        "2 workers pay from a batch of 64 on: 1.10 times as fast as one there, 1.40 times with 128"
+    ]
+    assert "do not pay with any batch that was tried (32 to 64)" in verdicts(points(0.8, 0.9))[0]
+    assert "pay with a batch of 32 alone" in verdicts(points(1.2, 0.9))[0]
+
+
+# As a user starts them ------------------------------------------------------------------------------------------------
+
+pytest_long = pytest.mark.long
+
+
+@pytest.fixture
+def several(prepared: Path, tmp_path: Path) -> Path:
+    """A project that is ready to train on one worker and on two."""
+    project = copy_of(
+        prepared, tmp_path / "project", (prepared / "params.yaml").read_text().replace("[cpu]", "[cpu, 2xcpu]")
+    )
+    dvc(project, "repro", "preload@tiny-2xcpu", "preload@tiny-cpu")
+    return project
+
+
+def results(project: Path, device: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    folder = project / "results/runs/tiny" / device / "0"
+    return files.read_numbers(folder / "history.csv"), json.loads((folder / "training.json").read_text())
+
+
+def start(project: Path, device: str, inside: str = "", **extra: str) -> subprocess.Popen[str]:
+    """`inside`: a command that starts another one, such as `ip netns exec NAME`; it becomes that other one."""
+    return subprocess.Popen(
+        [*inside.split(), sys.executable, "-m", "flows.stage", "train", "tiny", device, "0"],
+        cwd=project, env=environment(**extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def workers_under(launcher: int) -> dict[int, psutil.Process]:
+    """Rank -> process."""
+    return {int(each.environ()["RANK"]): each for each in psutil.Process(launcher).children() if each.is_running()}
+
+
+def lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def checkpoint_is_there(project: Path) -> bool:
+    return any((project / ".tandem/checkpoints/tiny").glob("cpu-*.pt"))
+
+
+@pytest_long
+def test_the_pipeline_with_one_worker_and_with_two(several: Path):
+    """Both trained, evaluated and compared; equal within rounding; the weights are those of the bare model."""
+    output = dvc(several, "repro").stdout
+    assert "2 workers, 1 thread each: a batch of 16 is shared, gloo adds their gradients up" in output
+    (one, _), (two, manifest) = results(several, "cpu"), results(several, "2xcpu")
+    assert [list(row.values()) for row in two] == [pytest.approx(list(row.values()), rel=1e-4) for row in one]
+    realized = manifest["realized"]
+    assert (realized["workers"], realized["threads"], realized["step"]) == (2, 1, "eager")
+    assert "2 workers on " in (several / "results/compare.md").read_text()
+    settle(several)
+    assert [run["params"].get("workers") for run in recorded_runs(several, "tiny")] in ([None, "2"], ["2", None])
+    assert dvc(several, "repro").stdout.count("didn't change, skipping") > 5, "nothing is left to do"
+
+
+@pytest_long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_costs_nothing_but_time(rank: int, several: Path, tmp_path: Path):
+    stage(several, "train", "tiny", "2xcpu", "0")
+    expected = results(several, "2xcpu")
+    variables = held(tmp_path / "held", epoch=2)
+    training = start(several, "2xcpu", **variables)
+    wait_for(lambda: checkpoint_is_there(several))
+    workers_under(training.pid)[rank].kill()
+    (tmp_path / "held/go").touch()
+    output, _ = training.communicate()
+    assert training.returncode == 0, output
+    assert f"worker {rank} was killed (SIGKILL); all 2 go on from the last checkpoint (restart 1 of 3)" in output
+    found = results(several, "2xcpu")
+    assert found[0] == expected[0] and found[1]["digests"]["weights"] == expected[1]["digests"]["weights"]
+
+
+@pytest_long
+@pytest.mark.parametrize("first, then", [("2xcpu", "cpu"), ("cpu", "2xcpu")])
+def test_an_interrupted_training_goes_on_with_another_number_of_workers(
+    first: str, then: str, several: Path, tmp_path: Path
+):
+    stage(several, "train", "tiny", "cpu", "0")
+    expected, _ = results(several, "cpu")
+    variables = held(tmp_path / "held", epoch=2)
+    training = start(several, first, **variables)
+    wait_for(lambda: checkpoint_is_there(several))
+    processes = psutil.Process(training.pid).children()
+    training.send_signal(signal.SIGINT)
+    (tmp_path / "held/go").touch()
+    output, _ = training.communicate()
+    assert training.returncode == 130 and "run again to go on" in output, output
+    wait_for(lambda: not any(map(lives, processes)), what="the end of all workers")
+    output = stage(several, "train", "tiny", then, "0").stdout
+    assert re.search(r"going on from .*cpu-\w+\.pt, epoch [12] of 3", output), output
+    assert re.search(r"epochs? 1.* by \d workers?, from here on by \d workers?: equal within rounding", output), output
+    found, manifest = results(several, then)
+    assert [list(row.values()) for row in found] == [pytest.approx(list(row.values()), rel=1e-4) for row in expected]
+    assert set(manifest["realized"]["workers_from_epoch"].values()) == {1, 2}
+
+
+@pytest_long
+def test_a_killed_launcher_leaves_no_worker_behind(several: Path, tmp_path: Path):
+    training = start(several, "2xcpu", **held(tmp_path / "held", epoch=2))
+    wait_for(lambda: checkpoint_is_there(several))
+    workers = workers_under(training.pid)
+    training.kill()
+    (tmp_path / "held/go").touch()
+    training.communicate()
+    wait_for(lambda: not any(map(lives, workers.values())), what="the end of all workers")
+    assert "going on from" in stage(several, "train", "tiny", "2xcpu", "0").stdout
+
+
+@pytest_long
+def test_a_reason_ends_all_workers_at_once(several: Path):
+    params = (several / "params.yaml").read_text()
+    (several / "params.yaml").write_text(params.replace("learning_rate: 1e-2", "learning_rate: 1e30"))
+    failed = stage(several, "train", "tiny", "2xcpu", "0", check=False)
+    assert failed.returncode == 1 and "restart" not in failed.stdout
+    assert failed.stdout.count("error: the training loss is") >= 1 and "Traceback" not in failed.stdout
+
+
+@pytest.fixture
+def two_machines() -> Iterator[tuple[str, str]]:
+    """Two network namespaces with a cable between them; their addresses are 10.77.0.1 and 10.77.0.2."""
+    names = (f"tandem-a{os.getpid()}", f"tandem-b{os.getpid()}")
+    commands = [f"ip netns add {name}" for name in names]
+    commands += [f"ip link add name eth9 netns {names[0]} type veth peer name eth9 netns {names[1]}"]
+    for number, name in enumerate(names, 1):
+        commands += [f"ip -n {name} addr add 10.77.0.{number}/24 dev eth9"]
+        commands += [f"ip -n {name} link set {interface} up" for interface in ("eth9", "lo")]
+    try:
+        for command in commands:
+            if not shutil.which("ip") or subprocess.run(command.split(), stderr=subprocess.DEVNULL).returncode:
+                pytest.skip(f"this user, or this container, may not do `{command}`")
+        yield names
+    finally:
+        for name in names:
+            if shutil.which("ip"):
+                subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+
+
+@pytest_long
+def test_two_machines_train_what_one_does_and_go_on_where_a_worker_was_killed(
+    several: Path, two_machines: tuple[str, str], tmp_path: Path
+):
+    """Each has its own copy of the project, and nothing in common but a network."""
+    stage(several, "train", "tiny", "cpu", "0")
+    expected, _ = results(several, "cpu")
+    projects = [
+        copy_of(several, tmp_path / name, (several / "params.yaml").read_text()) for name in ("first", "second")
+    ]
+    variables = held(tmp_path / "held", epoch=2)
+    trainings = [
+        start(
+            project, "2xcpu", inside=f"ip netns exec {name}",
+            PET_NNODES="2", PET_RDZV_BACKEND="c10d", PET_RDZV_ID="tiny", PET_RDZV_ENDPOINT="10.77.0.1:29500",
+            PET_RDZV_CONF=f"is_host={number == 1}".lower(), PET_LOCAL_ADDR=f"10.77.0.{number}",
+            GLOO_SOCKET_IFNAME="eth9", **variables,
+        )
+        for number, (project, name) in enumerate(zip(projects, two_machines, strict=True), 1)
+    ]  # fmt: skip
+    wait_for(lambda: checkpoint_is_there(projects[0]))
+    workers_under(trainings[1].pid)[1].kill()
+    (tmp_path / "held/go").touch()
+    outputs = [training.communicate()[0] for training in trainings]
+    assert [training.returncode for training in trainings] == [0, 0], outputs
+    assert "2 workers, 1 on this machine" in outputs[0] and "going on from" in outputs[0], outputs[0]
+    found, manifest = results(projects[0], "2xcpu")
+    assert [list(row.values()) for row in found] == [pytest.approx(list(row.values()), rel=1e-4) for row in expected]
+    assert manifest["realized"]["workers"] == 2
+    assert not (projects[1] / "results/runs/tiny/2xcpu/0").exists(), "the first worker alone writes"
+
+
+# On GPUs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_the_shares_of_dropout_on_a_gpu_are_those_of_one_draw():
+    """Of the shapes that a layer of several sequences has; torch draws by the place in the tensor."""
+    x, state = torch.ones(12, 7, 5, device="cuda"), torch.cuda.get_rng_state()
+    whole = torch.nn.functional.dropout(x, 0.4)
+    for first in (0, 5):
+        torch.cuda.set_rng_state(state)
+        with dropout.sharing(first, 12):
+            assert torch.equal(dropout.dropout(x[first : first + 5], 0.4), whole[first : first + 5])
+
+
+@pytest.mark.gpu
+def test_a_model_wrapped_for_nccl_has_the_gradients_of_the_bare_one(tmp_path: Path):
+    """One process: what one GPU can show."""
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, num_layers=1))
+    bare, wrapped = (new_trainer("cuda", "device", tmp_path, settings) for _ in range(2))
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
+    try:
+        wrapped.step.join(Workers())
+        state, found = torch.cuda.get_rng_state(), []
+        for trainer in (bare, wrapped):
+            torch.cuda.set_rng_state(state)
+            found.append(first_gradients(trainer))
+        torch.testing.assert_close(*found)
+        assert torch.equal(Workers().sum(torch.ones(1, device="cuda")), torch.ones(1, device="cuda"))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+def test_more_workers_than_gpus_are_refused_and_as_many_train(prepared: Path, tmp_path: Path):
+    count = torch.cuda.device_count()
+    with pytest.raises(ValueError, match=f"needs {count + 1} GPUs here, a worker each, and the driver shows {count}"):
+        identify(f"{count + 1}xcuda")
+    if count == 1:
+        pytest.skip("one GPU: two workers on it are refused, as shown")
+    params = (prepared / "params.yaml").read_text().replace("[cpu]", f"[cuda, {count}xcuda]")
+    project = copy_of(prepared, tmp_path / "project", params)
+    dvc(project, "repro")
+    (one, _), (several, manifest) = results(project, "cuda"), results(project, f"{count}xcuda")
+    assert [list(row.values()) for row in several] == [pytest.approx(list(row.values()), rel=1e-3) for row in one]
+    assert manifest["realized"]["workers"] == count
