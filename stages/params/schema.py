@@ -240,7 +240,7 @@ class Train:
     deterministic: Annotated[bool, Usual(True)]
     # Of several workers. strong: they share the batch. weak: each has a whole one, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its root (Krizhevsky 2014, arXiv:1404.5997).
-    scaling: Annotated[Literal["strong", "weak-linear", "weak-sqrt"], Usual("strong"), MayBeAbsent()] = "strong"
+    scaling: Annotated[Literal["strong", "weak-linear", "weak-sqrt"], MayBeAbsent()] = "strong"
 
     @property
     def num_threads(self) -> int:
