@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +126,7 @@ def together(work: Callable[[Workers], Any], count: int, folder: Path) -> list[A
 
     def run(rank: int) -> None:
         try:
+            torch.set_num_threads(1)  # the parent's threads are not there any more
             os.environ["GLOO_SOCKET_IFNAME"] = "lo"
             store = dist.FileStore(str(folder / "store"), count)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
@@ -134,8 +136,10 @@ def together(work: Callable[[Workers], Any], count: int, folder: Path) -> list[A
         os._exit(0)
 
     processes = [start.Process(target=run, args=(rank,)) for rank in range(count)]
-    for process in processes:
-        process.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, from Python 3.12 on
+        for process in processes:
+            process.start()
     found = [torch.load(io.BytesIO(pipe.recv_bytes())) for pipe, _ in pipes]
     for process in processes:
         process.join()
