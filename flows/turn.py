@@ -65,7 +65,8 @@ def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]
         if left["api"] == url:
             gone: State[None] = Crashed(message="its process was killed; the next run found it so")
             end_runs(client, gone, parent_flow_run_id={"any_": [left["run"]]})
-            end_runs(client, gone, id={"any_": [left["run"]]})
+            if left["run"] != str(run.id):  # of a run that was killed and goes on itself, the stages alone
+                end_runs(client, gone, id={"any_": [left["run"]]})
     except (OSError, ValueError, KeyError, TypeError, HTTPError, PrefectException):
         pass  # no note, or the server does not know the run any more: nothing is displayed wrongly
     files.write_json(NOTE, {"api": url, "run": str(run.id), "name": run.name, "process": os.getpid()})
