@@ -40,7 +40,7 @@ def team(
     """Run the pipeline in several work pools, and compare their runs.
 
     Args:
-        pools: what each pool trains: {"cpu": {"devices": ["cpu"]}, "gpu": {"devices": ["cuda"], "workloads": ["sign"]}}.
+        pools: what each trains: {"cpu": {"devices": ["cpu"]}, "gpu": {"devices": ["cuda"], "workloads": ["sign"]}}.
             These are parameters of the flow `pipeline`; they come before the common ones below. The first pool is
             what the others are compared with.
         workloads: in every pool that names none of its own; all of params.yaml's where nothing is given.
