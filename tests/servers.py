@@ -45,6 +45,7 @@ class Servers:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_CLI_COLORS": "false",
             "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",  # all of it on one machine
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "DO_NOT_TRACK": "true",
             "DVC_NO_ANALYTICS": "true",
@@ -153,6 +154,7 @@ class Servers:
             settings.write_text(
                 f"[mlflow]\ndefault_permission = EDIT\ndatabase_uri = {self.database('mlflow_auth')}\n"
                 "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+                "auth_cache_ttl_seconds = 60\n"  # or each request hashes the password anew
             )
             environment |= {
                 "MLFLOW_AUTH_CONFIG_PATH": str(settings),
