@@ -35,14 +35,14 @@ def pull() -> None:
     if has_remote():
         print("dvc pull --run-cache", flush=True)
         # What the remote lacks is made here: results of another kind of machine are not this one's in any case.
-        run_dvc("pull", "--quiet", "--run-cache", "--allow-missing")
+        run_dvc("pull", "--run-cache", "--allow-missing")
 
 
 def push() -> None:
     """Raises RuntimeError with one sentence."""
     if has_remote():
         print("dvc push --run-cache", flush=True)
-        run_dvc("push", "--quiet", "--run-cache")
+        run_dvc("push", "--run-cache")
     deadline = time.monotonic() + SECONDS_FOR_HISTORY
     while waiting := list(JOURNALS.glob("*/")):
         if time.monotonic() > deadline:
@@ -69,9 +69,10 @@ def call(*command: str) -> str:
     """The output of a command. Raises RuntimeError with its last line where it fails."""
     done = subprocess.run(command, cwd=files.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
-        name = " ".join(word for word in command if not word.startswith("/"))
-        said = (done.stderr or done.stdout).strip().splitlines() or [dvc.ending(done.returncode)]
-        raise RuntimeError(f"{name}: {without_password(said[-1])}")
+        name = " ".join(command).removeprefix(f"{sys.executable} -m ")
+        said = dvc.ANSI.sub("", done.stderr or done.stdout).strip().splitlines() or [dvc.ending(done.returncode)]
+        reason = next((line for line in said if line.lower().startswith(("error: ", "fatal: "))), said[-1])
+        raise RuntimeError(f"{name}: {without_password(reason)}")
     return done.stdout.strip()
 
 

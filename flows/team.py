@@ -65,8 +65,10 @@ def team(
             for run in runs.values():
                 client.set_flow_run_state(run.id, Cancelling(message="the run of all pools was stopped"))
             raise
-        ended = {pool: client.read_flow_run(run.id).state for pool, run in runs.items()}
-        if lost := [f"{pool}: {state.name}: {state.message}" for pool, state in ended.items() if not is_good(state)]:
+        lost = [
+            sentence for pool, run in runs.items() if (sentence := why_not_good(pool, client.read_flow_run(run.id)))
+        ]
+        if lost:
             return Failed(message=shortened("; ".join(lost)))
         recorded = {pool: recorded_by(run.id, client) for pool, run in runs.items()}
     return compare(recorded)
@@ -103,8 +105,12 @@ def see_to_the_end(runs: Runs, client: SyncPrefectClient, attempts: int) -> None
                 del open_runs[pool]
 
 
-def is_good(state: State[Any] | None) -> bool:
-    return state is not None and state.is_completed()
+def why_not_good(pool: str, run: FlowRun) -> str:
+    """Empty where the run is completed."""
+    state = run.state
+    if state and state.is_completed():
+        return ""
+    return f"{pool}: {state.name}: {state.message}" if state else f"{pool}: it has no state"
 
 
 def recorded_by(run: UUID, client: SyncPrefectClient) -> dict[str, list[str]]:
