@@ -173,6 +173,7 @@ class Servers:
         environment = self.base | {
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": self.database("prefect", "postgresql+asyncpg")
         }
+        environment["PREFECT_UI_API_URL"] = f"http://{HOST}:{port}/api"  # or its pages ask at port 4200
         if "passwords" not in self.without:
             environment["PREFECT_SERVER_API_AUTH_STRING"] = f"admin:{self.secrets['prefect']}"
             self.client["PREFECT_API_AUTH_STRING"] = f"admin:{self.secrets['prefect']}"
