@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test test-long faults lint screenshots show ui doctor gpu audit lock clean
+.PHONY: help setup repro test test-long team-test faults lint screenshots show ui doctor gpu audit lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ test: lint  ## lint, types, arrows, and the tests but for the long ones
 test-long: lint  ## the tests that are too long for make test: ten minutes on two cores
 	@python -m pytest -m long -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
+team-test: $(BIN)/.installed  ## a team's servers and workers on this machine, one of them killed: docs/team.md; ARGS="--without postgresql"
+	@python -m tests.team $(ARGS)
+
 faults: $(BIN)/.installed  ## every fault of docs/reliability.md on the real thing, and its table
 	@HYPOTHESIS_EXAMPLES=100 python -m pytest tests -m case --catalogue=docs/reliability.md -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -49,6 +52,7 @@ audit: $(BIN)/.installed  ## the lock against known vulnerabilities, where a dat
 
 lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
+	uv pip compile --group team --constraint requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file flows/team.txt
 	uv pip compile --group browser --constraint requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file tests/browser.txt
 
 screenshots: $(BIN)/.installed  ## pictures of every page into docs/pages/, taken by clicking; `make ui` must run, and Chromium be installed

@@ -19,10 +19,17 @@ from stages.files import HOME, ROOT, relative
 ENTRY = re.compile(r"- path: (?P<path>.+)\n +hash: md5\n +md5: (?P<md5>[0-9a-f]{32}(?:\.dir)?)\n")
 
 
-def cache_dir() -> Path:
+def configuration() -> configparser.ConfigParser:
+    """DVC's, of the user and of this project."""
     config = configparser.ConfigParser(interpolation=None)
+    user = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "dvc" / "config"
     with suppress(configparser.Error):  # DVC says where; the message would hold the line, and the line maybe a password
-        config.read([HOME / ".dvc/config", HOME / ".dvc/config.local"])
+        config.read([user, HOME / ".dvc/config", HOME / ".dvc/config.local"])
+    return config
+
+
+def cache_dir() -> Path:
+    config = configuration()
     return HOME / ".dvc" / os.path.expanduser(config.get("cache", "dir", fallback="cache"))
 
 

@@ -4,7 +4,8 @@ A RUN is one of
 
     sign@cpu, sign@cuda   the latest finished run of workload@device in MLflow, with the seeds trained beside it
     sign@cpu-0            the latest with this seed alone
-    1a2b...               the id of an MLflow run; of a run above several seeds it means all of them
+    1a2b...               the id of an MLflow run; of a run above several seeds it means all of them;
+                          ids joined by commas are trainings of one side that differ in their seed
     results/runs/sign/cpu/0   a folder with a manifest.json (a path of such a file will do), also one that was copied
                           here from another machine
 

@@ -6,7 +6,8 @@ from a terminal. What waits within `flows.serve` is told by flows/waiting.py.
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 
 from httpx import HTTPError
 from prefect.client.orchestration import SyncPrefectClient
@@ -23,14 +24,27 @@ NOTE = files.STATE / "pipeline.json"  # about the run that has the repository
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Have the repository alone; wait for it where another process has it."""
-    path = files.STATE / "pipeline.lock"
+    """Have the repository alone; wait for it where another process has it.
+
+    A run of a work pool has the machine alone, too, as far as its user's other clones have workers: two trainings on
+    one GPU would both be slow, and neither could be compared with anything.
+    """
+    context = FlowRunContext.get()
+    is_of_pool = context and context.flow_run and context.flow_run.work_pool_name
+    with taken(files.STATE / "pipeline.lock", "this repository"):
+        with taken(files.user_cache_dir() / "worker.lock", "this machine") if is_of_pool else nullcontext():
+            yield
+
+
+@contextmanager
+def taken(path: Path, what: str) -> Iterator[None]:
+    """Have the lock `path`, which stands for `what`; wait for it where another process has it, and say so."""
     with files.locked(path, wait=False) as holder:
         if holder is None:
             yield
             return
-    print(f"another pipeline run works in this repository (process {holder}); waiting for it")
-    show(Running(name=f"Waiting for {name_of(holder)}", message=f"process {holder} works in this repository"))
+    print(f"another pipeline run works in {what} (process {holder}); waiting for it")
+    show(Running(name=f"Waiting for {name_of(holder)}", message=f"process {holder} works in {what}"))
     with files.locked(path):
         show(Running())
         yield
@@ -65,7 +79,8 @@ def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]
         if left["api"] == url:
             gone: State[None] = Crashed(message="its process was killed; the next run found it so")
             end_runs(client, gone, parent_flow_run_id={"any_": [left["run"]]})
-            end_runs(client, gone, id={"any_": [left["run"]]})
+            if left["run"] != str(run.id):  # of a run that was killed and goes on itself, the stages alone
+                end_runs(client, gone, id={"any_": [left["run"]]})
     except (OSError, ValueError, KeyError, TypeError, HTTPError, PrefectException):
         pass  # no note, or the server does not know the run any more: nothing is displayed wrongly
     files.write_json(NOTE, {"api": url, "run": str(run.id), "name": run.name, "process": os.getpid()})

@@ -63,8 +63,11 @@ def find(run: str) -> Recorded:
 def find_seeds(run: str) -> list[Recorded]:
     """The runs that `run` stands for, in the order of their seeds: of a run above several seeds each of them.
 
-    So does a name without a seed, where its latest run has others beside it, and a folder of folders by seed.
+    So does a name without a seed, where its latest run has others beside it, and a folder of folders by seed. Ids that
+    are joined by commas are one side too.
     """
+    if "," in run and not Path(run).exists():
+        return [find(each) for each in run.split(",")]
     if (path := Path(run)).is_dir() and not (path / manifest.NAME).exists():
         if folders := [folder for folder in path.iterdir() if (folder / manifest.NAME).exists()]:
             return [of_path(folder) for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name))]

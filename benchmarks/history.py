@@ -1,0 +1,113 @@
+"""How MLflow's answers grow with its history: `python -m benchmarks.history --database URL --run-id ID [--runs 10000]`
+
+Copies one recorded run so many times within MLflow's database (SQL alone: its parameters, its tags, its metrics of
+20 epochs), and asks MLflow before and after what Tandem and its pages ask. MLFLOW_TRACKING_URI names the server, and
+`--database` its store as SQLAlchemy writes it (PGPASSWORD holds a password). Only for a store that may be thrown away.
+
+Prints a table: seconds, the median of several questions, with so many runs in the experiment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from stages.records import recorded
+from stages.records.sending import TOKEN_TAG
+
+TABLES = ("runs", "params", "tags", "metrics", "latest_metrics")
+REPEATS = 5
+NUM_EPOCHS = 20  # of the run, whose points are copied
+PAGE = 100  # runs that MLflow's page asks for at first
+
+
+def copy_run(database: str, run_id: str, number: int) -> int:
+    """Copy the run `number` times, each a minute older. Returns how many rows that made."""
+    from sqlalchemy import BigInteger, Column, MetaData, String, Table, case, create_engine, insert, select
+
+    engine, metadata, made = create_engine(database), MetaData(), 0
+    copies = Table("copies", metadata, Column("id", String(32)), Column("earlier", BigInteger), prefixes=["TEMPORARY"])
+    with engine.begin() as connection:
+        copies.create(connection)
+        ids = [{"id": uuid.uuid4().hex, "earlier": 60_000 * index} for index in range(1, number + 1)]
+        connection.execute(insert(copies), ids)
+        for name in TABLES:
+            table = Table(name, metadata, autoload_with=engine)
+            values: dict[str, Any] = {column.name: column for column in table.columns} | {"run_uuid": copies.c.id}
+            if name == "runs":
+                values["start_time"] = table.c.start_time - copies.c.earlier
+            if name == "tags":  # each run has a token of its own
+                values["value"] = case((table.c.key == TOKEN_TAG, copies.c.id), else_=table.c.value)
+            rows = select(*values.values()).select_from(table.join(copies, table.c.run_uuid == run_id))
+            if name == "metrics":
+                rows = rows.where(table.c.step < NUM_EPOCHS)
+            made += connection.execute(insert(table).from_select(list(values), rows)).rowcount
+    return made
+
+
+def questions(run_id: str) -> dict[str, Callable[[], object]]:
+    """What is asked, and how."""
+    entry = recorded.entry_of(run_id)
+    experiment, name = [entry.info.experiment_id], recorded.name_of(entry)
+    token = entry.data.tags[TOKEN_TAG]
+    client: Any = recorded.open_store()
+    newest = ["attributes.start_time DESC"]
+    return {
+        f"the page of runs: the newest {PAGE}": lambda: client.search_runs(
+            experiment, max_results=PAGE, order_by=newest
+        ),
+        f"the latest run of a name ({name})": lambda: recorded.entry_of(name),
+        "a journal asks for its run, by a tag": lambda: client.search_runs(
+            experiment, f"tags.`{TOKEN_TAG}` = '{token}'"
+        ),
+        "a journal writes ten metrics and a tag": lambda: write(client, run_id),
+    }
+
+
+def write(client: Any, run_id: str) -> None:
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    client.log_batch(run_id, metrics=[Metric(f"benchmark/{index}", 1.0, now, 0) for index in range(10)])
+    client.set_tag(run_id, "benchmark", str(now))
+
+
+def ask(run_id: str) -> dict[str, float]:
+    found = {}
+    for what, question in questions(run_id).items():
+        question()  # connections, caches
+        seconds = []
+        for _ in range(REPEATS):
+            since = time.perf_counter()
+            question()
+            seconds.append(time.perf_counter() - since)
+        found[what] = statistics.median(seconds)
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.history", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--database", required=True, help="MLflow's store, such as postgresql://tandem@127.0.0.1/mlflow"
+    )
+    parser.add_argument("--run-id", required=True, help="the run to copy")
+    parser.add_argument("--runs", type=int, default=10_000)
+    options = parser.parse_args(arguments)
+    before = ask(options.run_id)
+    since = time.perf_counter()
+    rows = copy_run(options.database, options.run_id, options.runs)
+    print(f"{options.runs:,} runs, {rows:,} rows, copied in {time.perf_counter() - since:.1f} s\n")
+    after = ask(options.run_id)
+    print(f"| | before | with {options.runs:,} more runs |\n|---|---|---|")
+    for what in before:
+        print(f"| {what} | {before[what]:.3f} s | {after[what]:.3f} s |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,296 @@
+"""`make team-test`: a team's servers and three workers on this machine, one pipeline over two pools, one of the two
+machines killed in the middle, and the comparison of what both recorded: docs/team.md, tried.
+
+    python -m tests.team [--without postgresql] [--without s3] [--without passwords] [--keep FOLDER] [--queue N]
+
+Each "machine" is a clone of its own with a host name of its own; they have nothing in common but the servers. A part
+that cannot be started makes it fail, unless `--without` names it. `--queue N`: then N more runs on both machines, of
+which none may be lost and none be made twice. Exit status 0: everything held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stages.files import ROOT
+from tests.conftest import TINY, commit, git, make_project
+from tests.servers import HOST, PARTS, Servers, stop_group
+
+POOLS = {"cpu": "first", "gpu": "second", "team": "beside"}  # pool -> the machine of its worker
+EPOCHS = 600  # long enough to be killed in the middle
+SECONDS = 1800.0  # for a run of both pools on a slow, busy machine
+
+
+class Team:
+    """The clones, their workers, and questions to the servers."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.servers, self.folder = servers, servers.folder
+        self.environment = servers.client | {f"GIT_{who}_{what}": "team" for who in ("AUTHOR", "COMMITTER")
+                                             for what in ("NAME", "EMAIL")}  # fmt: skip
+        self.workers: dict[str, subprocess.Popen[bytes]] = {}
+
+    def make_clones(self) -> None:
+        seed = make_project(self.folder / "seed", TINY.replace("epochs: 3", f"epochs: {EPOCHS}"))
+        for name in ("prefect.yaml", "requirements.txt"):
+            shutil.copy(ROOT / name, seed)
+        remote = f"{self.folder}/remote" if "s3" in self.servers.without else "s3://dvc/tandem"
+        with (seed / ".dvc/config").open("a") as config:
+            config.write(f"    remote = team\n['remote \"team\"']\n    url = {remote}\n")
+            if "s3" not in self.servers.without:
+                config.write(f"    endpointurl = http://{HOST}:{self.servers.ports['s3']}\n")
+        commit(seed)
+        git(self.folder, "clone", "-q", "--bare", "seed", "origin.git")
+        shutil.rmtree(seed)
+        for machine in POOLS.values():
+            git(self.folder, "clone", "-q", "origin.git", machine)
+
+    def register(self) -> None:
+        """What docs/team.md does once, in one process: each command of Prefect's takes seconds to start."""
+        code = f"""
+import asyncio, yaml
+from prefect import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.events.schemas.automations import AutomationCore
+from prefect.workers.process import ProcessWorker
+
+with get_client(sync_client=True) as client:
+    for name in {list(POOLS)!r}:
+        pool = dict(name=name, type="process", concurrency_limit=None if name == "team" else 1)
+        template = ProcessWorker.get_default_base_job_template()
+        client.create_work_pool(WorkPoolCreate(**pool, base_job_template=template))
+
+async def automations():
+    async with get_client() as client:
+        for each in yaml.safe_load(open({str(ROOT / "flows/lost.yaml")!r}))["automations"]:
+            await client.create_automation(AutomationCore.model_validate(each))
+
+asyncio.run(automations())
+"""
+        where: Any = {"cwd": self.folder / "beside", "env": self.environment}
+        self.servers.must("the work pools", sys.executable, "-c", code, **where)
+        deploy = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+        self.servers.must("the deployments of prefect.yaml", *deploy, **where)
+
+    def start_worker(self, pool: str) -> None:
+        machine = POOLS[pool]
+        worker = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--name", machine]
+        worker += [] if pool == "team" else ["--limit", "1"]
+        named = ["unshare", "--uts", "sh", "-c", f'hostname {machine} && exec "$@"', "sh"]
+        if subprocess.run([*named, "true"], stderr=subprocess.DEVNULL).returncode:  # not root, or no such namespaces
+            named = []
+        with (self.folder / "logs" / f"{machine}.log").open("ab") as log:
+            self.workers[pool] = subprocess.Popen(
+                [*named, *worker], cwd=self.folder / machine, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, env=self.environment | {
+                    "PREFECT_HOME": str(self.folder / f"home-{machine}"),
+                    "XDG_CACHE_HOME": str(self.folder / f"cache-{machine}"),  # each machine's user has one of its own
+                },
+            )  # fmt: skip
+
+    def processes(self, pool: str) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, FileNotFoundError):
+                if process.cwd().startswith(str(self.folder / POOLS[pool])):
+                    found.append(process)
+        return found
+
+    def kill_machine(self, pool: str) -> None:
+        """Everything of it at once, as by a power cut."""
+        while processes := self.processes(pool):
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self.workers[pool].poll()
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        for worker in self.workers.values():
+            stop_group(worker)
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"Content-Type": "application/json", **self.servers.authorization()}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.environment['PREFECT_API_URL']}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def create(self, deployment: str, **parameters: Any) -> str:
+        id = self.api("GET", f"/deployments/name/{deployment}")["id"]
+        return str(self.api("POST", f"/deployments/{id}/create_flow_run", {"parameters": parameters})["id"])
+
+    def state(self, run: str) -> dict[str, Any]:
+        return dict(self.api("GET", f"/flow_runs/{run}")["state"])
+
+    def wait(self, run: str, seconds: float = SECONDS) -> dict[str, Any]:
+        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        return until(lambda: found if (found := self.state(run))["type"] in final else None, seconds, "a run's end")
+
+    def runs_of(self, deployment: str) -> list[dict[str, Any]]:
+        id = self.api("GET", f"/deployments/name/{deployment}")["id"]
+        found, body = [], {"flow_runs": {"deployment_id": {"any_": [id]}}, "limit": 200, "sort": "START_TIME_ASC"}
+        while page := self.api("POST", "/flow_runs/filter", body | {"offset": len(found)}):
+            found += page
+        return found
+
+    def logs(self, run: str) -> str:
+        found = self.api("POST", "/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})
+        return "\n".join(entry["message"] for entry in found)
+
+    def artifact(self, run: str, key: str) -> str:
+        wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [key]}}}
+        return str(self.api("POST", "/artifacts/filter", wanted)[0]["data"])
+
+    def recorded(self) -> list[dict[str, Any]]:
+        """Every training in MLflow: its id, status, host and Prefect flow run."""
+        code = """
+import json
+from stages.records import recorded
+found = recorded.search(recorded.experiments("tiny"), most=5000)
+print(json.dumps([{"id": each.info.run_id, "status": each.info.status, **each.data.tags} for each in found]))
+"""
+        command = [sys.executable, "-c", code]
+        return list(json.loads(self.servers.must("MLflow's runs", *command, cwd=self.folder / "beside",
+                                                 env=self.environment).splitlines()[-1]))  # fmt: skip
+
+
+def until(condition: Any, seconds: float, what: str) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"error: {what} did not come within {seconds:.0f} s")
+        time.sleep(0.2)
+    return found
+
+
+def over_both(team: Team) -> None:
+    """One run over both pools; the second machine is lost in the middle of its training, and comes back."""
+    pools = {"cpu": {"devices": ["cpu"]}, "gpu": {"devices": ["cpu"]}}  # this machine may have no GPU
+    run = team.create("team/pools", pools=pools)
+    say("one run over the pools cpu and gpu; the second machine will be killed while it trains")
+    checkpoints = team.folder / "second/.tandem/checkpoints/tiny"
+    until(lambda: list(checkpoints.glob("*.pt")), SECONDS, "the second machine's first checkpoint")
+    team.kill_machine("gpu")
+    [lost] = team.runs_of("pipeline/gpu")
+    say(f"killed; Prefect says of its run: {team.state(lost['id'])['name']}")
+    since = time.monotonic()
+    until(lambda: team.state(lost["id"])["type"] in ("CRASHED", "SCHEDULED"), 600, "the loss of a machine, in Prefect")
+    say(f"Prefect knows of the loss after {time.monotonic() - since:.0f} s")
+    team.start_worker("gpu")
+    state = team.wait(run)
+    if state["type"] != "COMPLETED":
+        raise SystemExit(f"error: the run over both pools is {state['name']}: {state['message']}\n{team.logs(run)}")
+    print(team.artifact(run, "compare"))
+    say(state["message"])
+    [again] = team.runs_of("pipeline/gpu")
+    if again["id"] != lost["id"] or again["run_count"] != 2:
+        raise SystemExit(f"error: the lost run was started {again['run_count']} times, expected 2")
+    trained = (team.folder / "logs/second.log").read_text(errors="replace")
+    if "going on from" not in trained:
+        raise SystemExit("error: the second machine's training did not go on from its checkpoint; see its log")
+    runs = team.recorded()
+    if len(runs) != 2 or {each["status"] for each in runs} != {"FINISHED"}:
+        raise SystemExit(
+            f"error: MLflow has {[(each['id'], each['status']) for each in runs]}, expected two finished runs"
+        )
+
+
+def check_passwords(team: Team) -> None:
+    """No password in what others can read: command lines, logs, what the servers show."""
+    texts = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            texts[f"the command line of process {process.pid}"] = " ".join(process.cmdline())
+    for log in (team.folder / "logs").glob("*.log"):
+        texts[f"the log {log.name}"] = log.read_text(errors="replace")
+    for path in ("/work_pools/filter", "/deployments/filter", "/flow_runs/filter", "/logs/filter"):
+        texts[f"Prefect's {path}"] = json.dumps(team.api("POST", path, {"limit": 200}))
+    texts["MLflow's tags"] = json.dumps(team.recorded())
+    for machine in POOLS.values():
+        for name in ("journals", "last_error.json"):
+            for file in (team.folder / machine / ".tandem" / name).glob("**/*.jsonl"):
+                texts[str(file)] = file.read_text(errors="replace")
+    for where, text in texts.items():
+        for name, secret in team.servers.secrets.items():
+            if secret in text:
+                raise SystemExit(f"error: the password of {name} stands in {where}")
+
+
+def queue(team: Team, number: int) -> None:
+    """`number` short trainings at once, each with parameters of its own, half of them to each pool."""
+    say(f"{number} runs are queued on two workers")
+    before, since = len(team.recorded()), time.monotonic()
+    runs = [team.create(f"pipeline/{'cpu' if index % 2 else 'gpu'}", devices=["cpu"],
+                        overrides={"tiny.train.epochs": 2, "tiny.train.weight_decay": 0.01 + index / 1e5})
+            for index in range(number)]  # fmt: skip
+    states = Counter(team.wait(run, 120.0 * number + 600)["name"] for run in runs)
+    seconds = time.monotonic() - since
+    made = Counter(each.get("prefect.flow_run_id") for each in team.recorded())
+    twice, lost = [run for run in runs if made[run] > 1], [run for run in runs if not made[run]]
+    say(f"{number} runs in {seconds:.0f} s ({seconds / number:.1f} s each): {dict(states)}; "
+        f"in MLflow {len(team.recorded()) - before} more trainings, {len(lost)} lost, {len(twice)} twice")  # fmt: skip
+    if set(states) != {"Completed"} or lost or twice:
+        raise SystemExit("error: not every queued run came to one finished training")
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    what = "A team's servers and workers on this machine, one of them killed: docs/team.md, tried."
+    parser = argparse.ArgumentParser(prog="python -m tests.team", description=what)
+    parser.add_argument("--without", action="append", default=[], choices=PARTS, help="leave this part out")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in FOLDER, which must not exist, and keep it")
+    parser.add_argument("--queue", type=int, default=0, metavar="N", help="then N more runs on both machines")
+    parser.add_argument("--hold", action="store_true", help="in the end keep the servers until Ctrl+C, to look at them")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="tandem-team-"))
+    try:
+        with Servers(folder, set(options.without)) as servers:
+            say(f"servers: {', '.join(servers.processes)}; without {', '.join(options.without) or 'nothing'}")
+            team = Team(servers)
+            team.make_clones()
+            team.register()
+            try:
+                for pool in POOLS:
+                    team.start_worker(pool)
+                over_both(team)
+                if options.queue:
+                    queue(team, options.queue)
+                check_passwords(team)
+                say("no password in any log, command line, tag or page of the API")
+                if options.hold:
+                    addresses = [servers.client[name] for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")]
+                    say(f"until Ctrl+C: {', '.join(addresses)}; the passwords: {servers.secrets}")
+                    signal.pause()
+            except KeyboardInterrupt:
+                return 130
+            finally:
+                team.stop()
+    finally:
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    sys.exit(main(sys.argv[1:]))

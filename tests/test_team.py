@@ -1,0 +1,58 @@
+"""What a worker of a team's pool does: what it fetches, which flows it runs, and all of it with real servers."""
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from prefect import Flow
+
+from stages.files import ROOT
+from stages.params.loading import read_yaml
+from tests.conftest import commit, environment, git, make_project, run
+
+
+def test_every_deployment_is_of_a_flow_and_takes_its_parameters() -> None:
+    for deployment in read_yaml(ROOT / "prefect.yaml")["deployments"]:
+        module, _, name = deployment["entrypoint"].rpartition(".")
+        flow = getattr(import_module(module), name)
+        assert isinstance(flow, Flow)
+        if parameters := deployment.get("parameters"):
+            flow.validate_parameters(parameters)
+
+
+def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Path) -> None:
+    origin = make_project(tmp_path / "origin")
+    shutil.copy(ROOT / "requirements.txt", origin)
+    (origin / "results").mkdir()
+    (origin / "results/metrics.json").write_text("{}")
+    commit(origin)
+    git(tmp_path, "clone", "-q", "origin", "clone")
+    clone = tmp_path / "clone"
+    (origin / "new.txt").write_text("of another commit")
+    commit(origin)
+    (clone / "results/metrics.json").write_text('{"of": "a run"}')
+    (clone / "dvc.yaml").write_text((clone / "dvc.yaml").read_text() + "# an edit\n")
+    done = run(clone, sys.executable, "-m", "flows.remote", "pull")
+    assert (clone / "new.txt").exists() and json.loads((clone / "results/metrics.json").read_text()) == {}
+    assert (clone / "dvc.yaml").read_text().endswith("# an edit\n") and "no DVC remote" in done.stdout
+    # what git will not merge ends the run in one sentence
+    (origin / "dvc.yaml").write_text("stages: {}\n")
+    commit(origin)
+    refused = run(clone, sys.executable, "-m", "flows.remote", "pull", check=False)
+    assert refused.returncode == 1 and "error: git pull --quiet --ff-only: " in refused.stdout
+    assert "Traceback" not in refused.stdout
+
+
+@pytest.mark.long
+def test_two_machines_with_servers_in_common(tmp_path: Path) -> None:
+    """In the short form: SQLite and folders. `make team-test` has PostgreSQL and S3."""
+    command = [sys.executable, "-m", "tests.team", "--without", "postgresql", "--without", "s3"]
+    done = subprocess.run(
+        [*command, "--keep", str(tmp_path / "team")], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| machine " in done.stdout and "no password in any log" in done.stdout
