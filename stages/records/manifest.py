@@ -20,7 +20,6 @@ nor mlflow.
     result              score_name, metrics, weights: what evaluate adds
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
