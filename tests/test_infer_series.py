@@ -44,7 +44,7 @@ def sales(num: int, seed: int = 0) -> np.ndarray:
         (pd.date_range("2024-01-01", periods=120, freq="D").strftime("%Y-%m-%d"), "1d"),
         (pd.date_range("2024-01-01", periods=120, freq="30min").astype(str), "30min"),
     ],
-    ids=str,
+    ids=lambda part: part if isinstance(part, str) else "",
 )
 def test_the_interval_is_that_of_the_times(tmp_path: Path, times: Any, interval: str):
     plan = planned(tmp_path, pd.DataFrame({"year" if interval == "year" else "when": times, "sales": sales(120)}))

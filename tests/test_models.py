@@ -328,7 +328,7 @@ def test_augmentation_mixes_positions_and_velocities_alike():
 def test_a_group_that_does_not_divide_the_features_is_refused():
     values, mask, _ = batch("classify")
     config = Augment(coupled_features=2, mix=0.1, shift=0.0, warp=0.0)
-    with pytest.raises(ValueError, match="group must divide the number of features, got 2 and 3"):
+    with pytest.raises(ValueError, match="coupled_features must divide the number of features, got 2 and 3"):
         augment.apply(values, mask, augment.draw(torch.Generator(), len(values), config), config)
 
 
