@@ -8,7 +8,7 @@ Out: data/prepared/<workload>/<split>/*.npy and summary.json, all deterministic.
 import time
 
 from stages.data import prepare, write_prepared
-from stages.files import prepared_dir, raw_dir
+from stages.files import prepared_dir, raw_dir, write_json
 from stages.params.loading import load_workload
 from stages.records.inputs import unchanged
 
@@ -18,5 +18,6 @@ def main(workload: str) -> None:
     block = load_workload(workload)
     with unchanged(workload):
         prepared = prepare(block.task, block.preprocess, raw_dir(workload))
-        write_prepared(prepared_dir(workload), prepared)
+        summary = write_prepared(prepared_dir(workload), prepared)
+    write_json(prepared_dir(workload) / "summary.json", summary)
     print(f"{workload}: {prepared.message}; {time.monotonic() - start:.1f} s")

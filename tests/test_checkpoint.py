@@ -221,12 +221,12 @@ import sys
 from flows import stage
 from stages import files, preprocess
 
-def write_arrays(folder, prepared, write=preprocess.write_arrays):
+def write_prepared(folder, prepared, write=preprocess.write_prepared):
     table = files.raw_dir("tiny") / "table.csv"
     table.write_text(table.read_text().replace("class 1", "class one"))
     return write(folder, prepared)
 
-preprocess.write_arrays = write_arrays
+preprocess.write_prepared = write_prepared
 sys.exit(stage.main(["preprocess", "tiny"]))
 """
 

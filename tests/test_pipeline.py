@@ -221,9 +221,11 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(
 
 @pytest.mark.case(23)
 def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[[str], None]):
-    """a learning rate of 1e30 without clipping"""
+    """the largest learning rate and weight decay that are accepted: weights grow a thousandfold in a step"""
     text = (ready / "params.yaml").read_text()
-    (ready / "params.yaml").write_text(text.replace("1e-2", "1e30").replace("clip_norm: 1.0", "clip_norm: 0.0"))
+    for usual, largest in (("1e-2", "10"), ("weight_decay: 0.01", "weight_decay: 100"), ("one-cycle", "cosine")):
+        text = text.replace(usual, largest)
+    (ready / "params.yaml").write_text(text.replace("epochs: 3", "epochs: 12"))
     done = stage(ready, "train", "tiny", "cpu", "0", check=False)
     assert done.returncode == 1 and "Traceback" not in done.stdout
     message = next(line for line in done.stdout.splitlines() if line.startswith("error: "))

@@ -18,6 +18,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -245,18 +246,29 @@ def test_the_first_worker_tells_the_others_and_they_compare_what_they_rest_on(tm
     assert "worker 1 has other code than worker 0" in second and "another worker differs" in first
 
 
+def freed_before() -> list[torch.Tensor]:
+    """All but a few MiB of what this process can still allocate: also what it was given before, and has freed."""
+    taken: list[torch.Tensor] = []
+    for size in (2**22, 2**20, 2**16):
+        with suppress(RuntimeError):
+            while True:
+                taken.append(torch.empty(size, dtype=torch.uint8))
+    return taken[: -2 * 2**4]
+
+
 def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked_for(tmp_path: Path):
     """A step that needs more than 50 MiB, and a worker with 8."""
     large = {"hidden_size": 256, "feedforward_size": 1024, "num_layers": 4}
 
     def work(workers: Workers) -> Any:
         model = replace(load_params().blocks["pen"].train.model, **large)
-        trainer = joined(workers, "pen", model=model)
+        trainer, held = joined(workers, "pen", model=model), []
         try:
             with lost_workers_noticed(), smaller_parts_asked(trainer), translate_oom(trainer.oom):
                 if not workers.is_first:
                     under_a_limit()
                     leave(8)
+                    held += freed_before()
                 trainer.epoch()
         except SystemExit as ended:
             return ended.code

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from stages.data.splits import SPLITS
-from stages.files import replacing, sha256_file, write_json
+from stages.files import replacing, sha256_file
 
 
 class Prepared(Protocol):
@@ -46,11 +46,10 @@ def prepare(task: str, params: Any, folder: Path) -> Prepared:
 
 
 def write_prepared(folder: Path, prepared: Prepared) -> dict[str, Any]:
-    """Write everything that preprocess leaves into `folder`; return what stands in summary.json."""
+    """Write the arrays into `folder`; return what is to stand in its summary.json, which later stages go by."""
     summary = {**prepared.summary, "sha256": write_arrays(folder, prepared)}
     if prepared.table:
         summary["table_sha256"] = sha256_file(prepared.table)
-    write_json(folder / "summary.json", summary)
     return summary
 
 
