@@ -26,7 +26,7 @@ repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and what came
 test: lint  ## lint, types, arrows, and the tests but for the long ones
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test-long: lint  ## the tests that are too long for make test: ten minutes on two cores
+test-long: lint  ## the tests that are too long for make test
 	@python -m pytest -m long -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 team-test: $(BIN)/.installed  ## a team's servers and workers on this machine, one of them killed: docs/team.md; ARGS="--without postgresql"
