@@ -9,25 +9,19 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from stages.stopping import StopSignals
+
 if TYPE_CHECKING:
     from stages.machine.regions import Measurement
     from stages.training.trainer import Epoch
 
 
-class Interruption:
+class Interruption(StopSignals):
     """Ctrl+C (or SIGTERM) once sets `asked`, and the training finishes its epoch; twice raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self.asked = False
+        super().__init__()
         self.first = 0
-
-    def __enter__(self) -> Interruption:
-        self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:

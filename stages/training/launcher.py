@@ -23,6 +23,7 @@ from stages.machine.identity import num_nodes
 from stages.params.devices import split_device
 from stages.params.loading import load_workload
 from stages.params.parsing import one_line
+from stages.stopping import StopSignals
 from stages.training.workers import LEAST_PARTS, LOST, NEEDS_SMALLER_PARTS
 from stages.training.workload import require_sequences
 
@@ -31,19 +32,8 @@ MAX_RESTARTS = 3
 LEFT_TO_TORCH = "SIGUSR2"
 
 
-class Forwarding:
+class Forwarding(StopSignals):
     """While it is entered, the signals that stop a training go to the workers."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> "Forwarding":
-        self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         self.asked = True

@@ -1,0 +1,23 @@
+"""What stops a training from outside: Ctrl+C (SIGINT) and SIGTERM."""
+
+import signal
+from types import FrameType
+from typing import Self
+
+
+class StopSignals:
+    """While it is entered, these signals come to `handle`; `asked` says whether one has come."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __enter__(self) -> Self:
+        self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
