@@ -6,6 +6,7 @@ flow run ends what it has started. By hand the commands need no Prefect.
 
 import os
 import subprocess
+from collections.abc import Iterable
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
@@ -34,7 +35,12 @@ def compare(runs: list[str]) -> State:
         return Cancelled(message="stopped by Ctrl+C")
     if status != 0:
         return Failed(message=headline(lines) or f"flows.compare {dvc.ending(status)}")
-    create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(runs)}")
+    return kept(lines, runs)
+
+
+def kept(lines: list[str], compared: Iterable[str]) -> State:
+    """What flows.compare printed becomes an artifact, and its first sentence the run's state."""
+    create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(compared)}")
     sentences = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     return Completed(message=shortened(sentences[0]))
 

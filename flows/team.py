@@ -12,7 +12,6 @@ from typing import Any
 from uuid import UUID
 
 from prefect import flow
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import ArtifactFilter
 from prefect.client.schemas.objects import FlowRun
@@ -20,7 +19,7 @@ from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 from prefect.states import AwaitingRetry, Cancelling, Completed, Failed, State
 
-from flows.deployed import call, headline, shortened
+from flows.deployed import call, headline, kept, shortened
 from flows.display import prefect_client
 
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -135,6 +134,4 @@ def compare(recorded: dict[str, dict[str, list[str]]]) -> State:
     status, lines = call("flows.compare", "--", *words)
     if status != 0:
         return Failed(message=f"every pool has finished, but: {headline(lines)}")
-    create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(recorded)}")
-    sentences = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-    return Completed(message=shortened(sentences[0]))
+    return kept(lines, recorded)
