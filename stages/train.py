@@ -264,6 +264,8 @@ def epochs(job: Job, trainer: Trainer, journal: tracking.Journal) -> Iterator[Ep
     """The epochs that are left. MLflow gets what is done about memory, also in an epoch that fails."""
     num_samples = len(trainer.train_split)
     progress = Progress(job.workload, job.settings.epochs, trainer.epochs_done)
+    if trainer.closed_form:
+        trainer.closed_form.on_features = progress.show_features
     while trainer.epochs_done < job.settings.epochs:
         num_actions = len(trainer.oom.actions)
         try:

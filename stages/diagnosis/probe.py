@@ -36,6 +36,7 @@ from stages.diagnosis.findings import NO_GPU, OF_GPU, Probe
 from stages.machine.nvml import Gpu
 from stages.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
 from stages.machine.regions import seconds_of, seconds_per_item, synchronize
+from stages.machine.threads import threads_kept
 from stages.machine.turns import in_turns
 from stages.training.batches import Batch
 from stages.training.device import use_tf32
@@ -58,9 +59,10 @@ Steps = Iterator[int]  # each `next` does some work and returns the number of se
 
 def probe(trainer: Trainer) -> Probe | str:
     """Measures the trainer's step, or says why it cannot."""
-    before, threads = copy.deepcopy(trainer.state()), torch.get_num_threads()
+    before = copy.deepcopy(trainer.state())
     try:
-        return measure_parts(trainer)
+        with threads_kept():
+            return measure_parts(trainer)
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
@@ -68,7 +70,6 @@ def probe(trainer: Trainer) -> Probe | str:
     finally:
         trainer.restore(before)
         trainer.optimizer.zero_grad(set_to_none=True)
-        torch.set_num_threads(threads)
         if trainer.device.type == "cuda":
             torch.cuda.empty_cache()  # or the memory of the trials would count as reserved by the training
 

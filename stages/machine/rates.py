@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from stages.machine.regions import free_bytes, synchronize
+from stages.machine.threads import threads_kept
 from stages.machine.turns import in_turns
 
 # Large enough that a GPU's launch times do not show; a CPU would take seconds for as much.
@@ -111,5 +112,6 @@ def has_cores(threads: int) -> bool:
         square @ square
         return time.perf_counter() - start
 
-    seconds = in_turns({number: partial(product, number) for number in (1, threads)}, rounds=5)
+    with threads_kept():
+        seconds = in_turns({number: partial(product, number) for number in (1, threads)}, rounds=5)
     return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])

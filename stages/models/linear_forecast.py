@@ -14,13 +14,13 @@ outputs are standardized changes from step to step. In float64 on the CPU and on
 equal bits on one kind of processor.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+
+from stages.machine.threads import threads_kept
 
 MAX_INPUTS = 1024  # of a regression: a decomposition takes a second
 MAX_CELLS = 20_000_000  # of the windows that are looked at: of more, every second one, and so on
@@ -55,7 +55,7 @@ def fit(values: Tensor, targets: Tensor, unit: Unit, season: int) -> Map:
     values, targets = (part[::every].cpu().double() for part in (values, targets))
     simple = simple_maps(num_steps, horizon, unit.mean / unit.std, season)
     judge, found = Judge(values, targets, unit), []
-    with one_thread():
+    with threads_kept(1):
         for size in sorted({1, num_features}):  # the target's own past, and with the other features'
             if size == 1 or num_steps * size <= MAX_INPUTS:
                 maps = [widened(each, size) for each in simple]
@@ -201,13 +201,3 @@ def straight_line(num: int, horizon: int) -> Tensor:
     """(H, num) shares of `num` values in the continuation of the line of least squares through them."""
     place = torch.arange(num + horizon, dtype=torch.float64) - (num - 1) / 2
     return 1 / num + place[num:, None] * place[:num] / place[:num].square().sum()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)

@@ -29,8 +29,12 @@ class RocketNetwork(nn.Module):
     def __init__(self, config: Rocket, shape: Shape) -> None:
         super().__init__()
         self.minirocket = MiniRocket(shape.num_features, shape.max_steps, config.num_kernels)
-        self.hydra = Hydra(shape.num_features, shape.max_steps, config.num_groups)
-        num = self.minirocket.num_features + self.hydra.num_features
+        transforms: list[MiniRocket | Hydra] = [self.minirocket]
+        if config.num_groups:
+            self.hydra = Hydra(shape.num_features, shape.max_steps, config.num_groups)
+            transforms.append(self.hydra)
+        self.transforms = tuple(transforms)
+        num = sum(transform.num_features for transform in transforms)
         self.register_buffer("mean", torch.zeros(num))
         self.register_buffer("scale", torch.ones(num))  # 1 / standard deviation; 0 where a feature never changes
         self.head = nn.Linear(num, shape.num_outputs)
@@ -48,13 +52,11 @@ class RocketNetwork(nn.Module):
         device = values.device.type
         with torch.autocast(device, enabled=False):
             x, lengths = series_of(values.float(), mask), mask.sum(dim=1)
-            num_at_once = max(
-                self.minirocket.num_at_once, self.hydra.num_at_once
-            )  # responses to a sequence, of T steps
+            num_at_once = max(each.num_at_once for each in self.transforms)  # responses to a sequence, of T steps
             largest = 4 * x.shape[2] * num_at_once
             size = max(1, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // largest)
             chunks = zip(x.split(size), lengths.split(size), strict=True)
-            return torch.cat([torch.cat([self.minirocket(*own), self.hydra(*own)], dim=1) for own in chunks])
+            return torch.cat([torch.cat([each(*own) for each in self.transforms], dim=1) for own in chunks])
 
     @torch.no_grad()
     def calibrate(self, values: Tensor, mask: Tensor) -> None:

@@ -175,7 +175,7 @@ class Rocket:
 
     name: Literal["rocket"]
     num_kernels: Annotated[int, Limits(84), Usual(10_000)]  # of MiniRocket, a feature each
-    num_groups: Annotated[int, Limits(2), Usual(64)]  # of HYDRA's competing kernels, in each of its dilations
+    num_groups: Annotated[int, Limits(0), Usual(64)]  # of HYDRA's competing kernels, in each dilation; 0: without HYDRA
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z0-9]+)(?:-(?P<seed>\d+)
 FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a manifest.json"
 NUM_LISTED = 8  # of the runs there are, where the one asked for is none of them
 NUM_SEARCHED = 200
+IS_TRAINING = "tags.requested_device LIKE '%'"  # what `is_training` asks, as a clause
 OF_OLDER = "it was made by an older Tandem, which left none; train again to have one"
 
 
@@ -163,7 +164,7 @@ def entry_of(run: str) -> Any:
     if RUN_ID.fullmatch(run):
         found = search(experiments(), f"attributes.run_id = '{run}'", most=1)
     elif match := NAME.fullmatch(run):
-        found = search_name(match["workload"], match["device"], match["seed"])
+        found = latest_of_name(match["workload"], match["device"], match["seed"])
     else:
         raise ValueError(f"{run!r} names no run, and no such file is there; accepted: {FORMS}")
     if not found:
@@ -172,14 +173,14 @@ def entry_of(run: str) -> Any:
     return found[0]
 
 
-def search_name(workload: str, device: str, seed: str | None) -> list[Any]:
-    """Finished trainings of the name, the newest first, by the device asked for or by the one that was used."""
+def latest_of_name(workload: str, device: str, seed: str | None) -> list[Any]:
+    """The latest finished training of the name, if any, by the device asked for or by the one that was used."""
     if not (ids := experiments(workload)):
         return []
-    common = ["attributes.status = 'FINISHED'", *([f"params.seed = '{seed}'"] if seed else [])]
+    common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else [])]
     either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
-    found = [entry for of_device in either for entry in search(ids, of_device, *common)]
-    return sorted((entry for entry in found if is_training(entry)), key=lambda entry: -entry.info.start_time)
+    found = [entry for of_device in either for entry in search(ids, of_device, *common, most=1)]
+    return sorted(found, key=lambda entry: -entry.info.start_time)[:1]
 
 
 def what_there_is() -> str:

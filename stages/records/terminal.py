@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from stages.machine.regions import Measurement
     from stages.training.trainer import Epoch
 
+SECONDS_BETWEEN_LINES = 10.0  # within an epoch, where there is no terminal
+
 
 class Interruption(StopSignals):
     """Ctrl+C (or SIGTERM) once sets `asked`, and the training finishes its epoch; twice raises KeyboardInterrupt."""
@@ -41,6 +43,7 @@ class Progress:
 
         self.bar = tqdm(total=num_epochs, initial=num_done, desc=title, unit="epoch", disable=not sys.stderr.isatty())
         self.title, self.num_epochs, self.start, self.num_before = title, num_epochs, time.monotonic(), num_done
+        self.said_at = self.start
         self.ended = threading.Event()
         if not self.bar.disable:
             threading.Thread(target=self.tick, name="progress", daemon=True).start()
@@ -49,6 +52,15 @@ class Progress:
         """Keep the bar's clock going: an epoch may take minutes."""
         while not self.ended.wait(1.0):
             self.bar.refresh()
+
+    def show_features(self, num_done: int, num_all: int) -> None:
+        """Within an epoch that is a fit in closed form: of so many sequences the features are computed."""
+        if not self.bar.disable:
+            self.bar.set_postfix_str(f"features of {num_done:,} of {num_all:,} sequences", refresh=False)
+        elif (now := time.monotonic()) - self.said_at > SECONDS_BETWEEN_LINES:
+            rate, self.said_at = num_done / (now - self.start), now
+            left = f"{rate:,.0f} sequences/s, {(num_all - num_done) / rate:.0f} s left"
+            print(f"features of {num_done:,} of {num_all:,} sequences, {left}", flush=True)
 
     def show(self, epoch: Epoch, score: str, num_samples: int) -> None:
         rate = f"{num_samples / epoch.training.seconds:,.0f} samples/s"

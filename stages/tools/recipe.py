@@ -42,7 +42,7 @@ def has_velocity(features: Sequence[str], model: str = "") -> bool:
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
     """What depends on the data, by rules of thumb from its size alone; docs/own-data.md has them as a table."""
     if model == "rocket":
-        return rocket_settings(summary, epochs)
+        return rocket_settings(task, summary, epochs)
     if model == "hybrid":
         return hybrid_settings(summary["num_per_split"]["train"], epochs)
     num, is_forecast = summary["num_per_split"]["train"], task == "forecast"
@@ -69,10 +69,15 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     }
 
 
-def rocket_settings(summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
-    """One epoch in closed form. Of many sequences fewer features: what they are multiplied with each other is kept."""
+def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
+    """One epoch in closed form. Of many sequences fewer features: what they are multiplied with each other is kept.
+
+    HYDRA counts which shape fits best, which tells classes apart; a number asks how much, and MiniRocket alone is
+    better there (docs/recipes.md).
+    """
     is_large = summary["num_per_split"]["train"] >= TOO_MANY_TO_KEEP
     sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
+    sizes |= {"num_groups": 0} if task == "regress" else {}
     return {
         "model": {"name": "rocket", **usual_values(schema.Rocket), **sizes},
         "epochs": 1 if epochs is None else epochs,  # another number is refused, with the reason
@@ -86,7 +91,8 @@ def rocket_settings(summary: dict[str, Any], epochs: int | None) -> dict[str, An
 def training_sentence(train: schema.Train, num: int) -> str:
     """How the model is trained on `num` sequences, in a line."""
     if isinstance(train.model, schema.Rocket):
-        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels and {train.model.num_groups} groups"
+        groups = f" and {train.model.num_groups} groups" if train.model.num_groups else ""
+        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}"
     batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
     if isinstance(train.model, schema.Hybrid) and not train.model.hidden_size:
         return f"{train.epochs} epochs of {batches}, from a linear forecast that is fitted before the first"

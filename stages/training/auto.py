@@ -23,6 +23,7 @@ from stages.files import ROOT, sha256_file
 from stages.machine.identity import usable_cores
 from stages.machine.rates import has_cores
 from stages.machine.regions import seconds_of
+from stages.machine.threads import threads_kept
 from stages.machine.turns import in_turns
 from stages.params.parsing import flatten
 from stages.params.schema import Rocket
@@ -106,11 +107,7 @@ def measure_precision(trainer: Trainer, identity: dict[str, Any]) -> Choice:
 
 def is_quiet() -> bool:
     """Whether other work leaves the cores to this process, as far as a product of matrices on two of them can tell."""
-    threads = torch.get_num_threads()
-    try:
-        return usable_cores() < 2 or has_cores(2)
-    finally:
-        torch.set_num_threads(threads)
+    return usable_cores() < 2 or has_cores(2)
 
 
 def kept(key: str, choice: Choice) -> tuple[Any, str]:
@@ -159,7 +156,7 @@ def fastest(seconds: Mapping[Any, float]) -> Any:
 
 def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
     """Value -> seconds of a training step with it, the fastest of some turns. Leaves the trainer as it was."""
-    before, threads = copy.deepcopy(trainer.state()), torch.get_num_threads()
+    before = copy.deepcopy(trainer.state())
     batch = trainer.one_batch(trainer.params.batch_size)
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
 
@@ -169,12 +166,12 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
 
     trainer.model.train()
     try:
-        turns = {value: partial(turn, use, trainer.step.repeated(batch)) for value, use in uses.items()}
-        found = in_turns(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
+        with threads_kept():
+            turns = {value: partial(turn, use, trainer.step.repeated(batch)) for value, use in uses.items()}
+            found = in_turns(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     finally:
         trainer.restore(before)
         trainer.optimizer.zero_grad(set_to_none=True)
-        torch.set_num_threads(threads)
     return {value: min(seconds) for value, seconds in found.items()}
 
 

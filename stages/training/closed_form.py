@@ -53,6 +53,7 @@ class ClosedForm:
         self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
         self.batch_size = batch_size
         self.refit: Callable[[], None] = lambda: None
+        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None  # called after every batch
 
     def fit(self, order: Tensor) -> Tensor:
         """Fit to the training split; returns its summed loss. `order` (N,): the epoch's, which draws the sample."""
@@ -87,6 +88,7 @@ class ClosedForm:
             features[done : done + len(batch)] = self.features(batch, self.model.features)
             found.append(batch.targets)
             done += len(batch)
+            self.on_features(done, len(features))
         targets = torch.cat(found)
         self.model.standardize_by(features[:num])
         features.sub_(self.model.mean).mul_(self.model.scale)
@@ -141,9 +143,11 @@ class ClosedForm:
         """Adds the split's sequences to `sums`, many at a time: each time all products are written again."""
         waiting: list[tuple[Tensor, Tensor]] = []
         num_done = num_waiting = 0
+        num_before = 0 if split is self.train else len(self.train)
         for batch in self.batches(split):
             waiting.append((self.features(batch, self.model.standardized), self.task.encoded(batch.targets)))
             num_done, num_waiting = num_done + len(batch), num_waiting + len(batch)
+            self.on_features(num_before + num_done, len(self.train) + len(self.val))
             if num_waiting >= NUM_SUMMED or num_done == len(split):
                 sums.add(*(torch.cat(parts) for parts in zip(*waiting, strict=True)))
                 waiting, num_waiting = [], 0
