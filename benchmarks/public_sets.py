@@ -36,7 +36,9 @@ SETS = ("ItalyPowerDemand", "ArrowHead", "OSULeaf", "ACSF1", "CardanoSentiment",
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", nargs="+", default=SETS, metavar="NAME", help="as aeon names them")
+    parser.add_argument(
+        "--sets", nargs="+", default=SETS, metavar="NAME", help="as aeon names them, or made: aeon_sets.py"
+    )
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--aeon-python", required=True, help="a Python with aeon installed")
     options = parser.parse_args()
