@@ -16,8 +16,12 @@ from stages.tools.seasons import find_season
 
 def planned(folder: Path, table: pd.DataFrame, *words: str) -> Any:
     table.to_csv(folder / "t.csv", index=False)
-    words = ("mine", str(folder / "t.csv"), *words)
-    with TemporaryDirectory(dir=folder) as scratch:
+    return planned_of(folder / "t.csv", *words)
+
+
+def planned_of(path: Path, *words: str) -> Any:
+    words = ("mine", str(path), *words)
+    with TemporaryDirectory(dir=path.parent) as scratch:
         return new_workload.make_plan(new_workload.make_parser().parse_args(words), Path(scratch), words)
 
 
@@ -112,3 +116,47 @@ def test_a_transform_is_chosen_by_how_the_spread_grows():
     assert find_transform(np.exp(0.02 * np.arange(240) + 0.1 * draw), True)[0] == "log-return"
     assert find_transform(20.0 + np.arange(240) + draw, True)[0] == "difference"
     assert find_transform(np.arange(-5.0, 235.0), False)[0] == "difference"
+
+
+@pytest.mark.parametrize(
+    ("index", "interval"),
+    [
+        (pd.Index(range(1821, 1941)), "year"),
+        (pd.period_range("1949-01", periods=120, freq="M").astype(str), "month"),
+        (pd.date_range("2024-01-01", periods=120, freq="30min"), "30min"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_an_index_without_a_name_is_the_time(tmp_path: Path, index: pd.Index, interval: str):
+    """As pandas saves a series: `,0` is its header."""
+    pd.Series(sales(120), index=index).to_csv(tmp_path / "s.csv")
+    assert (tmp_path / "s.csv").read_text().startswith(",0\n")
+    plan = planned_of(tmp_path / "s.csv")
+    columns = plan.workload.preprocess.columns
+    assert (chosen(plan)["interval"], columns.time, columns.target, columns.features) == (interval, "time", "0", ())
+    assert "the first column, which has no name and holds times" in "\n".join(new_workload.summary_lines(plan))
+    assert plan.summary["num_grid_points"] == 120 and plan.summary["num_missing"] == 0
+
+
+def test_an_index_of_times_in_parquet_is_the_time(tmp_path: Path):
+    index = pd.date_range("2024-01-01", periods=120, freq="30min")
+    pd.DataFrame({"sales": sales(120)}, index=index).reset_index(names="__index_level_0__").to_parquet(
+        tmp_path / "s.parquet"
+    )
+    assert planned_of(tmp_path / "s.parquet").workload.preprocess.columns.time == "__index_level_0__"
+
+
+@pytest.mark.parametrize(("form", "freq", "interval"), [("%Y%m", "MS", "month"), ("%Y%m%d", "D", "day")])
+def test_dates_in_digits_are_dates(tmp_path: Path, form: str, freq: str, interval: str):
+    times = pd.date_range("1949-01-01", periods=120, freq=freq)
+    plan = planned(tmp_path, pd.DataFrame({"date": times.strftime(form), "sales": sales(120)}))
+    assert chosen(plan)["interval"] == interval and plan.summary["num_grid_points"] == 120
+    assert plan.summary["last_time"]["test"] == times[-1].strftime("%Y-%m-%dT00:00:00Z")
+
+
+def test_a_series_of_numbered_sensors_is_one_series_unless_something_is_to_be_classified(tmp_path: Path):
+    hours = pd.date_range("2024-01-01", periods=120, freq="h").astype(str)
+    table = pd.DataFrame({"date": hours, **{f"sensor_{number}": sales(120, number) for number in range(5)}})
+    plan = planned(tmp_path, table)
+    assert plan.workload.task == "forecast" and len(plan.workload.preprocess.columns.features) == 4
+    assert planned(tmp_path, table.assign(kind=["a", "b"] * 60)).workload.task == "classify"  # a row per recording

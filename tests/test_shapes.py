@@ -7,19 +7,23 @@ import os
 import re
 import shlex
 import subprocess
+import sys
+import time
 import zipfile
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from stages.data import open_source
 from stages.data.arrays import PreparedSequences
-from stages.tools import new_workload, trial
+from stages.tools import list_cells, new_workload, progress, trial
 from tests.conftest import ROOT
 
 LABELS = ["push", "swipe", "twist"] * 6
@@ -42,6 +46,13 @@ def planned(path: Path, *options: str) -> tuple[new_workload.Plan, PreparedSeque
         (Path(scratch) / "again").mkdir()
         (Path(scratch) / "again" / plan.table_name).symlink_to(plan.table.resolve())
         return plan, open_source("sequences").prepare(params, Path(scratch) / "again", plan.workload.task == "detect")
+
+
+def planned_only(path: Path, *options: str) -> new_workload.Plan:
+    with TemporaryDirectory(dir=path.parent) as scratch:
+        return new_workload.make_plan(
+            new_workload.make_parser().parse_args(["mine", str(path), *options]), Path(scratch)
+        )
 
 
 def said(plan: new_workload.Plan) -> str:
@@ -123,17 +134,24 @@ def test_rows_without_a_header_as_archives_have_them(tmp_path: Path):
         plan, found = planned(tmp_path / name)
         assert found.sequences.classes == (4, 5) and found.sequences.values.shape[1] == array.shape[1]
         assert "it has no header" in said(plan) and f"column {place + 1} of {array.shape[1] + 1}" in said(plan)
+        asked, again = planned(tmp_path / name, "--label", str(place + 1))
+        assert asked.workload == plan.workload and (again.sequences.labels == found.sequences.labels).all()
 
 
 def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
     wide = wide_table()
-    wide[:12].to_csv(tmp_path / "Hand_TRAIN.csv", index=False)
-    wide[12:].to_csv(tmp_path / "Hand_TEST.csv", index=False)
+    for name, part in (("TRAIN", wide[:12]), ("TEST", wide[12:])):  # both count from 0: no sequence is another one's
+        part.assign(id=range(len(part))).to_csv(tmp_path / f"Hand_{name}.csv", index=False)
     plan = expect(tmp_path / "Hand_TRAIN.csv")
     assert plan.summary["num_per_split"]["test"] == 6 and "Hand_TRAIN.csv and Hand_TEST.csv: its parts" in said(plan)
     assert "the table's own column `split`" in plan.block and "{train: 10, val: 2, test: 6}" in plan.block
     plan, found = planned(tmp_path / "Hand_TRAIN.csv", "--alone")
     assert len(found.sequences.ids) == 12
+    with pytest.raises(ValueError, match="column 'id' holds '0' twice, and every row is a sequence"):
+        planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
+    for name in ("TRAIN", "TEST"):
+        long_table().to_csv(tmp_path / f"Long_{name}.csv", index=False)
+    assert "Long_TEST.csv: not read" in said(planned(tmp_path / "Long_TRAIN.csv")[0])
 
 
 def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
@@ -141,11 +159,61 @@ def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
     wide.insert(0, "id", [f"r{number:02}" for number in range(len(wide))])
     wide.insert(1, "person", [PEOPLE[number // 3] for number in range(len(wide))])
     wide.insert(2, "age", [20.5 + number // 3 for number in range(len(wide))])
+    wide.insert(3, "x", 7.0)  # called as a feature is
+    for number in range(5):
+        wide.insert(4, f"q{number}", number)
     wide.to_csv(tmp_path / "wide.csv", index=False)
     plan = expect(tmp_path / "wide.csv")
     assert plan.workload.preprocess.groups == "person" and sum(plan.summary["num_groups"].values()) == 6
+    assert plan.workload.preprocess.columns.features == ("x_", "y")
     assert "age (the same throughout every sequence)" in said(plan) and "--groups none: all mixed" in said(plan)
-    assert expect(tmp_path / "wide.csv", "--groups", "none").workload.preprocess.groups == "none"
+    assert "q0, q1, ..., q4: numbered, but not 8, so they belong to the sequence" in said(plan)
+    asked = expect(tmp_path / "wide.csv", "--groups", "none", "--sequence", "id")
+    assert asked.workload.preprocess.groups == "none" and "sequence  sequence: asked for" in said(asked)
+
+
+# Lists in cells -------------------------------------------------------------------------------------------------------
+
+
+def lists_table() -> pd.DataFrame:
+    values = recordings()
+    table = pd.DataFrame({name: [each[:, place] for each in values] for place, name in enumerate("xy")})
+    return table.assign(label=LABELS, caption=[f"{number:02} " * 20 for number in range(len(LABELS))])
+
+
+def test_lists_in_the_cells_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(list_cells, "BLOCK_CELLS", 40)
+    table, files = lists_table(), tmp_path / "set/data"
+    table.to_parquet(tmp_path / "t.parquet")
+    files.mkdir(parents=True)
+    parts = {"test-0-of-1": slice(12, 18), "train-0-of-2": slice(6), "train-1-of-2": slice(6, 12)}
+    for name, rows in parts.items():
+        table[rows].to_parquet(files / f"{name}.parquet")
+    plan = expect(tmp_path / "t.parquet")
+    assert "its cells are lists" in said(plan) and "lists     x, y: an entry for each step" in said(plan)
+    assert plan.workload.preprocess.columns.features == ("x", "y")
+    assert expect(tmp_path / "t.parquet", "--sequence", "caption").workload.preprocess.columns.sequence == "sequence"
+    for path, num_test in ((tmp_path / "t.parquet", 3), (tmp_path / "set", 6)):
+        with TemporaryDirectory(dir=tmp_path) as scratch:
+            options = new_workload.make_parser().parse_args(["mine", str(path)])
+            plan = new_workload.make_plan(options, Path(scratch))
+            assert pq.ParquetFile(plan.table).num_row_groups >= 5  # block by block
+        assert (plan.summary["num_sequences"], plan.summary["num_per_split"]["test"]) == (18, num_test)
+
+
+def test_lists_of_words_are_events_and_others_get_one_sentence(tmp_path: Path):
+    table, path = lists_table(), tmp_path / "t.parquet"
+    words = [["none"] * 3 + ["hit"] + ["none"] * (len(each) - 4) for each in table["x"]]
+    table.drop(columns="label").assign(event=words).to_parquet(path)
+    plan, found = planned(path)
+    assert plan.workload.task == "detect" and found.sequences.classes == ("none", "hit")
+    table.assign(z=[each[1:] for each in table["x"]]).to_parquet(path)
+    expect(path, "--features", "x,y")
+    with pytest.raises(ValueError, match=r"row 1: 'x' has \d entries and 'z' \d; correct .* with --features"):
+        planned(path)
+    table.assign(x=[[[1.0, 2.0], [2.0, 3.0]]] * len(table)).drop(columns="y").to_parquet(path)
+    with pytest.raises(ValueError, match="the cells of 'x' are lists of lists"):
+        planned(path)
 
 
 # A folder with a file per sequence ------------------------------------------------------------------------------------
@@ -199,6 +267,31 @@ def test_a_folder_of_files_labelled_by_a_table(tmp_path: Path):
     table[2:].to_csv(folder / "labels.csv", index=False)
     with pytest.raises(ValueError, match=r"labels.csv has a row for 16 of 18 files \(by 'file'\), none for r_00"):
         planned(folder)
+    table[["file", "gesture"]].to_csv(folder / "labels.csv", index=False, header=False)
+    with pytest.raises(ValueError, match=r"its first row \(r_00.csv, ...\) counts as the header"):
+        planned(folder)
+
+
+def test_what_lies_beside_the_files_is_left_out_and_folders_beside_a_label_are_groups(tmp_path: Path):
+    folder = write_files(tmp_path / "data", lambda number: f"{LABELS[number]}/r_{number:02}.csv")
+    for name, text in {"README.txt": "a b\nc d\n", "classes.txt": "1 push\n2 swipe\n", "index.html": "<p>"}.items():
+        (folder / name).write_text(text)
+    np.save(folder / "labels.npy", np.arange(3))
+    plan = expect(folder, ordered=False)
+    assert "README.txt, index.html, labels.npy: 3 files that are not .csv" in said(plan)
+    assert "classes.txt: called so, but no table with a row for each file" in said(plan)
+    people = pd.DataFrame(
+        {
+            "file": [f"{PEOPLE[number // 3]}/r_{number:02}" for number in range(18)],
+            "gesture": LABELS,
+        }
+    )
+    folder = write_files(tmp_path / "people", lambda number: f"{PEOPLE[number // 3]}/r_{number:02}.csv")
+    people.to_csv(folder / "labels.csv", index=False)
+    plan = expect(folder, ordered=False)
+    assert (plan.workload.preprocess.groups, plan.workload.preprocess.columns.label) == ("folder1", "gesture")
+    people[["file"]].assign(age=30).to_csv(folder / "labels.csv", index=False)  # says no label: the folders do
+    assert planned(folder)[0].workload.preprocess.columns.label == "label"
 
 
 def test_folders_called_train_and_test_are_the_split(tmp_path: Path):
@@ -262,6 +355,17 @@ def test_arrays_in_train_and_test(tmp_path: Path):
     assert expect(tmp_path / "b.npz").workload.preprocess.groups == "subject"
 
 
+def test_arrays_of_different_kinds_become_one_table(tmp_path: Path):
+    """Of both splits the same channels in different types, and beside y an array that is no label."""
+    array, number = padded(), np.arange(18) % 3
+    parts = {"X_train": array[:12].astype("f4"), "X_test": array[12:].astype(">f8"), "g": np.arange(18)}
+    labels = {"y_train": number[:12], "y_test": number[12:].astype(float)}
+    named = parts | labels | {"g_train": np.arange(12) // 2, "g_test": np.arange(6) // 2}
+    plan, found = planned(arrays(tmp_path / "a.npz", **named))
+    assert plan.workload.preprocess.columns.label == "y" and found.sequences.labels.tolist() == number.tolist()
+    assert plan.summary["classes"] == [0, 1, 2] and plan.summary["num_per_split"]["test"] == 6
+
+
 def write_ts(path: Path, numbers: range, header: str = "@classLabel true push swipe twist") -> Path:
     values = recordings()
     lines = [
@@ -280,6 +384,18 @@ def test_ts(tmp_path: Path):
     plan = expect(write_ts(tmp_path / "Hand_TRAIN.ts", range(12)))
     assert plan.summary["num_per_split"]["test"] == 6 and plan.table_name == "mine.parquet"
     expect(tmp_path)  # the folder of the two
+
+
+def test_ts_says_itself_that_its_targets_are_numbers_and_keeps_letters_apart(tmp_path: Path):
+    values = recordings()
+    lines = [f"{','.join(map(str, values[number][:, 0]))}:{number % 3}" for number in range(18)]
+    written(tmp_path / "a.ts", "\n".join(["@univariate true", "@targetLabel true", "@data", *lines]))
+    plan = planned_only(tmp_path / "a.ts")
+    assert plan.workload.task == "regress" and "as @targetLabel says" in said(plan)
+    lines = [line.rsplit(":", 1)[0] + f":{'éèê'[number % 3]}" for number, line in enumerate(lines)]
+    text = "\n".join(["@univariate true", "@classLabel true é è ê", "@data", *lines])
+    (tmp_path / "a.ts").write_bytes(text.encode("latin-1"))
+    assert planned_only(tmp_path / "a.ts").summary["classes"] == ["è", "é", "ê"]
 
 
 # Text of all kinds ----------------------------------------------------------------------------------------------------
@@ -377,6 +493,25 @@ def with_other_columns(folder: Path) -> Path:
     return written(folder / "d/push/3.csv", "x,z\n1,2\n").parents[1]
 
 
+def with_an_empty_one(folder: Path) -> Path:
+    write_files(folder / "d", lambda number: f"{LABELS[number]}/{number}.csv")
+    return written(folder / "d/push/3.csv", "x,y\n").parents[1]
+
+
+def without_third() -> np.ndarray:
+    array = padded()
+    array[2] = np.nan
+    return array
+
+
+def torn(path: Path, data: bytes | None = None) -> Path:
+    """The file with some bytes changed after its first half."""
+    data = data or path.read_bytes()
+    middle = len(data) // 2
+    path.write_bytes(data[:middle] + bytes(byte ^ 0x55 for byte in data[middle : middle + 20]) + data[middle + 20 :])
+    return path
+
+
 def written(path: Path, text: str) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
@@ -398,6 +533,35 @@ def written(path: Path, text: str) -> Path:
         (lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.eye(4)), "", "labels have several columns"),
         (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
         (lambda at: arrays(at / "a.npz", X=padded()), "", "a.npz has no labels: put an array y"),
+        (
+            lambda at: arrays(at / "a.npz", X_train=padded(), y_train=np.array(LABELS), X_test=padded()),
+            "",
+            "a.npz has y for a.npz: X_train and none for a.npz: X_test",
+        ),
+        (
+            lambda at: arrays(at / "a.npz", X=padded(), X_test=padded(), y=np.array(LABELS), y_test=np.array(LABELS)),
+            "",
+            "one has no split in its name",
+        ),
+        (
+            lambda at: arrays(
+                at / "a.npz", X_train=padded(), X_test=padded(1), y_train=np.ones(18), y_test=np.ones(18)
+            ),
+            "",
+            "other channels; give both the same",
+        ),
+        (lambda at: arrays(at / "a.npz", X=without_third(), y=np.array(LABELS)), "", "sequence 2 has no value at all"),
+        (with_an_empty_one, "", "3.csv has no rows, and every file is a sequence"),
+        (
+            lambda at: torn(at / "t.csv.gz", gzip.compress(long_table().to_csv().encode())),
+            "",
+            "t.csv.gz cannot be read",
+        ),
+        (
+            lambda at: torn(arrays(at / "a.npz", X=np.ones((200, 100)), y=np.ones(200))),
+            "",
+            "a.npz: X cannot be read.*save it again",
+        ),
         (lambda at: written(at / "a.ts", "@problemName x\n1,2:a"), "", "a.ts has no line @data"),
         (
             lambda at: written(at / "a.ts", "@classLabel true a\n@data\n1:a\n1,b:a"),
@@ -423,18 +587,37 @@ def test_of_a_large_table_some_sequences_of_each_class_are_tried(tmp_path: Path,
     monkeypatch.setattr(trial, "LARGE_CELLS", 100)
     monkeypatch.setattr(trial, "SAMPLED_CELLS", 10)
     monkeypatch.setattr(trial, "FEWEST_PER_CLASS", 5)
-    write_ts(tmp_path / "a.ts", range(18))
-    with TemporaryDirectory(dir=tmp_path) as scratch:
-        words = ["mine", str(tmp_path / "a.ts")]
-        plan = new_workload.make_plan(new_workload.make_parser().parse_args(words), Path(scratch))
+    plan = planned_only(write_ts(tmp_path / "a.ts", range(18)))
     assert plan.summary["num_tried"] == 15 and plan.summary["num_sequences"] == 18
     assert sum(plan.summary["num_per_split"].values()) == 18 and "with 15 of the sequences" in said(plan)
     assert "push (6), swipe (6), twist (6)" in said(plan)
     for number in range(18):  # whichever sequence has the empty cell, in the sample or not
         array = padded()
         array[number, 1, 0] = np.nan
-        np.savez(tmp_path / "a.npz", X=array, y=np.array(LABELS))
-        with TemporaryDirectory(dir=tmp_path) as scratch:
-            words = ["mine", str(tmp_path / "a.npz"), "--axes", "NTC"]
-            plan = new_workload.make_plan(new_workload.make_parser().parse_args(words), Path(scratch))
+        plan = planned_only(arrays(tmp_path / "a.npz", X=array, y=np.array(LABELS)), "--axes", "NTC")
         assert plan.workload.preprocess.missing == "interpolate"
+
+
+def test_of_a_large_table_sizes_and_classes_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(trial, "LARGE_CELLS", 100)
+    monkeypatch.setattr(trial, "SAMPLED_CELLS", 10)
+    array = np.random.default_rng(0).normal(size=(100, 6, 2))
+    parts = {"X_train": array[:88], "X_test": array[88:]}
+    labels = {"y_train": np.arange(88) % 2 * 1.0, "y_test": np.arange(12) % 2 * 1.0}  # 1.0 is the class 1
+    plan = planned_only(arrays(tmp_path / "a.npz", **parts, **labels))
+    assert plan.summary["num_tried"] == 2 * (8 + 6) and "0 (50), 1 (50)" in said(plan)
+    assert plan.summary["num_per_split"] == {"train": 72, "val": 16, "test": 12}  # as preprocess will share them out
+    plan = planned_only(arrays(tmp_path / "a.npz", X=array, y=np.arange(100) / 7))
+    assert plan.workload.task == "regress" and plan.summary["num_tried"] == 8  # of every number a few would be all
+
+
+def test_a_line_of_progress_appears_while_nothing_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch):
+    shown = StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(progress, "DELAY", 0.01)
+    with progress.progress("looking at it", 4, "steps") as at:
+        end = time.monotonic() + 60
+        while "0/4" not in shown.getvalue() and time.monotonic() < end:
+            time.sleep(0.05)
+        at(2)
+    assert "looking at it" in shown.getvalue() and "0/4" in shown.getvalue()

@@ -281,12 +281,9 @@ def seasonal_levels(levels: np.ndarray, last: np.ndarray, params: Series) -> np.
     assert params.season
     places = last[:, None] + 1 + np.arange(params.horizon) % params.season - params.season
     found = np.full(places.shape, np.nan)
-    for _ in range(1 + int(places.max()) // params.season):
-        empty = np.isnan(found) & (places >= 0)
+    while (empty := np.isnan(found) & (places >= 0)).any():
         found[empty] = levels[places[empty]]
         places = places - params.season
-        if not np.isnan(found).any():
-            break
     return np.where(np.isnan(found), levels[last][:, None], found)
 
 

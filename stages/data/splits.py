@@ -132,8 +132,9 @@ def grouped(
     order = lot[np.argsort(-need[lot].std(axis=1) - need[lot].sum(axis=1) / len(rows), kind="stable")]
     is_alone = ((need > 0) & ((need > 0).sum(axis=0) == 1)).any(axis=1) & (len(classes) > 1)
     chosen, empty = np.zeros(len(need), dtype=np.int64), set(range(len(wanted)))
+    totals = np.maximum(need.sum(axis=0), 1)
     for num_left, index in zip(range(len(order), 0, -1), order, strict=True):
-        weight = need[index] / np.maximum(need.sum(axis=0), 1)
+        weight = need[index] / totals
         score = (lacking / shares[:, None] ** 0.5) @ weight  # by its share too, or train, the largest, takes all it can
         if num_left <= len(empty):
             score[[number for number in range(len(wanted)) if number not in empty]] = -np.inf

@@ -5,6 +5,7 @@ pyarrow reads them: it keeps text and numbers apart without a copy (pandas took 
 
 import csv
 import gzip
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ KINDS = (
     pa.types.is_timestamp, pa.types.is_decimal, pa.types.is_null,
 )  # fmt: skip
 ENDINGS = (".csv", ".csv.gz", ".parquet")
+DAMAGED = (OSError, EOFError, zlib.error)  # what reading a gzip file may raise that is cut off or changed
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
     is_parquet = path.suffix.lower() == ".parquet"
     try:
         cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)
-    except (pa.ArrowException, csv.Error, OSError, EOFError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, csv.Error, *DAMAGED, UnicodeDecodeError) as error:
         why = None if is_parquet else not_utf8(path) or ragged_line(path)
         raise ValueError(
             f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: "
@@ -206,7 +208,7 @@ def not_utf8(path: Path) -> str | None:
             f"it is not UTF-8 (byte 0x{byte:02x}{place and f', the first {place}'}); "
             "python -m stages.tools.new_workload finds the encoding and writes it as UTF-8"
         )
-    except (OSError, EOFError):
+    except DAMAGED:
         return None  # what is wrong is said already
     return None
 
@@ -217,7 +219,7 @@ def ragged_line(path: Path) -> str | None:
         rows = csv_rows(path)
         width = len(next(rows)[1])
         odd = next(((line, cells) for line, cells in rows if len(cells) != width), None)
-    except (csv.Error, OSError, EOFError, UnicodeDecodeError, StopIteration):
+    except (csv.Error, *DAMAGED, UnicodeDecodeError, StopIteration):
         return None
     return odd and f"line {odd[0]} has {len(odd[1])} cells and the header {width}; correct the table and run again"
 

@@ -104,10 +104,10 @@ def linear_model(read: Read, known: np.ndarray) -> np.ndarray:
     training targets.
     """
     rows = sample(len(known), MAX_FITTED)
-    train, test = (
-        torch.from_numpy(summaries(read(split, "values")[own], read(split, "lengths")[own]))
-        for split, own in (("train", rows), ("test", slice(None)))
-    )
+    train = torch.from_numpy(summaries(read("train", "values")[rows], read("train", "lengths")[rows]))
+    values, lengths = read("test", "values"), read("test", "lengths")
+    parts = [slice(low, low + MAX_FITTED) for low in range(0, len(values), MAX_FITTED)]
+    test = torch.from_numpy(np.concatenate([summaries(values[part], lengths[part]) for part in parts]))
     deviation, mean = torch.std_mean(train, dim=0, correction=0)
     scale = torch.where(deviation > 1e-9, 1 / deviation, 0.0)
     train, test = (train - mean) * scale, (test - mean) * scale

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from stages.data.splits import SPLITS
 from stages.data.tables import SPLIT_COLUMN
+from stages.params.parsing import one_line
 from stages.tools.long_table import BLOCK_CELLS, Shape, known_of, lengths_of, long_block, unique
-from stages.tools.text_tables import Note
+from stages.tools.text_tables import DAMAGED, Note
 
 VALUES = "x data values samples signals sequences series features".split()
 LABELS = "y label labels target targets class classes".split()
@@ -39,19 +40,22 @@ class Array:
 
     def blocks(self, num_rows: int) -> Iterator[np.ndarray]:
         """Rows in blocks of `num_rows`; an array in Fortran's order is read whole."""
-        with opened(self.path, self.member) as file:
-            shape, is_fortran, dtype = header_of(file, self.name)
-            if is_fortran:
-                whole = np.frombuffer(file.read(), dtype=dtype).reshape(shape, order="F")
-                yield from (whole[low : low + num_rows] for low in range(0, shape[0], num_rows))
-                return
-            row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
-            for low in range(0, shape[0], num_rows):
-                count = min(num_rows, shape[0] - low)
-                data = file.read(count * row_bytes)
-                if len(data) < count * row_bytes:
-                    raise ValueError(f"{self.name} ends after {low:,} of {shape[0]:,} rows; save it again")
-                yield np.frombuffer(data, dtype=dtype).reshape(count, *shape[1:])
+        try:
+            with opened(self.path, self.member) as file:
+                shape, is_fortran, dtype = header_of(file, self.name)
+                if is_fortran:
+                    whole = np.frombuffer(file.read(), dtype=dtype).reshape(shape, order="F")
+                    yield from (whole[low : low + num_rows] for low in range(0, shape[0], num_rows))
+                    return
+                row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
+                for low in range(0, shape[0], num_rows):
+                    count = min(num_rows, shape[0] - low)
+                    data = file.read(count * row_bytes)
+                    if len(data) < count * row_bytes:
+                        raise ValueError(f"{self.name} ends after {low:,} of {shape[0]:,} rows; save it again")
+                    yield np.frombuffer(data, dtype=dtype).reshape(count, *shape[1:])
+        except DAMAGED as error:
+            raise ValueError(f"{self.name} cannot be read: {one_line(error)}; save it again") from None
 
     def whole(self) -> np.ndarray:
         return np.concatenate(list(self.blocks(max(1, self.shape[0]))))
@@ -76,8 +80,8 @@ def header_of(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtyp
         raise ValueError(f"{name} is no array of numpy: {error}") from None
     if dtype.hasobject:
         raise ValueError(
-            f"{name} holds Python objects, which only pickle could read; for sequences of different lengths save an "
-            "array (N, T, C) with NaN after their ends"
+            f"{name} holds Python objects, which only pickle could read; save words with .astype(str), and sequences "
+            "of different lengths as an array (N, T, C) with NaN after their ends"
         )
     return shape, is_fortran, dtype
 
@@ -95,7 +99,7 @@ def arrays_of(path: Path) -> list[Array]:
                 shape, _, dtype = header_of(file, f"{path.name}: {member}" if member else path.name)
                 found.append(Array(path, member, shape, dtype))
         return found
-    except (OSError, zipfile.BadZipFile, EOFError) as error:
+    except (*DAMAGED, RuntimeError) as error:  # with a password: RuntimeError
         raise ValueError(f"{path.name} cannot be read as arrays: {error}") from None
 
 
@@ -120,7 +124,8 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape
         found += arrays_of(Path(options["labels"]))
     named = {array: word_and_split(stem_of(array)) for array in found}
     many = [array for array in found if len(array.shape) >= 2 and array.dtype.kind in "fiub"]
-    values = [array for array in many if named[array][0] in VALUES] or many[:1]
+    values = [array for array in many if named[array][0] in VALUES]
+    values = values or [array for array in many if named[array][0] not in LABELS][:1]
     if not values:
         shown = ", ".join(f"{array.name} {array.shape}" for array in found) or "nothing"
         raise ValueError(f"{path.name} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
@@ -137,23 +142,37 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape
             if array.path == Path(options["labels"]):
                 word = named[array][0]
                 named[array] = (word if word in LABELS else "label", named[values[0]][1])
-    per_sequence, why_label = {}, ""
-    for split, array in parts.items():
-        per_sequence[split], why_label = columns_of(array, split, named)
-    label = next((name for name in next(iter(per_sequence.values())).column_names if name in LABELS), None)
+    check_alike(list(parts.values()), list(parts), path)
+    per_sequence, names_of = dict[str, pa.Table](), dict[str, str]()
+    for split, array in reversed(parts.items()):  # the first part's names are said
+        per_sequence[split], names_of = columns_of(array, split, named)
+    others = per_sequence[next(iter(parts))].column_names
+    for split, table in per_sequence.items():
+        if odd := sorted({*table.column_names} ^ {*others}):
+            have, lack = (split, next(iter(parts))) if odd[0] in table.column_names else (next(iter(parts)), split)
+            raise ValueError(
+                f"{path.name} has {odd[0]} for {parts[have].name} and none for {parts[lack].name}; give it for both, "
+                "or one of the two alone"
+            )
+    label = next((name for name in LABELS if name in others), None)
+    label = label or next((name for name in others if len(name) == 1), None)
     if label is None and "label" not in options:
         raise ValueError(
             f"{path.name} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
         )
     axes, why = axes_of(values[0].shape, options.get("axes"))
     channels = 1 if len(axes) == 2 else values[0].shape[axes.index("C")]
-    others = next(iter(per_sequence.values())).column_names
+    if odd_one := next((a for a in values if len(axes) == 3 and a.shape[axes.index("C")] != channels), None):
+        raise ValueError(
+            f"{odd_one.name} has the shape {odd_one.shape} and {values[0].name} {values[0].shape}; as {axes} these are "
+            "other channels; give both the same, or turn them with --axes"
+        )
     features = [unique("value" if channels == 1 else f"c{number}", others) for number in range(channels)]
     shapes = ", ".join(f"{array.name} {array.shape}" for array in parts.values())
     notes: list[Note] = [("arrays", shapes, f"{axes}, {why}")]
     known = known_of(features, others, "its number in the array", label)
     if label:
-        known["label"] = (label, why_label)
+        known["label"] = (label, names_of[label])
     cells = int(np.prod(values[0].shape[1:], dtype=np.int64))
 
     def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
@@ -163,7 +182,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape
             for block in array.blocks(max(1, BLOCK_CELLS // max(1, cells))):
                 block = block[:, :, None] if block.ndim == 2 else block
                 block = block.swapaxes(1, 2) if axes == "NCT" else block
-                block = block.astype(np.float64) if block.dtype.kind in "ub" or block.dtype == np.float16 else block
+                block = as_usual(block)
                 ids = np.arange(done, done + len(block))
                 yield long_block(ids, block, lengths_of(block), features, per_sequence[split].slice(low, len(block)))
                 low, done = low + len(block), done + len(block)
@@ -171,6 +190,24 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape
 
     sources = list(dict.fromkeys(array.path for array in found))
     return Shape(sources, notes, known, blocks, sum(array.shape[0] for array in values), "sequences")
+
+
+def check_alike(values: list[Array], splits: list[str], path: Path) -> None:
+    """Raises ValueError where one array has no sequence, or one is of no split and others are."""
+    if without := next((array for array in values if not array.shape[0]), None):
+        raise ValueError(f"{without.name} has the shape {without.shape}, so it holds no sequence; give one that does")
+    if len(splits) > 1 and "" in splits:
+        shown = ", ".join(array.name for array in values)
+        raise ValueError(
+            f"{path.name} comes with {shown}, of which one has no split in its name, and may hold the others; give it "
+            "alone (--alone), or only those called train and test"
+        )
+
+
+def as_usual(values: np.ndarray) -> np.ndarray:
+    """In this machine's order of bytes, and in a type that a table has."""
+    kept = (np.dtype(kind) for kind in (np.float32, np.float64, np.int8, np.int16, np.int32, np.int64))
+    return values if values.dtype in (*kept,) else values.astype(np.float64)
 
 
 def stem_of(array: Array) -> str:
@@ -188,34 +225,27 @@ def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
     return axes, f"the longer of the last two is time (--axes {other} turns them)"
 
 
-def columns_of(array: Array, split: str, named: Mapping[Array, tuple[str, str]]) -> tuple[pa.Table, str]:
-    """What each sequence of `array` has besides its steps: the other arrays of its split that have a cell for each."""
-    count, columns, why = array.shape[0], {}, ""
+def columns_of(array: Array, split: str, named: Mapping[Array, tuple[str, str]]) -> tuple[pa.Table, dict[str, str]]:
+    """What each sequence of `array` has besides its steps: the other arrays of its split that have a cell for each; and
+    by column the name of its array.
+    """
+    count, columns, names = array.shape[0], dict[str, pa.Array](), dict[str, str]()
     for other, (word, its_split) in named.items():
-        if other.shape not in ((count,), (count, 1)) or its_split != named[array][1]:
+        if word in LABELS and len(other.shape) == 2 and other.shape[1] > 1:
+            raise ValueError(
+                "the labels have several columns; give one number each, e.g. y.argmax(axis=1) of one-hot labels"
+            )
+        if its_split != named[array][1]:
             continue
-        name = word if word in LABELS or len(word) > 1 else "label"
-        cells = other.whole().reshape(-1)
-        columns[name] = pa.array(cells.astype(str) if cells.dtype.kind in "SU" else cells)
-        if name in LABELS:
-            why = why or other.name
-    wrong = next(
-        (
-            a
-            for a, (word, its) in named.items()
-            if word in LABELS and its == named[array][1] and a.shape[:1] != (count,)
-        ),
-        None,
-    )
-    if wrong is not None:
-        raise ValueError(
-            f"{wrong.name} has the shape {wrong.shape} and {array.name} {array.shape}; give a label for each"
-        )
-    if any(a for a, (word, _) in named.items() if word in LABELS and len(a.shape) == 2 and a.shape[1] > 1):
-        raise ValueError(
-            "the labels have several columns; give one number each, e.g. y.argmax(axis=1) of one-hot labels"
-        )
+        if word in LABELS and other.shape[:1] != (count,):
+            raise ValueError(
+                f"{other.name} has the shape {other.shape} and {array.name} {array.shape}; give a label for each"
+            )
+        if other.shape in ((count,), (count, 1)) and other.dtype.kind in "fiubSUM":
+            cells = other.whole().reshape(-1)
+            cells = cells.astype(str) if cells.dtype.kind in "SU" else cells.astype(cells.dtype.newbyteorder("="))
+            columns[word or "label"], names[word or "label"] = pa.array(cells), other.name
     if split:
         columns[SPLIT_COLUMN] = pa.array([split] * count)
         assert split in SPLITS
-    return pa.table(columns), why
+    return pa.table(columns), names

@@ -23,7 +23,16 @@ from stages.tools.array_files import SPLIT_WORDS
 from stages.tools.columns import Choice, named, shortened
 from stages.tools.infer_sequences import GROUP_NAMES, LABEL_NAMES
 from stages.tools.long_table import BLOCK_CELLS, Shape, keys_of
-from stages.tools.recordings import KINDS, Files, Reader, kind_of_file, kinds_of, path_table, without_ending
+from stages.tools.recordings import (
+    KINDS,
+    Files,
+    Reader,
+    ending_of,
+    kind_of_file,
+    kinds_of,
+    path_table,
+    without_ending,
+)
 from stages.tools.text_tables import Note
 
 TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
@@ -37,29 +46,36 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
+def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
+    """A table beside the sequences that is called so; `labels` before `classes`, which may be a list of words."""
+    beside = [path for path in found if path.parent == folder and kind_of_file(path) in ("text", "parquet")]
+    names = {without_ending(path.name).lower(): path for path in beside if len(found) > 1}
+    return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
+
+
 def open_folder(folder: Path, options: Mapping[str, Any]) -> Shape:
     found = files_below(folder)
-    labels = options.get("labels") or next(
-        (path for path in found if path.parent == folder and path.stem.lower() in TABLES_OF_LABELS and len(found) > 1),
-        None,
-    )
+    labels = options.get("labels") or table_of_labels(folder, found)
     if archive := [path for path in found if path.suffix.lower() == ".ts"]:
         raise ValueError(
             f"{folder} holds {len(archive)} files of .ts, each of many sequences; give the path of one of them"
         )
-    kinds = Counter(kind for path in found if path != labels and (kind := kind_of_file(path)))
-    if not kinds:
-        endings = ", ".join(sorted({path.suffix or path.name for path in found})[:8]) or "no file"
+    if labels is not None:
+        found = [path for path in found if path.name != labels.name or path.resolve() != labels.resolve()]
+    endings = Counter(ending_of(path) for path in found if kind_of_file(path))
+    if not endings:
+        shown = ", ".join(sorted({path.suffix or path.name for path in found})[:8]) or "no file"
         raise ValueError(
-            f"{folder} is a folder of {len(found):,} files ({endings}), none a sequence; accepted are files "
+            f"{folder} is a folder of {len(found):,} files ({shown}), none a sequence; accepted are files "
             f"({', '.join(KINDS)}), one per sequence, or the path of one table or array"
         )
-    [(kind, num)] = kinds.most_common(1)
-    files = Files(folder, [path for path in found if path != labels and kind_of_file(path) == kind], kind)
-    left = [path.name for path in found if path != labels and kind_of_file(path) != kind]
-    notes: list[Note] = [("shape", f"a folder of {num:,} {kind} files", "each is a sequence, a row per step")]
+    [(ending, num)] = endings.most_common(1)
+    paths = [path for path in found if ending_of(path) == ending]
+    files = Files(folder, paths, KINDS[ending])
+    left = [path.name for path in found if ending_of(path) != ending]
+    notes: list[Note] = [("shape", f"a folder of {num:,} {ending} files", "each is a sequence, a row per step")]
     if left:
-        notes.append(("left out", shortened(left, 4), f"{len(left)} files that are not {kind}"))
+        notes.append(("left out", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
     of_files, label, why = columns_of_files(files, options, labels, notes)
     reader = Reader(files, options, of_files.column_names)
     notes += reader.notes
@@ -111,27 +127,38 @@ def columns_of_files(
     files: Files, options: Mapping[str, Any], labels: Path | None, notes: list[Note]
 ) -> tuple[pa.Table, str | None, str]:
     """A row per file: what its folders, its name and the table of labels say; which column is the label, and why."""
-    columns = columns_of_folders(files)
-    why = "the folder's name (--pattern, --labels or --label take it from elsewhere)"
-    if pattern := options.get("pattern"):
-        columns |= columns_of_names(files, pattern)
-        why = f"{{label}} of --pattern {pattern}" if "{label}" in pattern else why
-    if labels is not None:
-        found, label = columns_of_table(files, labels, options)
-        columns |= found
+    found, label = dict[str, Any](), None
+    if labels is not None and (of_table := columns_of_table(files, labels, options)) is not None:
+        found, label = of_table
         reason = "asked for" if "labels" in options else "it is called so (--labels names another)"
         notes.append(("labels", labels.name, f"{reason}; a row for each file"))
-        if label:
-            return pa.table(columns), label, f"of {labels.name}"
+    elif labels is not None:
+        notes.append(("left out", labels.name, "called so, but no table with a row for each file"))
+    pattern = options.get("pattern")
+    of_names = columns_of_names(files, pattern) if pattern else {}
+    # Where something else says the label, folders are people or sessions.
+    is_given = label is not None or "label" in of_names or options.get("label", "label") != "label"
+    columns = columns_of_folders(files, not is_given) | of_names | found
     if above := [name for name in columns if name.startswith("folder")]:
         notes.append(("columns", ", ".join(above), "the names of the other folders"))
     if SPLIT_COLUMN in columns:
-        notes.append(("split", ", ".join(sorted(set(columns[SPLIT_COLUMN]))), "folders are called so"))
-    label = "label" if "label" in columns else None
-    return (pa.table(columns) if columns else pa.table({})), label, why
+        notes.append(("split", ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})), "as they are called"))
+    asked = options.get("label")
+    why = "the folder's name (--pattern, --labels or --label take it from elsewhere)"
+    if label is not None and labels is not None:
+        why = f"of {labels.name}"
+    elif asked in columns:
+        label, why = asked, "asked for"
+    elif "label" in columns:
+        label, why = "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
+    elif found and labels is not None and not asked:
+        if len(found) > 1:
+            raise ValueError(f"{labels.name} has no column of labels{nearest('', found)}; name it with --label")
+        label, why = next(iter(found)), f"of {labels.name}"
+    return pa.table(columns), label, why
 
 
-def columns_of_folders(files: Files) -> dict[str, list[str]]:
+def columns_of_folders(files: Files, is_label: bool) -> dict[str, list[str]]:
     """The names of the folders between `folder` and each file: train and test are the split, one is the label."""
     parts = [path.relative_to(files.folder).parts[:-1] for path in files.paths]
     if len(depths := {len(part) for part in parts}) > 1:
@@ -147,7 +174,7 @@ def columns_of_folders(files: Files) -> dict[str, list[str]]:
     levels = [level for level in levels if not {name.lower() for name in level} <= set(SPLIT_WORDS)]
     # Of two levels of folders the last one is the label, unless its names only count (s01, s02) and others do not.
     words = [number for number, level in enumerate(levels) if not all(re.fullmatch(r"\D*\d+", name) for name in level)]
-    label = (words or [*range(len(levels))])[-1] if levels else None
+    label = (words or [*range(len(levels))])[-1] if levels and is_label else None
     for number, level in enumerate(levels):
         columns["label" if number == label else f"folder{number + 1}"] = level
     return columns
@@ -177,9 +204,18 @@ def columns_of_names(files: Files, pattern: str) -> dict[str, list[str]]:
 
 def columns_of_table(
     files: Files, path: Path, options: Mapping[str, Any]
-) -> tuple[dict[str, pa.ChunkedArray], str | None]:
-    """The cells of a table with a row per file, in the order of the files, and the column of the label."""
+) -> tuple[dict[str, pa.ChunkedArray], str | None] | None:
+    """The cells of a table with a row per file, in the order of the files, and the column that is the label by option
+    or name. None: the table was not asked for, and names no file.
+    """
+    is_asked = "labels" in options
     table = read_small(path, options)
+    if table is None:
+        if is_asked:
+            raise ValueError(
+                f"{path.name} has no header; it needs one, with the columns of the file's name and the label"
+            )
+        return None
     whole = {name: number for number, name in enumerate(files.ids)}
     short = {name.rsplit("/", 1)[-1]: number for name, number in whole.items()}
     best, rows = "", dict[int, int]()
@@ -195,31 +231,32 @@ def columns_of_table(
                     found[numbers[key]] = row
             if len(found) > len(rows):
                 best, rows = column, found
+    if not rows and not is_asked:
+        return None
     if len(rows) < len(files.paths):
         lacking = next(name for name, number in whole.items() if number not in rows)
+        is_first = without_ending(best) in {*whole, *short}
+        header = f"; its first row ({best}, ...) counts as the header, so put one above it" if is_first else ""
         raise ValueError(
             f"{path.name} has a row for {len(rows):,} of {len(files.paths):,} files{best and f' (by {best!r})'}, "
-            f"none for {lacking}; it needs a column with the name of each file, once"
+            f"none for {lacking}; it needs a column with the name of each file, once{header}"
         )
     order = pa.array([rows[number] for number in range(len(files.paths))])
     columns = {name: table[name].take(order) for name in table.column_names if name != best}
-    label = options.get("label") or next(iter(named(LABEL_NAMES, columns)), None)
-    if label is None and len(columns) == 1:
-        label = next(iter(columns))
-    if label not in columns:
-        raise ValueError(f"{path.name} has no column of labels{nearest(label or '', columns)}; name it with --label")
-    return columns, label
+    asked = options.get("label")
+    return columns, asked if asked in columns else next(iter(named(LABEL_NAMES, columns)), None)
 
 
-def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
-    """A table of labels, its numbers as text: `007` is a label too."""
+def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table | None:
+    """A table of labels, its numbers as text: `007` is a label too. None: it has no header."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
-    if path.suffix.lower() == ".parquet":
-        return pa.parquet.read_table(path)
+    if kind_of_file(path) == "parquet":
+        with pa.parquet.ParquetFile(path) as file:
+            return file.read()
     table = text_tables.sniff(path, options.get("encoding"))
     if not table.has_header:
-        raise ValueError(f"{path.name} has no header; it needs one, with the columns of the file's name and the label")
+        return None
     typed = {
         name: kind
         for name, kind in kinds_of([path_table(table)]).items()

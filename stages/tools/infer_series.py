@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from stages.data.series import filled
-from stages.data.times import DAY, SECOND, TIME_FORMS, YEAR_FORM, first_day, steps_for
+from stages.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from stages.params.intervals import FIXED, Interval, parse_interval
 from stages.tools.columns import Choice, Choose, Columns, find_features, named
 from stages.tools.recipe import SPLIT
@@ -48,7 +48,7 @@ def infer_series(columns: Columns, choose: Choose) -> None:
     numeric = columns.of_kind("whole", "number", exclude=taken)
     features = choose("features", lambda: find_features(columns, numeric, taken))
     stamps = stamps_of(columns, time)
-    interval = parse_interval(choose("interval", lambda: find_interval(columns.name, time, stamps)))
+    interval = parse_interval(choose("interval", lambda: interval_of(columns, time, stamps)))
     levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
     lowest = min(columns.numbers(column).min() for column in (target, *features))
     transform = choose("transform", lambda: find_transform(levels, lowest > 0))
@@ -85,18 +85,30 @@ def find_target(columns: Columns, numeric: list[str]) -> Choice:
     return numeric[0], first if numeric[1:] else "the only numeric column"
 
 
+def are_dates_in_digits(columns: Columns, time: str) -> bool:
+    """Whether a column of whole numbers is one of years, months (194901) or dates (19490131)."""
+    texts = columns.frame[time].dropna().astype(str)
+    return columns.kinds[time] == "whole" and any(texts.str.fullmatch(form).all() for form in DIGIT_FORMS)
+
+
 def stamps_of(columns: Columns, time: str) -> np.ndarray:
     """(R,) int64 nanoseconds since 1970; the smallest number there is where a cell holds no time."""
     cells = columns.frame[time]
     numbers = columns.kinds[time] in ("whole", "number")
-    texts = cells.dropna().astype(str)
-    are_years = numbers and texts.str.fullmatch(YEAR_FORM).all()
-    if are_years or (not numbers and first_day(texts.iloc[0].strip())):
+    if are_dates_in_digits(columns, time) or (not numbers and first_day(str(cells.dropna().iloc[0]).strip())):
         cells = cells.map(lambda cell: first_day(str(cell).strip()), na_action="ignore")
     elif numbers:
         cells = pd.to_datetime(pd.to_numeric(cells, errors="coerce"), unit="s", errors="coerce", utc=True)
     found = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True).dt.tz_convert(None)
     return found.to_numpy().astype("datetime64[ns]").astype(np.int64)
+
+
+def interval_of(columns: Columns, time: str, stamps: np.ndarray) -> Choice:
+    """That of the times; of dates in digits the calendar's, with which preprocess takes them for dates, not seconds."""
+    interval, why = find_interval(columns.name, time, stamps)
+    if interval in ("1d", "7d") and are_dates_in_digits(columns, time):
+        return {"1d": "day", "7d": "week"}[interval], why
+    return interval, why
 
 
 def find_interval(table: str, time: str, stamps: np.ndarray) -> Choice:

@@ -3,7 +3,6 @@
 N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
-from tqdm import tqdm
 
-from stages.data.tables import LARGEST
+from stages.data.splits import SPLITS
+from stages.data.tables import LARGEST, SPLIT_COLUMN
+from stages.params.parsing import one_line
 from stages.tools.columns import Choices
+from stages.tools.progress import progress
 from stages.tools.text_tables import Note
 
 BLOCK_CELLS = 4_000_000  # of one block, and of one row group of the table that is written
@@ -28,10 +29,11 @@ class Shape:
 
     sources: list[Path]  # files, or one folder
     notes: list[Note]  # what was found out, and why
-    known: Choices  # the columns that follow from the shape: sequence, step, perhaps label
+    known: Choices  # the columns that follow from the shape: sequence, step, perhaps label, task or groups
     blocks: Callable[[Callable[[int], Any]], Iterator[pa.Table]]  # whole sequences each; the argument hears of progress
     total: int  # what that comes to, in `unit`
     unit: str = "B"
+    used: tuple[str, ...] = ()  # options that name columns of the source, which are called otherwise in the long table
 
 
 @dataclass
@@ -40,13 +42,15 @@ class Index:
 
     lengths: list[np.ndarray] = field(default_factory=list)  # (N,) of each block
     codes: list[np.ndarray] = field(default_factory=list)  # (N,) of each block, the numbers of `labels`; 0 without any
-    labels: dict[Any, int] = field(default_factory=dict)
+    splits: list[np.ndarray] = field(default_factory=list)  # (N,) of each block, places in SPLITS; -1: none of them
+    labels: dict[str, int] = field(default_factory=dict)  # as text, as preprocess names classes
     num_missing: dict[str, int] = field(default_factory=dict)  # cells without a number, by column
 
-    def add(self, lengths: np.ndarray, labels: list[Any]) -> None:
+    def add(self, lengths: np.ndarray, labels: list[str], splits: np.ndarray) -> None:
         self.lengths.append(lengths.astype(np.int32))
         found = [self.labels.setdefault(label, len(self.labels)) for label in labels]
         self.codes.append(np.array(found or np.zeros(len(lengths)), dtype=np.int32))
+        self.splits.append(splits.astype(np.int8))
 
 
 def write(shape: Shape, target: Path) -> Index:
@@ -56,26 +60,51 @@ def write(shape: Shape, target: Path) -> Index:
     """
     index, writer = Index(), None
     label = shape.known["label"][0] if "label" in shape.known else None
-    sequence = shape.known["sequence"][0]
-    with progress(f"converting {shape.sources[0].name}", shape.total, shape.unit) as at:
+    sequence, name = shape.known["sequence"][0], shape.sources[0].name
+    with progress(f"converting {name}", shape.total, shape.unit) as at:
         try:
             for block in shape.blocks(at):
                 if not block.num_rows:
                     continue
                 if writer is None:
                     writer = pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
+                block = cast_as(block, writer.schema, name)
                 count_numbers(block, index)
                 writer.write_table(block, row_group_size=block.num_rows)
                 _, first, counts = np.unique(as_codes(block[sequence]), return_index=True, return_counts=True)
                 order = np.argsort(first)
                 at_first = pa.array(first[order])
-                index.add(counts[order], [] if label is None else block[label].take(at_first).to_pylist())
+                labels = [] if label is None else texts_of(block[label].take(at_first))
+                index.add(counts[order], labels, splits_of(block, at_first))
         finally:
             if writer is not None:
                 writer.close()
     if writer is None:
-        raise ValueError(f"{shape.sources[0].name} holds no sequence")
+        raise ValueError(f"{name} holds no sequence")
     return index
+
+
+def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """Numbers of another width, as of two arrays, in that of the first. Raises ValueError where they do not fit."""
+    try:
+        return block if block.schema.equals(schema) else block.cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise ValueError(
+            f"the parts of {name} hold other kinds of cells than the first one: {one_line(error)}"
+        ) from None
+
+
+def texts_of(labels: pa.ChunkedArray) -> list[str]:
+    """As preprocess names classes: 1.0 is `1`."""
+    return list(labels.cast(pa.string()).fill_null("").to_pylist())
+
+
+def splits_of(block: pa.Table, rows: pa.Array) -> np.ndarray:
+    """(N,) places in SPLITS of the `rows`; -1 where the table has no such column, or another word stands there."""
+    if SPLIT_COLUMN not in block.column_names:
+        return np.full(len(rows), -1)
+    found = pc.index_in(block[SPLIT_COLUMN].take(rows).cast(pa.string()), pa.array(SPLITS))
+    return np.asarray(found.fill_null(-1).to_numpy())
 
 
 def count_numbers(block: pa.Table, index: Index) -> None:
@@ -100,21 +129,6 @@ def as_codes(cells: pa.ChunkedArray) -> np.ndarray:
     return combined.indices.to_numpy()
 
 
-class progress:
-    """A line with rate and time left on stderr where it lasts more than a second; `at(n)` says how far it is."""
-
-    def __init__(self, title: str, total: int, unit: str):
-        often = 0.5 if sys.stderr.isatty() else 5.0
-        kind = {"unit": unit, "unit_scale": True, "unit_divisor": 1024} if unit == "B" else {"unit": f" {unit}"}
-        self.bar = tqdm(total=total, desc=title, delay=1.0, mininterval=often, leave=False, file=sys.stderr, **kind)
-
-    def __enter__(self) -> Callable[[int], Any]:
-        return lambda place: self.bar.update(max(0, place - self.bar.n))
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
-
-
 def unique(name: str, taken: Sequence[str]) -> str:
     """`name`, with a sign more for each time that it is taken."""
     while name in taken:
@@ -133,7 +147,16 @@ def lengths_of(values: np.ndarray) -> np.ndarray:
 def long_block(
     ids: Any, values: np.ndarray, lengths: np.ndarray, features: Sequence[str], per_sequence: pa.Table
 ) -> pa.Table:
-    """values (N, T, C), of which lengths (N,) are real; a row gets its sequence's cells of `per_sequence` (N rows)."""
+    """values (N, T, C), of which lengths (N,) are real; a row gets its sequence's cells of `per_sequence` (N rows).
+
+    Raises ValueError where a sequence has no step: it would vanish.
+    """
+    without = np.flatnonzero(lengths == 0)
+    if len(without):
+        raise ValueError(
+            f"sequence {ids[int(without[0])]} has no value at all ({len(without):,} of these {len(lengths):,} have "
+            "none); leave it out, or give it values"
+        )
     real = np.arange(values.shape[1])[None, :] < lengths[:, None]
     return rows_of(ids, values[real], lengths, features, per_sequence)
 

@@ -41,8 +41,8 @@ from stages.tools import shapes, trial
 from stages.tools.columns import shortened
 from stages.tools.infer_schema import choice_rows, preprocess_section
 from stages.tools.infer_series import NO_SEASON
-from stages.tools.long_table import progress
 from stages.tools.params_block import from_yaml, make_block, with_workload
+from stages.tools.progress import progress
 from stages.tools.recipe import model_for, train_settings, training_sentence
 
 README = """\
@@ -162,10 +162,9 @@ def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) 
     """
     name, path = options.name, options.table
     given = {key: value for key, value in vars(options).items() if value is not None}
-    with progress(f"looking at {path.name}", 5, "steps") as at:  # conversion has a line of its own
-        found = shapes.open_path(path, given)
-        at(1)
-        table = trial.open_table(name, found, scratch)
+    found = shapes.open_path(path, given)  # this and the next have lines of their own
+    table = trial.open_table(name, found, scratch)
+    with progress(f"looking at {path.name}", 4, "steps") as at:
         choices, summary = trial.infer(name, table, given, at)
     task = choices["task"][0]
     choices["model"] = (options.model, "asked for") if options.model else model_for(task, summary)
@@ -209,11 +208,13 @@ def write(plan: Plan, scratch: Path) -> None:
     path, folder = files.ROOT / "params.yaml", files.raw_dir(plan.name)
     made = scratch / "made"
     made.mkdir()
-    if plan.is_converted:
-        os.rename(plan.table, made / plan.table_name)
-    else:
-        shutil.copyfile(plan.table, made / plan.table_name)
-    size, sha256 = size_of(plan.summary), sha256_file(made / plan.table_name)
+    with progress(f"writing {plan.table_name}", 2, "steps") as at:
+        if plan.is_converted:
+            os.rename(plan.table, made / plan.table_name)
+        else:
+            shutil.copyfile(plan.table, made / plan.table_name)
+        at(1)
+        size, sha256 = size_of(plan.summary), sha256_file(made / plan.table_name)
     cells = [*plan.notes, *plan.choices]
     rows = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
     write_text(made / "README.md", README.format(plan=plan, size=size, sha256=sha256, choices=rows, done=plan.done))

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from stages.tools import text_tables
-from stages.tools.array_files import arrays_of
+from stages.tools.array_files import arrays_of, as_usual
 from stages.tools.columns import named
 from stages.tools.infer_sequences import LABEL_NAMES, STEP_NAMES
 from stages.tools.long_table import keys_of
@@ -46,11 +46,16 @@ def without_ending(name: str) -> str:
     return re.sub(r"\.(csv|tsv|txt|dat|parquet|npy)$", "", name, flags=re.IGNORECASE)
 
 
-def kind_of_file(path: Path) -> str | None:
+def ending_of(path: Path) -> str:
+    """`.csv` of `a.CSV.gz`."""
     name = path.name.lower()
     for ending in COMPRESSED:
         name = name.removesuffix(ending)
-    return KINDS.get(os.path.splitext(name)[1])
+    return os.path.splitext(name)[1]
+
+
+def kind_of_file(path: Path) -> str | None:
+    return KINDS.get(ending_of(path))
 
 
 class Reader:
@@ -84,7 +89,8 @@ class Reader:
         """With the kinds that this file alone suggests."""
         try:
             if self.kind == "parquet":
-                return pa.parquet.read_table(path)
+                with pa.parquet.ParquetFile(path) as file:  # and nothing of the folders' names, as read_table has it
+                    return file.read()
             if self.kind == "npy":
                 return self.of_array(path)
             assert self.form is not None
@@ -94,27 +100,29 @@ class Reader:
                 types = {name: pa.float64() for name in form.names}
                 return pa.concat_tables(text_tables.blocks(form, types))
             return path_table(form)
-        except (pa.ArrowException, OSError, EOFError) as error:
+        except (pa.ArrowException, *text_tables.DAMAGED) as error:
             why = text_tables.one_line(error)
             raise ValueError(f"{path.name} cannot be read as {self.kind}: {why}") from None
 
     def of_array(self, path: Path) -> pa.Table:
         [array] = arrays_of(path)
         if len(array.shape) not in (1, 2) or array.dtype.kind not in "fiub":
+            more = "; of an array of many sequences give the path itself" if len(array.shape) == 3 else ""
             raise ValueError(
-                f"{path.name} has the shape {array.shape} of {array.dtype}; a sequence is (T, C) or (T,) numbers"
+                f"{path.name} has the shape {array.shape} of {array.dtype}; a sequence is (T, C) or (T,) numbers{more}"
             )
-        cells = array.whole().reshape(array.shape[0], -1)
+        cells = as_usual(array.whole()).reshape(array.shape[0], -1)
         names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
         return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
 
     def checked(self, table: pa.Table, path: Path) -> pa.Table:
-        if table.column_names != self.names:
-            odd = sorted(set(table.column_names) ^ set(self.names))[:4]
+        if odd := sorted(set(table.column_names) ^ set(self.names))[:4]:
             raise ValueError(
                 f"{path.name} has other columns than the files before it ({', '.join(odd)}); make them alike"
             )
-        return table
+        if not table.num_rows:
+            raise ValueError(f"{path.name} has no rows, and every file is a sequence; leave it out, or give it some")
+        return table.select(self.names)
 
     def read_raw(self, path: Path) -> pa.Table:
         table = self.checked(self.raw(path), path)

@@ -2,17 +2,17 @@
 
   a long table                     CSV, CSV.gz, Parquet; a text table that is encoded, compressed or separated otherwise
                                    is written anew (stages/tools/text_tables.py)
-  one row per sequence             stages/tools/wide.py
+  one row per sequence             stages/tools/wide.py, of lists in cells stages/tools/list_cells.py
   a folder, a file per sequence    stages/tools/folders.py
   npy, npz                         stages/tools/array_files.py
   .ts                              stages/tools/ts_files.py
 
-Where a table is one of two files (_TRAIN and _TEST), both are read, and the split is theirs.
+Where one of two files is given (_TRAIN and _TEST), both are read, and the split is theirs: but not of long tables.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from stages.data.tables import is_plain
-from stages.tools import array_files, folders, recordings, text_tables, ts_files, wide
+from stages.tools import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
 from stages.tools.columns import Columns
 from stages.tools.long_table import Shape
 from stages.tools.text_tables import Note, TextTable
@@ -52,13 +52,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
     """Raises ValueError or FileNotFoundError, in one sentence, for what is none of these."""
     check_uses(path, options)
     if path.is_dir():
-        found = [
-            file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
-        ]
-        archive = [file for file in found if file.suffix.lower() == ".ts"] or found
-        if len(archive) == 1 or (len(archive) == 2 and halves_of(archive[0])):
-            return open_path(archive[-1], options)
-        return folders.open_folder(path, options)
+        return open_dir(path, options)
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
     is_alone = bool(options.get("alone"))
@@ -83,15 +77,43 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
     columns = Columns(frame, path.name)
     layout = options.get("layout")
     why = "asked for" if layout else wide.is_wide(columns, text is None or text.has_header)
+    lists = [] if text is not None or (why and not layout) else list_cells.list_columns(path)
+    if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
+        return list_cells.open_lists([*splits.items()] or [("", path)], columns, options, note_of_lists(layout))
     if layout == "wide" or (why and not layout):
         other = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{other}")
         shape = wide.open_wide(path, text, columns, options, note, splits)
-        return Shape(shape.sources, [*notes, *shape.notes], shape.known, shape.blocks, shape.total, shape.unit)
+        return replace(shape, notes=[*notes, *shape.notes])
     if text is not None and not text.has_header:
         shown = ", ".join(first_row(frame))
         raise ValueError(f"{path.name} has no header (its first row is {shown}); write the columns' names there")
+    if text is None and layout != "long" and not wide.is_long(columns):
+        list_cells.check_not_nested(path)
+    if splits:
+        beside = next(file.name for file in splits.values() if file != path)
+        notes = [*notes, ("beside", beside, "not read: of a long table only this file; join both, with a column split")]
     return LongTable(path, notes, text)
+
+
+def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
+    """A folder with a file per sequence; or one table, two that belong together, or the parts of a table of lists."""
+    found = [
+        file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
+    ]
+    archive = [file for file in found if file.suffix.lower() == ".ts"] or found
+    if len(archive) == 1 or (len(archive) == 2 and halves_of(archive[0])):
+        return open_path(archive[-1], options)
+    are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
+    if are_parquet and not {"pattern", "labels"} & {*options} and list_cells.list_columns(found[0]):
+        columns = Columns(sample_of_parquet(found[0]), found[0].name)
+        return list_cells.open_lists(list_cells.splits_by_name(found), columns, options, note_of_lists(None))
+    return folders.open_folder(path, options)
+
+
+def note_of_lists(layout: str | None) -> Note:
+    why = "asked for" if layout else "its cells are lists (--layout long: a row per step)"
+    return "shape", "one row per sequence", why
 
 
 # The options that only some shapes have: nothing that is asked for stays without an effect.

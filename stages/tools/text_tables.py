@@ -11,6 +11,7 @@ import gzip
 import lzma
 import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,9 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from stages.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from stages.params.parsing import one_line
+from stages.tools.progress import progress
 
 Note = tuple[str, str, str]  # what was found out, which it is, and why or how to say otherwise
+# What reading a compressed file may raise that is cut off or changed.
+DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
 OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 NO_TEXT = {
@@ -56,12 +61,14 @@ class TextTable:
     names: tuple[str, ...]  # those of the header, or 1, 2, 3 and so on
     has_header: bool
     notes: list[Note] = field(default_factory=list)
+    names_index: bool = False  # the header has no name for the first column, and `names` has
 
     @property
     def is_ready(self) -> bool:
         """Whether preprocess reads it, once its name has the ending that says how it is compressed."""
         is_plain = self.compression in ("", "gzip") and self.encoding in ("utf-8", "utf-8-sig")
-        return is_plain and self.delimiter == "," and self.decimal == "." and self.has_header
+        is_named = self.has_header and not self.names_index
+        return is_plain and self.delimiter == "," and self.decimal == "." and is_named
 
 
 def sniff(path: Path, encoding: str | None = None) -> TextTable:
@@ -88,7 +95,7 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
         raise ValueError(f"--encoding is {encoding!r}, which Python does not know; e.g. windows-1252, utf-16") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"{path.name} is not {encoding}: {error.reason}; name another with --encoding") from None
-    except (EOFError, OSError, lzma.LZMAError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise ValueError(f"{path.name} cannot be read as {compression or 'text'}: {one_line(error)}") from None
     if "\0" in text:
         raise ValueError(
@@ -114,7 +121,20 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
     times = Counter(names)
     if again := next((name for name in names if name and times[name] > 1), None):
         raise ValueError(f"{path.name} has {times[again]} columns {again!r}; rename all but one")
-    return TextTable(path, compression, encoding, delimiter, decimal, names, has_header, notes)
+    if names_index := has_header and not names[0].strip() and are_times(rows[1:]):
+        name = "time" if "time" not in names else "saved index"
+        names = (name, *names[1:])
+        notes.append(("index", name, "the first column, which has no name and holds times, as pandas saves them"))
+    return TextTable(path, compression, encoding, delimiter, decimal, names, has_header, notes, names_index)
+
+
+def are_times(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first cells are dates, months and the like, or the years of a table of numbers."""
+    first = [row[0].strip() for row in rows]
+    if all(re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) for cell in first):
+        return bool(first)
+    numeric = all(re.fullmatch(NUMBER, cell.strip()) for row in rows for cell in row[1:])
+    return numeric and all(re.fullmatch(YEAR_FORM, cell) for cell in first)
 
 
 @contextmanager
@@ -127,7 +147,11 @@ def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
                 if len(members) != 1:
                     what = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
                     raise ValueError(f"{path.name} is an archive of {len(members)} files; {what}")
-                with archive.open(members[0]) as file:
+                try:
+                    member = archive.open(members[0])
+                except RuntimeError as error:  # with a password, or packed in a way that Python does not know
+                    raise ValueError(f"{path.name} cannot be unpacked: {one_line(error)}; unpack it first") from None
+                with member as file:
                     yield file, raw  # type: ignore[misc]
         elif compression:
             with OPENERS[compression](raw) as file:
@@ -137,9 +161,9 @@ def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 def find_encoding(path: Path, compression: str) -> tuple[str, str]:
-    """The encoding and the reason where it is not UTF-8."""
-    with opened(path, compression) as (file, _):
-        decoder, num_read = codecs.getincrementaldecoder("utf-8")(), 0
+    """The encoding and the reason where it is not UTF-8, which only the whole file shows."""
+    with opened(path, compression) as (file, raw):
+        decoder = codecs.getincrementaldecoder("utf-8")()
         block = file.read(1 << 20)
         if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
@@ -152,11 +176,12 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
                 zeros[1] > zeros[0]
             ], "every other byte is zero (--encoding names another)"
         try:
-            while block:
-                decoder.decode(block)
-                num_read += len(block)
-                block = file.read(1 << 20)
-            decoder.decode(b"", final=True)
+            with progress(f"reading {path.name}", path.stat().st_size, "B") as at:
+                while block:
+                    decoder.decode(block)
+                    at(raw.tell())
+                    block = file.read(1 << 20)
+                decoder.decode(b"", final=True)
             return "utf-8", ""
         except UnicodeDecodeError as error:
             wrong, block = error.object[error.start], error.object
@@ -196,6 +221,8 @@ def is_header(row: Sequence[str]) -> bool:
     numeric = [cell.strip() for cell in row if re.fullmatch(NUMBER, cell.strip())]
     if len(numeric) * 2 < len(row):
         return True
+    if not row[0].strip() and [cell.strip() for cell in row[1:]] == [str(number) for number in range(len(row) - 1)]:
+        return True  # as pandas writes what has no names
     whole = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
     counts = len(whole) == len(numeric) > 2 and all(b - a == 1 for a, b in zip(whole, whole[1:], strict=False))
     return counts
@@ -229,7 +256,7 @@ def blocks(
             for batch in reader:
                 at(raw.tell())
                 yield pa.Table.from_batches([batch])
-    except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, pd.errors.ParserError) as error:
+    except (pa.ArrowException, *DAMAGED, UnicodeDecodeError, pd.errors.ParserError) as error:
         raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
 
 
@@ -246,7 +273,7 @@ def sample(table: TextTable) -> pa.Table:
     try:
         with opened(table.path, table.compression) as (file, _):
             batch = next(iter(pa.csv.open_csv(file, read_options(table, size), parse, convert)), None)
-    except (pa.ArrowException, OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
         raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
     return pa.table({}) if batch is None else pa.Table.from_batches([batch])
 

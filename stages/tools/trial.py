@@ -7,7 +7,7 @@ sequences of each class are: what the whole holds is known from the conversion, 
 import csv
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,15 +21,16 @@ import pyarrow.parquet
 
 from stages.data import prepare, write_prepared
 from stages.data.packed import pack_splits
-from stages.data.splits import sizes_of
+from stages.data.splits import SPLITS, sizes_of
 from stages.data.tables import SPLIT_COLUMN, is_plain, open_csv, present, read_table
 from stages.files import relative
 from stages.params import parsing, schema
 from stages.params.parsing import one_line
 from stages.tools import long_table, text_tables
-from stages.tools.columns import Choices, Columns
+from stages.tools.columns import Choices, Columns, kind_of
 from stages.tools.infer_schema import infer_schema, preprocess_section
 from stages.tools.long_table import Index, Shape
+from stages.tools.progress import progress
 from stages.tools.shapes import LongTable
 from stages.tools.text_tables import Note
 
@@ -51,6 +52,7 @@ class Table:
     has_split: bool
     scratch: Path  # a folder for what is tried out
     known: Choices = field(default_factory=dict)
+    used: tuple[str, ...] = ()  # options that `known` holds the outcome of
     index: Index | None = None  # of a converted table
 
 
@@ -64,7 +66,17 @@ def open_table(name: str, found: LongTable | Shape, scratch: Path) -> Table:
         came = " and ".join(str(source) for source in found.sources)
         done = f"converted {came} ({what}) to one long table."
         return Table(
-            path, path.name, found.sources, found.notes, done, True, SPLIT_COLUMN in names, scratch, found.known, index
+            path,
+            path.name,
+            found.sources,
+            found.notes,
+            done,
+            True,
+            SPLIT_COLUMN in names,
+            scratch,
+            found.known,
+            found.used,
+            index,
         )
     text, source = found.text, found.path
     if text is None or text.is_ready:
@@ -76,7 +88,7 @@ def open_table(name: str, found: LongTable | Shape, scratch: Path) -> Table:
         has_split = SPLIT_COLUMN in header
         return Table(path, found.name, [source], found.notes, "copied the table as it was.", False, has_split, scratch)
     path = scratch / found.name
-    with long_table.progress(f"writing {found.name}", source.stat().st_size, "B") as at:
+    with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
         text_tables.rewrite(text, path, at)
     notes = [*found.notes, ("table", found.name, "written anew in UTF-8, with commas")]
     what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
@@ -96,18 +108,22 @@ def infer(
         shown = table.sources[0].name
         try:
             frame = read_frame(path, shown)
-            at(2)
+            at(1)
             columns = Columns(frame, shown, table.has_split)
-            at(3)
-            choices = infer_schema(columns, options, table.known)
+            at(2)
+            left = {key: value for key, value in options.items() if key not in table.used}
+            choices = infer_schema(columns, left, table.known)
             if is_part:
                 choices = with_missing(table, choices)
-            at(4)
+            at(3)
             del columns, frame
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
-            at(5)
+            at(4)
         except ValueError as error:  # the place where it is tried is nobody's concern
-            raise ValueError(str(error).replace(relative(path), table.name if table.is_converted else shown)) from None
+            called = table.name if table.is_converted else shown
+            if table.index is not None:
+                called = f"{shown} as one long table" + (", of some of its sequences" if is_part else "")
+            raise ValueError(str(error).replace(relative(path), called)) from None
         if is_part:
             assert table.index is not None
             summary = of_whole(table.index, summary, preprocess_section(table.name, choices)["split"], table.has_split)
@@ -133,13 +149,13 @@ def num_cells(path: Path) -> int:
 def write_sample(table: Table, path: Path) -> None:
     """Some sequences of each class and split, from all over the table, with all their rows."""
     assert table.index is not None
-    lengths, codes = np.concatenate(table.index.lengths), np.concatenate(table.index.codes)
+    lengths, codes = np.concatenate(table.index.lengths), kinds_of_sequences(table.index)
     num_sampled = SAMPLED_CELLS * len(lengths) // max(1, num_cells(table.path))
-    per_class = max(FEWEST_PER_CLASS, num_sampled // (int(codes.max()) + 1))
+    per_kind = max(FEWEST_PER_CLASS, num_sampled // (int(codes.max()) + 1))
     order = np.random.default_rng(0).permutation(len(codes))
     rank = pd.Series(codes[order]).groupby(codes[order]).cumcount().to_numpy()
     chosen = np.zeros(len(codes), dtype=bool)
-    chosen[order[rank < per_class]] = True
+    chosen[order[rank < per_kind]] = True
     ends = np.cumsum([len(block) for block in table.index.lengths])
     writer = None
     with pa.parquet.ParquetFile(table.path) as file:
@@ -155,13 +171,28 @@ def write_sample(table: Table, path: Path) -> None:
         writer.close()
 
 
+def kinds_of_sequences(index: Index) -> np.ndarray:
+    """(N,) equal for sequences of one class and split. Labels of which hardly any comes again are numbers, not classes:
+    of each a few would be the whole table.
+    """
+    codes, splits = np.concatenate(index.codes), np.concatenate(index.splits)
+    if len(index.labels) > len(codes) / 3 or has_fractions(index.labels):
+        codes = np.zeros_like(codes)
+    return np.unique(codes * (len(SPLITS) + 1) + splits, return_inverse=True)[1]
+
+
+def has_fractions(labels: Iterable[str]) -> bool:
+    """Whether they are numbers, and not all of them whole."""
+    try:
+        return any(float(label) % 1 for label in labels)
+    except ValueError:
+        return False
+
+
 def of_whole(index: Index, summary: dict[str, Any], split: Mapping[str, float], has_split: bool) -> dict[str, Any]:
     """The summary with the sizes of the whole table in the place of the sample's."""
     lengths, codes = np.concatenate(index.lengths), np.concatenate(index.codes)
-    sizes = sizes_of(schema.Split(**split), len(lengths))
-    if has_split:
-        shares = np.array(list(summary["num_per_split"].values())) / summary["num_sequences"]
-        sizes = {name: round(share * len(lengths)) for name, share in zip(sizes, shares, strict=True)}
+    sizes = own_sizes(index, split) if has_split else sizes_of(schema.Split(**split), len(lengths))
     changed: dict[str, Any] = {
         "num_tried": summary["num_sequences"],
         "num_sequences": len(lengths),
@@ -170,13 +201,23 @@ def of_whole(index: Index, summary: dict[str, Any], split: Mapping[str, float], 
     changed |= {"min_steps": int(lengths.min()), "max_steps": int(lengths.max())}
     if index.labels and "classes" in summary:
         counts = np.bincount(codes, minlength=len(index.labels)).tolist()
-        changed["num_per_class"] = {"all": {str(label): counts[code] for label, code in index.labels.items()}}
+        changed["num_per_class"] = {"all": {label: counts[code] for label, code in index.labels.items()}}
     return {**{key: value for key, value in summary.items() if key != "num_groups"}, **changed}
+
+
+def own_sizes(index: Index, split: Mapping[str, float]) -> dict[str, int]:
+    """The sizes by the table's own column; val is taken from train where it lacks, as preprocess does it."""
+    splits = np.concatenate(index.splits)
+    sizes = {name: int((splits == place).sum()) for place, name in enumerate(SPLITS)}
+    if not sizes["val"]:
+        sizes["val"] = max(1, round(sizes["train"] * split["val"] / (split["train"] + split["val"])))
+        sizes["train"] -= sizes["val"]
+    return sizes
 
 
 def read_frame(path: Path, shown: str) -> pd.DataFrame:
     """The whole table as preprocess reads it, without lists and the like, and without the columns in which pandas saves
-    an index that has no name.
+    an index that has no name, unless these hold times.
     """
     try:
         if path.suffix == ".parquet":
@@ -184,12 +225,14 @@ def read_frame(path: Path, shown: str) -> pd.DataFrame:
         else:
             with open_csv(path) as file:
                 header = next(csv.reader(file), [])
-    except (pa.ArrowException, csv.Error, OSError, EOFError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, csv.Error, *text_tables.DAMAGED, UnicodeDecodeError) as error:
         raise ValueError(f"{shown} cannot be read as a table: {one_line(error)}") from None
-    names = [column for column in header if not re.match(r"$|Unnamed: |__index_level_", column)]
+    names = [column for column in header if column]
     present(shown, header, names)  # raises where one is there twice
     table = read_table(path, (), (), [column for column in names if column != SPLIT_COLUMN])
-    return pa.table(table.columns).to_pandas()
+    frame = pa.table(table.columns).to_pandas()
+    saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
+    return frame.drop(columns=[column for column in saved if kind_of(frame[column]) != "time"])
 
 
 def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choices, dict[str, Any]]:

@@ -65,6 +65,8 @@ def open_ts(path: Path, options: Mapping[str, Any], splits: dict[str, Path]) -> 
             header.label,
             f"behind the last colon, as @{'class' if header.label == 'label' else 'target'}Label says",
         )
+        if header.label == "target":
+            known["task"] = ("regress", "a number behind the last colon, as @targetLabel says")
     notes: list[Note] = [
         ("shape", ".ts", f"a line per sequence, {header.num_channels} channel{'s' * (header.num_channels > 1)}")
     ]
@@ -81,19 +83,18 @@ def open_ts(path: Path, options: Mapping[str, Any], splits: dict[str, Path]) -> 
                     f"{file.name} has other channels or labels than {path.name}; --alone reads {path.name} alone"
                 )
             with file.open("rb") as data:
-                values, lengths, labels = [], [], []
+                values, lengths, labels, num_steps = list[np.ndarray](), list[int](), list[str](), 0
                 for line_number, raw in enumerate(data, start=1):
                     if line_number < header.first_line or not raw.strip() or raw.startswith(b"#"):
                         continue
-                    steps, label = parse(
-                        raw.decode("utf-8", errors="replace"), header, f"{file.name}, line {line_number}"
-                    )
+                    steps, label = parse(decoded(raw), header, f"{file.name}, line {line_number}")
                     values.append(steps)
                     lengths.append(len(steps))
                     labels.append(label)
-                    if sum(lengths) * header.num_channels >= BLOCK_CELLS:
+                    num_steps += len(steps)
+                    if num_steps * header.num_channels >= BLOCK_CELLS:
                         yield block_of(number, values, lengths, labels, split)
-                        number, values, lengths, labels = number + len(lengths), [], [], []
+                        number, values, lengths, labels, num_steps = number + len(lengths), [], [], [], 0
                         at(before + data.tell())
                 if lengths:
                     yield block_of(number, values, lengths, labels, split)
@@ -108,6 +109,14 @@ def open_ts(path: Path, options: Mapping[str, Any], splits: dict[str, Path]) -> 
         return rows_of(ids, np.concatenate(values), np.array(lengths), features, pa.table(columns))
 
     return Shape([file for _, file in files], notes, known, blocks, sum(file.stat().st_size for _, file in files))
+
+
+def decoded(raw: bytes) -> str:
+    """Older files are in Latin-1: a letter that is replaced would make two labels one."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str]:

@@ -17,26 +17,32 @@ from stages.data.tables import SPLIT_COLUMN
 from stages.tools import text_tables
 from stages.tools.columns import Columns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
-from stages.tools.long_table import BLOCK_CELLS, Shape, known_of, lengths_of, long_block
+from stages.tools.infer_series import find_times
+from stages.tools.long_table import BLOCK_CELLS, Shape, known_of, lengths_of, long_block, unique
 from stages.tools.text_tables import Note, TextTable
 
 FEWEST_STEPS = 4  # numbered columns of one name, from which on a table can be one row per sequence
 
 
-def numbered(names: Sequence[str]) -> dict[str, list[str]]:
-    """Feature -> its columns in the order of their numbers, of those that are numbered alike (x_0, x_1, ...)."""
+def all_numbered(names: Sequence[str]) -> dict[str, list[str]]:
+    """Stem -> its columns in the order of their numbers, of those that have one (x_0, x_1, ...)."""
     found: dict[str, dict[int, str]] = {}
     for name in names:
         if match := re.fullmatch(r"(.*?)[ _.\-\[(]*(\d{1,9})[\])]?", name):
             found.setdefault(match[1], {}).setdefault(int(match[2]), name)
-    runs = {stem: [columns[number] for number in sorted(columns)] for stem, columns in found.items()}
+    return {stem: [columns[number] for number in sorted(columns)] for stem, columns in found.items()}
+
+
+def numbered(names: Sequence[str]) -> dict[str, list[str]]:
+    """Of those the stems with the most columns, which are the features; nothing where these are too few."""
+    runs = all_numbered(names)
     most = max(map(len, runs.values()), default=0)
     return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
 
 
 def is_wide(columns: Columns, has_header: bool) -> str:
     """Why the table looks like one row per sequence; nothing where it does not."""
-    numeric = columns.of_kind("whole", "number", "other")
+    numeric = {*columns.of_kind("whole", "number", "other")}
     if columns.frame.empty:
         return ""
     if not has_header:
@@ -45,15 +51,27 @@ def is_wide(columns: Columns, has_header: bool) -> str:
     num_steps = sum(map(len, steps.values()))
     if num_steps * 2 < len(columns.frame.columns):
         return ""
-    others = [name for name in columns.kinds if not any(name in run for run in steps.values())]
-    rest = Columns(columns.frame[[*others]], columns.name)
-    ids = [name for name in find_ids(rest) if name not in named(LABEL_NAMES, [name]) or named(SEQUENCE_NAMES, [name])]
-    for name in ids:  # a long table has a step that begins anew in every sequence, or is called so
-        for step, _ in find_steps(rest, name):
-            if named(STEP_NAMES, [step]) or rest.num_distinct(step) * 2 <= len(rest.frame):
-                return ""
+    of_steps = {name for run in steps.values() for name in run}
+    others = [name for name in columns.kinds if name not in of_steps]
+    if is_long(Columns(columns.frame[[*others]], columns.name)):
+        return ""
     [first, *_] = steps.values()
     return f"{shortened(first, 3)} are numbered, and nothing says which rows belong together"
+
+
+def is_long(others: Columns, by_name: bool = True) -> bool:
+    """Whether the columns besides the steps, or lists, say that each row is a step: one begins anew in every sequence
+    (or `by_name` is called so), or they are times that differ from row to row and there is nothing to classify.
+    """
+    ids = [name for name in find_ids(others) if name not in named(LABEL_NAMES, [name]) or named(SEQUENCE_NAMES, [name])]
+    for name in ids:
+        for step, _ in find_steps(others, name):
+            if (by_name and named(STEP_NAMES, [step])) or others.num_distinct(step) * 2 <= len(others.frame):
+                return True
+    times = find_times(others)
+    texts = [name for name in others.of_kind("text") if 2 <= others.num_distinct(name) <= len(others.frame) / 2]
+    is_labelled = bool(texts or named(LABEL_NAMES[:3], others.kinds))
+    return bool(times) and not others.repeats(times[0]) and not is_labelled
 
 
 def open_wide(
@@ -66,35 +84,33 @@ def open_wide(
 ) -> Shape:
     """`columns`: those of the first rows. `splits`: train and test where they are two files, else empty."""
     names = list(columns.frame.columns)
-    label = find_label(columns, table is None or table.has_header, options)
-    if table is not None and not table.has_header:
-        runs = {"value": [name for name in names if name != label]}
-    else:
-        runs = numbered([name for name in names if name != label])
-        runs = {stem.strip(" _.-[(") or "value": run for stem, run in runs.items()}
+    has_header = table is None or table.has_header
+    label = find_label(columns, has_header, options)
+    of_features = [name for name in names if name != label]
+    runs = numbered(of_features) if has_header else {"value": of_features}
     if not runs:
         raise ValueError(
             f"{columns.shown} has no {FEWEST_STEPS} numbered columns (x_0, x_1, ...), the steps of a sequence"
         )
     of_steps = {name for run in runs.values() for name in run}
     others = [name for name in names if name not in of_steps]
-    ids = options.get("sequence") or next(
-        (name for name in named(SEQUENCE_NAMES, others) if name != label and columns.frame[name].is_unique), None
-    )
+    ids = options.get("sequence") or find_unique_ids(columns, [name for name in others if name != label], bool(splits))
     if ids is not None and ids not in others:
         raise ValueError(f"--sequence is {ids!r}, which is no column besides the steps; accepted: {', '.join(others)}")
     per_sequence = [name for name in others if name != ids]
-    called = {label: "label"} if label and table is not None and not table.has_header else {}
-    if splits and SPLIT_COLUMN in per_sequence:
-        splits = {}
+    called = {label: "label"} if label and not has_header else {}
+    adds_split = bool(splits) and SPLIT_COLUMN not in per_sequence
     types = {name: pa.float64() for name in of_steps}
-    features, num_steps = list(runs), len(next(iter(runs.values())))
-    carried = [*(called.get(name, name) for name in per_sequence), *([SPLIT_COLUMN] if splits else [])]
-    why = f"its column {ids!r}" if ids else "a number, a row each"
+    carried = [*(called.get(name, name) for name in per_sequence), *([SPLIT_COLUMN] if adds_split else [])]
+    features, num_steps = list[str](), len(next(iter(runs.values())))
+    for stem in runs:  # named apart from the columns beside them
+        features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
+    why = "asked for" if "sequence" in options else f"its column {ids!r}" if ids else "a number, a row each"
     known = known_of(features, carried, why)
     if label:
         known["label"] = (called.get(label, label), label_reason(label, table, options))
     files = list(splits.items()) or [("", path)]
+    seen = set[Any]()
 
     def read(file: Path, at: Callable[[int], Any]) -> Iterator[pa.Table]:
         if table is None:
@@ -107,7 +123,8 @@ def open_wide(
         number, done = 0, 0
         for split, file in files:
             for block in read(file, partial(lambda done, place: at(done + place), done)):
-                if missing := [name for name in names if name not in block.column_names]:
+                have = {*block.column_names}
+                if missing := [name for name in names if name not in have]:
                     raise ValueError(
                         f"{file.name} has no column {missing[0]!r}, which {path.name} has; make them alike"
                     )
@@ -122,20 +139,45 @@ def open_wide(
             for step, name in enumerate(run):
                 values[:, step, place] = to_numbers(part[name], name, path)
         extra = part.select(per_sequence).rename_columns([called.get(name, name) for name in per_sequence])
-        if split:
+        if adds_split:
             extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
-        own = range(number, number + part.num_rows) if ids is None else part[ids].combine_chunks()
-        return long_block(list(own) if ids is None else own, values, lengths_of(values), features, extra)
+        own: Any = list(range(number, number + part.num_rows))
+        if ids is not None:
+            own = part[ids].combine_chunks()
+            check_new(own.to_pylist(), seen, f"{path.name}: column {ids!r}")
+        return long_block(own, values, lengths_of(values), features, extra)
 
     notes = [
         note,
         ("steps", f"{num_steps}", f"{shortened(next(iter(runs.values())), 3)}; empty cells at the end of a row end it"),
     ]
+    if fewer := [run for run in all_numbered(of_features).values() if FEWEST_STEPS <= len(run) < num_steps]:
+        shown = "; ".join(shortened(run, 3) for run in fewer[:4])
+        notes.append(("besides", shown, f"numbered, but not {num_steps}, so they belong to the sequence, not to steps"))
     if splits:
         notes.append(
             ("files", " and ".join(file.name for _, file in files), "its parts, so the split (--alone reads one)")
         )
-    return Shape([file for _, file in files], notes, known, blocks, sum(file.stat().st_size for _, file in files))
+    used = ("sequence", *(("label",) if called else ()))
+    sources = [file for _, file in files]
+    return Shape(sources, notes, known, blocks, sum(file.stat().st_size for file in sources), used=used)
+
+
+def find_unique_ids(columns: Columns, names: Sequence[str], is_of_two: bool) -> str | None:
+    """A column called so that is different in every row; of two files none, because each may count from 1."""
+    found = (name for name in named(SEQUENCE_NAMES, names) if columns.frame[name].is_unique)
+    return None if is_of_two else next(found, None)
+
+
+def check_new(ids: Sequence[Any], seen: set[Any], what: str) -> None:
+    """Adds `ids` to those `seen`. Raises ValueError where one is there: two sequences would become one."""
+    for name in ids:
+        if name in seen:
+            raise ValueError(
+                f"{what} holds {name!r} twice, and every row is a sequence of its own; name another column with "
+                "--sequence, or leave this one out"
+            )
+        seen.add(name)
 
 
 def find_label(columns: Columns, has_header: bool, options: Mapping[str, Any]) -> str | None:
