@@ -498,6 +498,13 @@ def with_an_empty_one(folder: Path) -> Path:
     return written(folder / "d/push/3.csv", "x,y\n").parents[1]
 
 
+def wide_with(folder: Path, column: str, cell: str) -> Path:
+    table = wide_table().astype(object)
+    table.loc[4, column] = cell
+    table.to_csv(folder / "t.csv", index=False)
+    return folder / "t.csv"
+
+
 def without_third() -> np.ndarray:
     array = padded()
     array[2] = np.nan
@@ -552,6 +559,8 @@ def written(path: Path, text: str) -> Path:
         ),
         (lambda at: arrays(at / "a.npz", X=without_third(), y=np.array(LABELS)), "", "sequence 2 has no value at all"),
         (with_an_empty_one, "", "3.csv has no rows, and every file is a sequence"),
+        (lambda at: wide_with(at, "y_1", "abc"), "", "column 'y_1' must hold numbers, found 'abc' in line 6; correct"),
+        (lambda at: wide_with(at, "label", ""), "", "t.csv: sequence 4 has no 'label'; give it one"),
         (
             lambda at: torn(at / "t.csv.gz", gzip.compress(long_table().to_csv().encode())),
             "",

@@ -97,7 +97,7 @@ def kind_of(cells: pd.Series) -> str:
     if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":  # most columns, and a table may have thousands
         numbers = cells.to_numpy()
         numbers = numbers[~np.isnan(numbers)]
-        return "other" if not len(numbers) else "whole" if (np.isinf(numbers) | (numbers % 1 == 0)).all() else "number"
+        return "other" if not len(numbers) else "whole" if (numbers[~np.isinf(numbers)] % 1 == 0).all() else "number"
     cells = cells.dropna()
     if cells.empty or not pd.api.types.is_hashable(cells.iloc[0]):
         return "other"

@@ -75,6 +75,9 @@ def write(shape: Shape, target: Path) -> Index:
                 order = np.argsort(first)
                 at_first = pa.array(first[order])
                 labels = [] if label is None else texts_of(block[label].take(at_first))
+                if "" in labels:
+                    which = block[sequence][int(first[order][labels.index("")])]
+                    raise ValueError(f"{name}: sequence {which} has no {label!r}; give it one, or leave it out")
                 index.add(counts[order], labels, splits_of(block, at_first))
         finally:
             if writer is not None:
@@ -96,7 +99,7 @@ def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
 
 def texts_of(labels: pa.ChunkedArray) -> list[str]:
     """As preprocess names classes: 1.0 is `1`."""
-    return list(labels.cast(pa.string()).fill_null("").to_pylist())
+    return [text.strip() and text for text in labels.cast(pa.string()).fill_null("").to_pylist()]
 
 
 def splits_of(block: pa.Table, rows: pa.Array) -> np.ndarray:

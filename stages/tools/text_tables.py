@@ -295,7 +295,7 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
     """pyarrow's words, shorter."""
     text = one_line(error)
     if found := re.search(r"column #(\d+): (?:Row #(\d+): )?CSV conversion error to double: invalid value (.*)", text):
-        place, row = table.names[int(found[1]) - 1], found[2] and f" in line {found[2]}"
+        place, row = table.names[int(found[1])], found[2] and f" in line {found[2]}"
         return f"column {place!r} must hold numbers, found {found[3]}{row or ''}; correct the table and run again"
     if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text):
         line = f"line {found[1]}" if found[1] else "a line"
