@@ -1,6 +1,6 @@
 """Time and peak memory of new_workload against the size of what it converts: 100 steps x 3 channels per sequence.
 
-    python -m benchmarks.conversion [--sequences 1000 10000 100000] [--shapes wide folder npy ts] [--folder DIR]
+    python -m benchmarks.conversion [--sequences 1000 10000 100000] [--shapes wide folder npy ts lists]
 
 Every size runs in a fresh process, from the files on disk to the plan of the workload: what the shape is, the
 conversion, the inference and the trial. Peak is the process's largest resident size less what it held after its
@@ -46,7 +46,7 @@ def main() -> None:
     for shape in options.shapes:
         for number in options.sequences:
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-                path = Path(folder) / {"wide": "wide.csv", "folder": "files", "npy": "X.npy", "ts": "all.ts"}[shape]
+                path = Path(folder) / NAMES[shape]
                 in_fresh_process(f"make {shape}", path, number)
                 found = in_fresh_process("plan", path, number)
                 source, table = found["source_bytes"] / 2**20, found["table_bytes"] / 2**20
@@ -107,6 +107,21 @@ def make_ts(path: Path, number: int) -> None:
                 file.write(":".join([*(",".join(map(str, channel)) for channel in each.T.tolist()), str(label)]) + "\n")
 
 
+def make_lists(path: Path, number: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    writer = None
+    for low in range(0, number, BLOCK):
+        values, labels = (part[: number - low] for part in walks(low))
+        columns = {channel: list(values[:, :, place]) for place, channel in enumerate("xyz")}
+        table = pa.table(columns | {"label": labels})
+        writer = writer or pa.parquet.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+    if writer:
+        writer.close()
+
+
 def plan(path: Path, number: int) -> dict[str, float]:
     from stages.tools import long_table, new_workload
 
@@ -137,7 +152,8 @@ def plan(path: Path, number: int) -> dict[str, float]:
     }
 
 
-MAKERS = {"wide": make_wide, "folder": make_folder, "npy": make_npy, "ts": make_ts}
+MAKERS = {"wide": make_wide, "folder": make_folder, "npy": make_npy, "ts": make_ts, "lists": make_lists}
+NAMES = {"wide": "wide.csv", "folder": "files", "npy": "X.npy", "ts": "all.ts", "lists": "lists.parquet"}
 JOBS = {"plan": plan, **{f"make {name}": make for name, make in MAKERS.items()}}
 
 if __name__ == "__main__":

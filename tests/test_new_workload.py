@@ -278,6 +278,15 @@ def test_ids_second_labels_and_constants_are_no_features(tmp_path: Path):
     assert dict(chosen(planned(saved(people(2), path))))["groups"] == "none"  # two people cannot stand in three splits
 
 
+def test_a_trial_that_every_person_has_is_said_to_be_no_sequence_alone(tmp_path: Path):
+    table = clips(["a", "b"] * 12)
+    number = pd.factorize(table["clip"])[0]
+    table = table.assign(clip=number % 6, person=number // 6, frame=range(len(table)))
+    why = {key: why for key, _, why in planned(saved(table, tmp_path / "t.csv")).choices}
+    assert "in 24 places of the table (if another column tells sequences apart too" in why["sequence"]
+    assert "'person' changes within a sequence; if it tells sequences apart too, make a column of both" in why["groups"]
+
+
 def test_the_split_in_the_block_is_the_tables_own(tmp_path: Path):
     table = clips(["a", "b", "c"] * 8)
     table["split"] = np.array(["train", "train", "val", "test"])[pd.factorize(table["clip"])[0] // 3 % 4]

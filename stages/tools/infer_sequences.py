@@ -88,9 +88,16 @@ def find_groups(columns: Columns, sequence: str, taken: Sequence[str]) -> Choice
     if columns.has_split:
         return NO_GROUPS, "the table's own column `split` decides"
     first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
+    why = "no column is named like one of people, devices or days (--groups names one)"
     for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
         cells, num = columns.frame[column], columns.num_distinct(column)
-        if not (cells.to_numpy() == cells.to_numpy()[first]).all() or not 2 <= num < num_sequences:
+        if num >= 2 and not (cells.to_numpy() == cells.to_numpy()[first]).all():
+            both = f"table[{column!r}].astype(str) + '_' + table[{sequence!r}].astype(str)"
+            why = (
+                f"{column!r} changes within a sequence; if it tells sequences apart too, make a column of both: {both}"
+            )
+            continue
+        if not 2 <= num < num_sequences:
             continue
         if num < 3:
             return NO_GROUPS, f"{column!r} has {num} values, too few to keep each on one side of three splits"
@@ -98,7 +105,7 @@ def find_groups(columns: Columns, sequence: str, taken: Sequence[str]) -> Choice
             column,
             f"named so; each of its {num:,} values stays on one side of the split (--groups {NO_GROUPS}: all mixed)",
         )
-    return NO_GROUPS, "no column is named like one of people, devices or days (--groups names one)"
+    return NO_GROUPS, why
 
 
 def find_sequence(columns: Columns) -> Choice:
@@ -111,6 +118,9 @@ def find_sequence(columns: Columns) -> Choice:
     column = next((column for column in ids if any(find_steps(columns, column))), ids[0])
     num, is_named = columns.num_distinct(column), named(SEQUENCE_NAMES, [column])
     rows_each = f"{num:,} values, {len(columns.frame) / num:.1f} rows each on average"
+    codes = columns.codes(column)
+    if (num_runs := int((codes[1:] != codes[:-1]).sum()) + 1) > num:
+        rows_each += f", in {num_runs:,} places of the table (if another column tells sequences apart too, join both)"
     return column, f"named so; {rows_each}" if is_named else rows_each
 
 
