@@ -548,7 +548,8 @@ def test_a_failure_midway_leaves_everything_as_it_was(
     with monkeypatch.context() as patched:
         patched.setattr(new_workload.shutil if failing == "copyfile" else new_workload, failing, fail)
         assert new_workload.main(["mine", str(table)]) == 1
-    assert capsys.readouterr().err == "error: somewhere: no space left on device; nothing is changed\n"
+    # A slow machine shows lines of progress before it.
+    assert capsys.readouterr().err.endswith("error: somewhere: no space left on device; nothing is changed\n")
     assert everything(project) == before
     assert new_workload.main(["mine", str(table)]) == 0
     assert set(everything(project)) - set(before) == {"data/raw/mine", "data/raw/mine/t.csv", "data/raw/mine/README.md"}
