@@ -97,8 +97,13 @@ def test_a_series_that_never_changes_or_an_interval_that_is_none_gets_one_senten
     table = pd.DataFrame({"month": pd.period_range("1991-01", periods=36, freq="M").astype(str), "sales": 5})
     with pytest.raises(ValueError, match="'sales' holds one value only, so there is nothing to forecast"):
         planned(tmp_path, table)
+    table["sales"] = sales(36)
     with pytest.raises(ValueError, match="preprocess.interval is '-5min'; accepted: a whole number"):
-        planned(tmp_path, table.assign(sales=sales(36)), "--interval=-5min")
+        planned(tmp_path, table, "--interval=-5min")
+    with pytest.raises(ValueError, match="season is 30 and the training time has 25 points, so no season comes again"):
+        planned(tmp_path, table, "--season", "30")
+    with pytest.raises(ValueError, match="the times in 'month' repeat .36 in 72 rows.; of several series"):
+        planned(tmp_path, pd.concat([table, table]))
 
 
 def test_chance_is_rarely_taken_for_a_season():

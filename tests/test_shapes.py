@@ -267,6 +267,9 @@ def test_a_folder_of_files_labelled_by_a_table(tmp_path: Path):
     table[2:].to_csv(folder / "labels.csv", index=False)
     with pytest.raises(ValueError, match=r"labels.csv has a row for 16 of 18 files \(by 'file'\), none for r_00"):
         planned(folder)
+    pd.concat([table, table[:1]]).to_csv(folder / "labels.csv", index=False)
+    with pytest.raises(ValueError, match="labels.csv has two rows for r_00; it needs one for each file"):
+        planned(folder)
     table[["file", "gesture"]].to_csv(folder / "labels.csv", index=False, header=False)
     with pytest.raises(ValueError, match=r"its first row \(r_00.csv, ...\) counts as the header"):
         planned(folder)
@@ -351,8 +354,9 @@ def test_arrays_in_train_and_test(tmp_path: Path):
     np.save(tmp_path / "npy/which.npy", labels[:12])
     options = ("--alone", "--labels", str(tmp_path / "npy/which.npy"))
     assert planned(tmp_path / "npy/X_train.npy", *options)[0].summary["num_sequences"] == 12
-    np.savez(tmp_path / "b.npz", X=array, y=labels, subject=person)
-    assert expect(tmp_path / "b.npz").workload.preprocess.groups == "subject"
+    for name in ("subject", "groups"):
+        np.savez(tmp_path / "b.npz", X=array, y=labels, **{name: person})
+        assert expect(tmp_path / "b.npz").workload.preprocess.groups == name
 
 
 def test_arrays_of_different_kinds_become_one_table(tmp_path: Path):

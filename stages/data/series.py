@@ -135,6 +135,11 @@ def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
     grid = to_grid(table, params, interval)
     points, counts = choose_windows(grid.known, params)
     train_end = sizes_of(params.split, len(grid.times))["train"]
+    if params.season and params.season >= train_end:
+        raise ValueError(
+            f"preprocess.season is {params.season} and the training time has {train_end:,} points, so no season comes "
+            "again in it; leave the season out, or give a shorter one"
+        )
     steps = transform(grid.levels, params.transform)
     mean, std = statistics_of(steps[:train_end])
     standard = standardized(steps, mean, std, grid.times)

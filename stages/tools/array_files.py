@@ -193,9 +193,9 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape
 
 
 def check_alike(values: list[Array], splits: list[str], path: Path) -> None:
-    """Raises ValueError where one array has no sequence, or one is of no split and others are."""
-    if without := next((array for array in values if not array.shape[0]), None):
-        raise ValueError(f"{without.name} has the shape {without.shape}, so it holds no sequence; give one that does")
+    """Raises ValueError where one array is empty, or one is of no split and others are."""
+    if without := next((array for array in values if 0 in array.shape), None):
+        raise ValueError(f"{without.name} has the shape {without.shape}, so it holds no number; give one that does")
     if len(splits) > 1 and "" in splits:
         shown = ", ".join(array.name for array in values)
         raise ValueError(

@@ -218,7 +218,7 @@ def columns_of_table(
         return None
     whole = {name: number for number, name in enumerate(files.ids)}
     short = {name.rsplit("/", 1)[-1]: number for name, number in whole.items()}
-    best, rows = "", dict[int, int]()
+    best, rows, twice = "", dict[int, int](), ""
     for column in table.column_names:
         keys = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[column]]
         for numbers in (whole, short if len(short) == len(whole) else {}):
@@ -226,11 +226,13 @@ def columns_of_table(
             for row, key in enumerate(keys):
                 if key in numbers:
                     if numbers[key] in found:
-                        found = {}
+                        found, twice = {}, key
                         break
                     found[numbers[key]] = row
             if len(found) > len(rows):
                 best, rows = column, found
+    if twice and len(rows) < len(files.paths):
+        raise ValueError(f"{path.name} has two rows for {twice}; it needs one for each file")
     if not rows and not is_asked:
         return None
     if len(rows) < len(files.paths):

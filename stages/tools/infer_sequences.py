@@ -16,7 +16,8 @@ LABEL_NAMES = "label class category event activity gesture target type kind outc
 GROUP_NAMES = (
     "group person subject participant user patient speaker writer actor signer player animal device sensor".split()
 )
-GROUP_NAMES += "machine engine unit site day".split()
+GROUP_NAMES += "machine engine unit site".split()
+GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
 COUNTING_NAMES = "row index id number nr no".split()
 CAN_REGRESS = "regress" in MODELS
 OF_SEQUENCES = ("sequence", "step", "label")  # options of this kind of table alone
@@ -45,6 +46,12 @@ def without_step(columns: Columns, sequence: str) -> str:
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
             "a sequence needs several steps: number their columns (x_0, x_1, ...) for one row per sequence, or name "
             "columns with --sequence and --step"
+        )
+    if columns.kinds[sequence] == "time":
+        return (
+            f"{columns.shown}: the times in {sequence!r} repeat ({columns.num_distinct(sequence):,} in "
+            f"{len(columns.frame):,} rows); of several series in one table keep the rows of one, or name columns with "
+            "--sequence and --step"
         )
     return (
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "

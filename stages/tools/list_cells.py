@@ -20,7 +20,7 @@ from stages.tools.columns import Columns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES
 from stages.tools.long_table import BLOCK_CELLS, Shape, keys_of, known_of
 from stages.tools.text_tables import Note
-from stages.tools.wide import check_new, find_label, find_unique_ids
+from stages.tools.wide import check_new, find_label, find_unique_ids, label_reason
 
 
 def list_columns(path: Path) -> list[str]:
@@ -75,7 +75,7 @@ def open_lists(files: Sequence[tuple[str, Path]], columns: Columns, options: Map
     why = "asked for" if "sequence" in options else f"its column {ids!r}" if ids else "a number, a row each"
     known = known_of(lists, carried, why)
     if label:
-        known["label"] = (label, "asked for" if "label" in options else "a cell for each row")
+        known["label"] = (label, label_reason(label, None, options))
     sequence, step = keys_of(lists, carried)
     needed, seen = [*lists, *plain], set[Any]()
 
