@@ -447,6 +447,9 @@ def test_features_that_never_change_and_a_split_of_equal_sequences(tmp_path: Pat
     table = make_table()
     table = table.assign(x=table.step, y=table.step)
     refused(tmp_path, table.to_csv(index=False), "no sequence is left for", "of 40 only 1 differ")
+    two = make_table()
+    two = two[two["sequence"] < 2].assign(label="a")
+    refused(tmp_path, two.to_csv(index=False), "no sequence is left for test: its share of 2 is 0; give more sequences")
 
 
 def test_a_label_of_two_labels(tmp_path: Path):

@@ -244,7 +244,7 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -
                     f"the table's split column has no {name} rows; train and test are needed "
                     "(val is taken from train where it lacks)"
                 )
-        if len(parts["val"]) == 0 and sizes["val"]:
+        if len(parts["val"]) == 0:
             num = len(parts["train"])
             num_val = max(1, round(num * sizes["val"] / (sizes["train"] + sizes["val"])))
             inner = {"test": 0, "val": num_val, "train": num - num_val}
@@ -266,15 +266,17 @@ def check_no_split_is_empty(
     sequences: Sequences, parts: dict[str, np.ndarray], sizes: dict[str, int], duplicates: np.ndarray
 ) -> None:
     for name, rows in parts.items():
-        if sizes[name] and not len(rows):
-            num_different = len(np.unique(duplicates))
-            raise ValueError(
-                f"no sequence is left for {name}: of {len(sequences.ids):,} only {num_different:,} differ, and equal "
-                "ones stay in one split; give more different ones, or a larger share to it"
-                if num_different < len(sequences.ids)
-                else f"no sequence is left for {name}: {sizes[name]} of {len(sequences.ids):,} cannot be shared out; "
-                "give it a larger share in preprocess.split"
+        if not len(rows):
+            num, num_different = len(sequences.ids), len(np.unique(duplicates))
+            why = (
+                f"its share of {num:,} is {sizes[name]}; give more sequences, or it a larger share in preprocess.split"
             )
+            if num_different < num:
+                why = (
+                    f"of {num:,} only {num_different:,} differ, and equal ones stay in one split; give more different "
+                    "ones, or a larger share to it"
+                )
+            raise ValueError(f"no sequence is left for {name}: {why}")
 
 
 def check_class_sizes(sequences: Sequences, num_splits: int) -> None:

@@ -48,15 +48,19 @@ def without_step(columns: Columns, sequence: str) -> str:
             "columns with --sequence and --step"
         )
     if columns.kinds[sequence] == "time":
-        return (
-            f"{columns.shown}: the times in {sequence!r} repeat ({columns.num_distinct(sequence):,} in "
-            f"{len(columns.frame):,} rows); of several series in one table keep the rows of one, or name columns with "
-            "--sequence and --step"
-        )
+        return repeated_times(columns, sequence)
     return (
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
         f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
         "if several columns tell sequences apart, join them"
+    )
+
+
+def repeated_times(columns: Columns, time: str) -> str:
+    return (
+        f"{columns.shown}: the times in {time!r} repeat ({columns.num_distinct(time):,} in {len(columns.frame):,} "
+        "rows) and nothing tells sequences apart; of several series in one table keep the rows of one, or name "
+        "columns with --sequence and --step"
     )
 
 
@@ -118,6 +122,8 @@ def find_groups(columns: Columns, sequence: str, taken: Sequence[str]) -> Choice
 def find_sequence(columns: Columns) -> Choice:
     ids = find_ids(columns)
     if not ids:
+        if times := columns.of_kind("time"):
+            raise NotFound(repeated_times(columns, times[0]))
         raise NotFound(
             f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
             "--sequence and --step for many sequences, --time for one series"
