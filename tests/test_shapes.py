@@ -201,6 +201,14 @@ def test_lists_in_the_cells_of_parquet(tmp_path: Path, monkeypatch: pytest.Monke
         assert (plan.summary["num_sequences"], plan.summary["num_per_split"]["test"]) == (18, num_test)
 
 
+def test_files_of_a_sequence_each_may_have_lists_beside_their_numbers(tmp_path: Path):
+    for number, values in enumerate(recordings()):
+        path = tmp_path / f"data/{LABELS[number]}/r_{number:02}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(values, columns=["x", "y"]).assign(pair=[[1, 2]] * len(values)).to_parquet(path)
+    assert expect(tmp_path / "data", ordered=False).workload.preprocess.columns.features == ("x", "y")
+
+
 def test_lists_of_words_are_events_and_others_get_one_sentence(tmp_path: Path):
     table, path = lists_table(), tmp_path / "t.parquet"
     words = [["none"] * 3 + ["hit"] + ["none"] * (len(each) - 4) for each in table["x"]]

@@ -22,7 +22,8 @@ import pyarrow.parquet
 
 from stages.data.tables import is_plain
 from stages.tools import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
-from stages.tools.columns import Columns
+from stages.tools.columns import Columns, named
+from stages.tools.infer_sequences import LABEL_NAMES
 from stages.tools.long_table import Shape
 from stages.tools.text_tables import Note, TextTable
 
@@ -79,7 +80,9 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
     why = "asked for" if layout else wide.is_wide(columns, text is None or text.has_header)
     lists = [] if text is not None or (why and not layout) else list_cells.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
-        return list_cells.open_lists([*splits.items()] or [("", path)], columns, options, note_of_lists(layout))
+        reason = "asked for" if layout else "its cells are lists (--layout long: a row per step)"
+        note = ("shape", "one row per sequence", reason)
+        return list_cells.open_lists([*splits.items()] or [("", path)], columns, options, note)
     if layout == "wide" or (why and not layout):
         other = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{other}")
@@ -106,14 +109,12 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
         return open_path(archive[-1], options)
     are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
     if are_parquet and not {"pattern", "labels"} & {*options} and list_cells.list_columns(found[0]):
-        columns = Columns(sample_of_parquet(found[0]), found[0].name)
-        return list_cells.open_lists(list_cells.splits_by_name(found), columns, options, note_of_lists(None))
+        columns, files = Columns(sample_of_parquet(found[0]), found[0].name), list_cells.splits_by_name(found)
+        note = ("shape", "one row per sequence", "the cells of the files are lists")
+        numbers = columns.of_kind("number")  # beside lists: those of a step, where each file is a sequence
+        if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
+            return list_cells.open_lists(files, columns, options, note)
     return folders.open_folder(path, options)
-
-
-def note_of_lists(layout: str | None) -> Note:
-    why = "asked for" if layout else "its cells are lists (--layout long: a row per step)"
-    return "shape", "one row per sequence", why
 
 
 # The options that only some shapes have: nothing that is asked for stays without an effect.

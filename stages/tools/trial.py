@@ -63,7 +63,8 @@ def open_table(name: str, found: LongTable | Shape, scratch: Path) -> Table:
         index = long_table.write(found, path)
         names = pa.parquet.read_schema(path).names
         what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
-        came = " and ".join(str(source) for source in found.sources)
+        came = " and ".join(str(source) for source in found.sources[:2])
+        came += f" and {num:,} files more" if (num := len(found.sources) - 2) > 0 else ""
         done = f"converted {came} ({what}) to one long table."
         return Table(
             path,
