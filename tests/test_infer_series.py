@@ -102,7 +102,7 @@ def test_a_series_that_never_changes_or_an_interval_that_is_none_gets_one_senten
         planned(tmp_path, table, "--interval=-5min")
     with pytest.raises(ValueError, match="season is 30 and the training time has 25 points, so no season comes again"):
         planned(tmp_path, table, "--season", "30")
-    with pytest.raises(ValueError, match="the times in 'month' repeat .36 in 72 rows.; of several series"):
+    with pytest.raises(ValueError, match="the times in 'month' repeat .36 in 72 rows. and nothing tells"):
         planned(tmp_path, pd.concat([table, table]))
 
 
