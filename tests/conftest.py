@@ -11,8 +11,9 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ import pandas as pd
 import pytest
 
 from stages.params.schema import GRU, Augment, Train
-from tests import catalogue
+from tests import catalogue, forked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -265,7 +266,22 @@ def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subpro
 
 
 def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, sys.executable, "-m", "flows.stage", *words, check=check, **extra)
+    """A stage, as `python -m flows.stage` runs it."""
+    return in_fork(folder, [words], check, extra)
+
+
+def stages_at_once(folder: Path, *every: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Stages one after the other, as `dvc repro` runs them, in one process."""
+    return in_fork(folder, [words.split() for words in every], True, extra)
+
+
+def in_fork(
+    folder: Path, every: Sequence[Sequence[str]], check: bool, extra: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as temporary:
+        done = forked.run_stages(folder, every, environment(**extra), Path(temporary) / "log")
+    assert not check or done.returncode == 0, done.stdout
+    return done
 
 
 def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
