@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from stages.params.schema import GRU, Augment, Train
@@ -48,6 +49,22 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",  # products this small take longer on two, many times longer where a core is taken
     "OMP_WAIT_POLICY": "PASSIVE",  # a test that asks for two threads does not take the other worker's core to wait
 }
+
+
+def has_room(folder: Path, gib: float) -> bool:
+    """Whether files of so many GiB may lie and be executed in a folder that is memory."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    free = min(found.f_bavail * found.f_frsize, psutil.virtual_memory().available / 2)
+    return os.access(folder, os.W_OK) and not found.f_flag & os.ST_NOEXEC and free > gib * 2**30
+
+
+# The tests' folders are in memory, where there is room and nobody has chosen another place: a commit of SQLite (MLflow,
+# Prefect, DVC) and a sync of a file wait milliseconds for a disk, and a run of the tests has ten thousands of them.
+if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 TINY = """
 workloads: [tiny]
