@@ -11,18 +11,20 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from stages.params.schema import GRU, Augment, Train
-from tests import catalogue
+from tests import catalogue, forked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +49,22 @@ os.environ |= {
     "OMP_NUM_THREADS": "1",  # products this small take longer on two, many times longer where a core is taken
     "OMP_WAIT_POLICY": "PASSIVE",  # a test that asks for two threads does not take the other worker's core to wait
 }
+
+
+def has_room(folder: Path, gib: float) -> bool:
+    """Whether files of so many GiB may lie and be executed in a folder that is memory."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    free = min(found.f_bavail * found.f_frsize, psutil.virtual_memory().available / 2)
+    return os.access(folder, os.W_OK) and not found.f_flag & os.ST_NOEXEC and free > gib * 2**30
+
+
+# The tests' folders are in memory, where there is room and nobody has chosen another place: a commit of SQLite (MLflow,
+# Prefect, DVC) and a sync of a file wait milliseconds for a disk, and a run of the tests has ten thousands of them.
+if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 TINY = """
 workloads: [tiny]
@@ -265,7 +283,22 @@ def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subpro
 
 
 def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, sys.executable, "-m", "flows.stage", *words, check=check, **extra)
+    """A stage, as `python -m flows.stage` runs it."""
+    return in_fork(folder, [words], check, extra)
+
+
+def stages_at_once(folder: Path, *every: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Stages one after the other, as `dvc repro` runs them, in one process."""
+    return in_fork(folder, [words.split() for words in every], True, extra)
+
+
+def in_fork(
+    folder: Path, every: Sequence[Sequence[str]], check: bool, extra: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as temporary:
+        done = forked.run_stages(folder, every, environment(**extra), Path(temporary) / "log")
+    assert not check or done.returncode == 0, done.stdout
+    return done
 
 
 def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import gpu, scaling
+from benchmarks import gpu, scaling, throughput
 from benchmarks.contenders import (
     TUNED,
     Case,
@@ -34,7 +33,6 @@ from benchmarks.throughput import SIZES, flop_per_sample, measure_rounds, thread
 from stages.files import write_json
 from stages.params.loading import load_params
 
-ROOT = Path(__file__).parents[1]
 CASES = [case for case in SIZES["guides"]() if case.name != "sign, batch 32"]
 NAMES = [case.workload for case in CASES]
 REFERENCE = Contender(plain)
@@ -117,9 +115,14 @@ def test_a_larger_network_is_more_work_by_as_much_as_it_should_be():
     assert flop_per_sample(scaling.changed(base, "length", 40), "cpu") == pytest.approx(2 * flop[128], rel=0.1)
 
 
-def test_every_round_is_kept_and_a_row_is_printed_for_every_contender(tmp_path: Path):
+def test_every_round_is_kept_and_a_row_is_printed_for_every_contender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     options = ["--size", "guides", "--workloads", "price", "--contenders", "tandem", "plain tuned", "--rounds", "2"]
-    kept, printed = run("throughput", [*options, "--seconds", "0.1"], tmp_path / "rounds.json")
+    file = tmp_path / "rounds.json"
+    monkeypatch.setattr(sys, "argv", ["throughput.py", *options, "--seconds", "0.1", "--json", str(file)])
+    throughput.main()
+    kept, printed = json.loads(file.read_text()), capsys.readouterr().out
     (case,) = kept["cases"]
     assert list(case["contenders"]) == ["plain", "plain tuned", "tandem"]
     for name, about in case["contenders"].items():
@@ -208,11 +211,3 @@ def test_what_is_measured_on_a_gpu_is_whole_and_fits_into_its_limits(tmp_path: P
     for each in known:
         for arguments in each.commands:
             assert arguments[0] == "-m" and importlib.util.find_spec(arguments[1])
-
-
-def run(module: str, options: list[str], kept: Path) -> tuple[dict, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{module}", *options, "--json", str(kept)],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
-    return json.loads(kept.read_text()), done.stdout

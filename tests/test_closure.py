@@ -4,11 +4,13 @@ else.
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from stages.closure import closure, with_parents
+from stages.closure import Code, closure, named_by, with_parents
+from stages.params.loading import load_workload
 from tests.conftest import ROOT, commit, copy_of, dvc, make_project, run
 
 WORKLOADS = ("sign", "pen", "price", "rally")
@@ -18,22 +20,26 @@ TRAINED = {f"{stage}@{workload}" for stage in THROUGH_THE_MODEL for workload in 
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """This project's code and params, without its data."""
-    return make_project(tmp_path_factory.mktemp("closure") / "project", (ROOT / "params.yaml").read_text())
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """This project's code and params, without its data, whose closures are asked for."""
+    folder = make_project(tmp_path_factory.mktemp("closure") / "project", (ROOT / "params.yaml").read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stages.closure.ROOT", folder)
+        patch.setattr("stages.closure.CACHE", folder / ".tandem/fingerprints.json")
+        yield folder
 
 
-def codes(project: Path) -> dict[str, str]:
+def codes() -> dict[str, dict[str, str]]:
     """Stage -> what `hardware` writes of its code, which dvc.yaml depends on."""
-    run(project, sys.executable, "-m", "flows.stage", "hardware")
-    folder = project / "results/code"
-    found = {f"{stage}@{name}": (folder / name / f"{stage}.json").read_text() for stage in STAGES for name in WORKLOADS}
-    return {**found, "compare": (folder / "compare.json").read_text()}
+    code = Code()
+    named = {name: named_by(load_workload(name)) for name in WORKLOADS}
+    found = {f"{stage}@{name}": closure(stage, named[name], code) for stage in STAGES for name in WORKLOADS}
+    return {**found, "compare": closure("compare", {}, code)}
 
 
 @pytest.fixture(scope="module")
-def before(project: Path) -> dict[str, str]:
-    return codes(project)
+def before(project: Path) -> dict[str, dict[str, str]]:
+    return codes()
 
 
 def replace(old: str, new: str):
@@ -101,13 +107,13 @@ DETECT = {f"{stage}@rally" for stage in THROUGH_THE_MODEL}
     ],
 )
 def test_an_edit_makes_stale_what_runs_through_it(
-    project: Path, before: dict[str, str], file: str, edit, stale: set[str]
+    project: Path, before: dict[str, dict[str, str]], file: str, edit, stale: set[str]
 ):
     path = project / file
     original = path.read_text()
     path.write_text(edit(original))
     try:
-        after = codes(project)
+        after = codes()
     finally:
         path.write_text(original)
     assert {stage for stage in after if after[stage] != before[stage]} == stale

@@ -9,9 +9,9 @@ machine can do without the fallback that a test is about. Whole trainings: test_
 
 import hashlib
 import io
-import multiprocessing
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from stages.training.device import open_device
 from stages.training.memory import ONEDNN, OomPolicy, OutOfMemory, free_cache, is_out_of_memory
 from stages.training.step import Step
 from stages.training.trainer import Epoch, Trainer
+from tests import forked
 from tests.conftest import (
     FREED,
     MIB,
@@ -53,9 +54,8 @@ CPU = torch.device("cpu")
 
 
 def apart(scenario: Callable[..., Any], *arguments: Any) -> Any:
-    """What `scenario` returns in a process of its own, forked from one that has imported everything."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.test_memory", "torch._dynamo"])
+    """What `scenario` returns in a process of its own, forked from one that has imported torch."""
+    context = forked.context()
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=answer, args=(sender, scenario, arguments))
     process.start()
@@ -117,7 +117,7 @@ DATA_MIB = 24
 
 
 def train_on(path: str, at_load: float | None, at_first_step: float | None) -> dict[str, Any]:
-    """An epoch on a resident split of DATA_MIB, with so many MiB left from there on. A step needs a tenth of that."""
+    """24 steps on a resident split of DATA_MIB, with so many MiB left from there on. A step needs a tenth of that."""
     device = without_onednn()
     split = load_split(Path(path), device, "host")
     model = GRU("gru", hidden_size=16, num_layers=1, bidirectional=True, dropout=0.3)
@@ -130,7 +130,7 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
         leave(at_load)
     trainer.oom.make_resident()
     network.train()
-    for number, batch in enumerate(trainer.training_batches()):
+    for number, batch in enumerate(islice(trainer.training_batches(), 24)):
         if number == 0 and at_first_step is not None:
             leave(at_first_step)
         trainer.step(batch)

@@ -32,6 +32,7 @@ from tests.conftest import (
     needs,
     settle,
     stage,
+    stages_at_once,
     under_a_limit,
 )
 
@@ -54,8 +55,7 @@ TOO_LITTLE_FOR_A_SEQUENCE = 6
 def prepared(folder: Path, params: str, num_sequences: int, num_steps: int) -> Path:
     """A project whose training on `auto` can start."""
     project = make_project(folder, params, make_table(num_sequences, num_steps))
-    for words in (["hardware"], ["preprocess", "tiny"], ["preload", "tiny", "auto"]):
-        stage(project, *words)
+    stages_at_once(project, "hardware", "preprocess tiny", "preload tiny auto")
     return project
 
 

@@ -5,11 +5,12 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, copy_of, dvc, environment, held, settle, wait_for
+from conftest import TINY, copy_of, dvc, environment, held, settle, stage, stages_at_once, wait_for
 
 from stages.records import recorded
 
@@ -17,26 +18,32 @@ SEEDS = [0, 1, 5]
 PARAMS = TINY.replace("seeds: [0]", f"seeds: {SEEDS}")
 
 
-@pytest.fixture(scope="module")
-def seeded(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Trained with seed 0, then with three, killed in the third; and what the run after that printed."""
-    folder = tmp_path_factory.mktemp("seeds")
-    project, log = copy_of(trained, folder / "project", PARAMS), folder / "log"
+def kill_in_the_third(project: Path, after: str, *command: str) -> None:
+    """Start `command`, and kill it with all that it started in epoch 2 of the training whose output begins `after`."""
+    log = project.parent / "log"
     with log.open("w") as output:
         process = subprocess.Popen(
-            ["dvc", "repro"], cwd=project, env=environment(**held(folder / "held", epoch=2, word="5")),
+            command, cwd=project, env=environment(**held(project.parent / "held", epoch=2, word="5")),
             start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
-            third = lambda: log.read_text().partition("Running stage 'train@tiny-cpu-5'")[2]  # noqa: E731
+            third = lambda: log.read_text().partition(after)[2]  # noqa: E731
             wait_for(lambda: "epoch 2/3" in third() or process.poll() is not None, what="the third training")
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert "epoch 2/3" in third(), log.read_text()
-    output = dvc(project, "repro").stdout
+
+
+@pytest.fixture(scope="module")
+def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained with seed 0 alone, then with two more, the last of which was killed and went on."""
+    project = copy_of(trained, tmp_path_factory.mktemp("seeds") / "project", PARAMS)
+    kill_in_the_third(project, "tiny on ", sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "5")
+    every = (f"{name} tiny cpu {seed}" for name in ("train", "evaluate") for seed in (1, 5))
+    assert "going on from" in stages_at_once(project, *every, "compare").stdout
     settle(project)
-    return project, output
+    return project
 
 
 def results(project: Path, seed: int, name: str) -> Any:
@@ -44,26 +51,26 @@ def results(project: Path, seed: int, name: str) -> Any:
 
 
 @pytest.mark.long
-def test_the_run_goes_on_in_the_third_seed(seeded: tuple[Path, str]) -> None:
-    _, output = seeded
+def test_dvc_goes_on_in_the_third_seed(trained: Path, tmp_path: Path) -> None:
+    project = copy_of(trained, tmp_path / "project", PARAMS)
+    kill_in_the_third(project, "Running stage 'train@tiny-cpu-5'", "dvc", "repro")
+    output = dvc(project, "repro").stdout
     assert "'train@tiny-cpu-0' didn't change, skipping" in output, "trained before there were several"
     assert "'train@tiny-cpu-1' didn't change, skipping" in output
     assert "going on from" in output.partition("Running stage 'train@tiny-cpu-5'")[2]
 
 
 def test_a_seed_gives_the_same_bytes_resumed_or_not_and_other_ones_than_its_siblings(
-    seeded: tuple[Path, str], trained: Path, tmp_path: Path
+    project: Path, trained: Path, tmp_path: Path
 ) -> None:
-    project, _ = seeded
     alone = copy_of(trained, tmp_path / "alone", TINY.replace("seeds: [0]", "seeds: [5]"))
-    dvc(alone, "repro", "train@tiny-cpu-5")
+    stage(alone, "train", "tiny", "cpu", "5")
     weights = "results/runs/tiny/cpu/{}/last.safetensors"
     assert (alone / weights.format(5)).read_bytes() == (project / weights.format(5)).read_bytes()
     assert len({(project / weights.format(seed)).read_bytes() for seed in SEEDS}) == len(SEEDS)
 
 
-def test_the_comparison_has_mean_range_and_what_the_seeds_vary(seeded: tuple[Path, str]) -> None:
-    project, _ = seeded
+def test_the_comparison_has_mean_range_and_what_the_seeds_vary(project: Path) -> None:
     scores = [results(project, seed, "metrics.json")["accuracy"] for seed in SEEDS]
     (row,) = json.loads((project / "results/compare.json").read_text())["rows"]
     assert row["seeds"] == SEEDS and [run["score"] for run in row["runs"]] == scores
@@ -77,11 +84,10 @@ def test_the_comparison_has_mean_range_and_what_the_seeds_vary(seeded: tuple[Pat
 
 
 def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
-    seeded: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
 
-    project, _ = seeded
     client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
     runs = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     (parent,) = [run for run in runs if "seeds" in run.data.tags]

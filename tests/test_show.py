@@ -1,8 +1,11 @@
 """What git keeps of the results, and how it stands beside one's own: DVC's own commands, and flows/show.py."""
 
 import json
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +17,21 @@ RESULTS = "results/runs/tiny/cpu/0"
 
 
 @pytest.fixture(scope="module")
-def published(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project whose results are committed, and an experiment after that."""
+def experiment(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A project whose results are committed, after an experiment in its workspace; and what the experiment printed."""
     project = copy_of(trained, tmp_path_factory.mktemp("published") / "project")
     commit(project)
-    dvc(project, "exp", "run", "--name", "shorter", "-S", "tiny.train.epochs=2")
-    return project
+    return project, dvc(project, "exp", "run", "--name", "shorter", "-S", "tiny.train.epochs=2").stdout
+
+
+@pytest.fixture(scope="module")
+def published(experiment: tuple[Path, str]) -> Path:
+    return experiment[0]
+
+
+def test_other_parameters_of_the_training_run_what_follows_from_it(experiment: tuple[Path, str]):
+    ran = re.findall(r"Running stage '([^']+)'", experiment[1])
+    assert ran == ["hw/dvc.yaml:hardware", "train@tiny-cpu-0", "evaluate@tiny-cpu-0", "speed@tiny", "compare"]
 
 
 def test_git_keeps_the_lock_the_metrics_and_small_plots(published: Path):
@@ -63,3 +75,19 @@ def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
     assert (project / "dvc.lock").exists() and (project / "data/raw/tiny/more.csv").exists()
     assert (project / "mlruns/mlflow.db").exists()
     assert not any((project / gone).exists() for gone in ("data/prepared", "data/packed", ".tandem", ".dvc/cache"))
+
+
+@pytest.mark.case(49)
+def test_what_was_trained_before_is_restored_and_says_so(
+    trained: Path, published: Path, tmp_path: Path, saw: Callable[[str], None]
+):
+    """params.yaml put back to what was trained before; make repro."""
+    project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
+    shutil.copy(trained / "params.yaml", project)
+    output = run(project, sys.executable, "-m", "flows.repro").stdout
+    assert "'train@tiny-cpu-0' is cached - skipping run" in output
+    measured_at = json.loads((trained / RESULTS / "measured.json").read_text())["measured_at"]
+    when = f"restored, measured {measured_at[:16].replace('T', ' ')}"
+    assert when in output
+    saw(next(line for line in output.splitlines() if when in line))
+    assert json.loads((project / RESULTS / "measured.json").read_text())["measured_at"] == measured_at

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import urllib.request
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -33,7 +35,20 @@ from stages.records.history import EPOCH_METRICS, RUN_METRICS
 from stages.records.summary import SUMMED_UP
 from stages.records.uploader import bring_up_to_date
 from stages.tasks import detect, forecast, regress
-from tests.conftest import ROOT, TINY, copy_of, environment, held, make_project, run, settle, stage, wait_for
+from tests.conftest import (
+    ROOT,
+    TINY,
+    copy_of,
+    environment,
+    held,
+    make_project,
+    recorded_runs,
+    run,
+    settle,
+    stage,
+    stages_at_once,
+    wait_for,
+)
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -57,11 +72,6 @@ def start_training(project: Path, **extra: str) -> subprocess.Popen:
         [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "0"], cwd=project, env=environment(**extra),
         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-
-
-def epochs_logged(project: Path) -> int:
-    runs = runs_of(client_of(project)) if (project / "mlruns" / "mlflow.db").exists() else []
-    return len(client_of(project).get_metric_history(runs[0].info.run_id, "train/loss")) if runs else 0
 
 
 def test_a_run_tells_what_where_and_how_well(trained: Path):
@@ -238,19 +248,20 @@ def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Pa
     names = {path.name for path in Path(folder).iterdir()}
     assert {"model.safetensors", "model.json", "MLmodel"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pth", ".pt"))]
-    code = f"""
-import mlflow, pandas as pd, warnings
-warnings.simplefilter("ignore")
-mlflow.set_tracking_uri("sqlite:///{trained}/mlruns/mlflow.db")
-table = pd.read_csv("data/raw/tiny/table.csv").drop(columns="label")
-expected = pd.read_csv("results/runs/tiny/cpu/0/predictions.csv", dtype=str).set_index("sequence")
-for uri in ("runs:/{entry.info.run_id}/model", "models:/tandem-tiny@best"):
-    model = mlflow.pyfunc.load_model(uri)
-    found = model.predict(table).astype({{"sequence": str}}).set_index("sequence").loc[expected.index]
-    assert (found["predicted"] == expected["predicted"]).all()
-    assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() < 1e-5
-"""
-    run(trained, sys.executable, "-c", code)
+    table = pd.read_csv(trained / "data/raw/tiny/table.csv").drop(columns="label")
+    predictions = trained / "results/runs/tiny/cpu/0/predictions.csv"
+    expected = pd.read_csv(predictions, dtype=str).set_index("sequence")
+    for uri in (f"runs:/{entry.info.run_id}/model", "models:/tandem-tiny@best"):
+        found = loaded_model(uri).predict(table).astype({"sequence": str}).set_index("sequence").loc[expected.index]
+        assert (found["predicted"] == expected["predicted"]).all()
+        assert (found["confidence"] - expected["confidence"].astype(float)).abs().max() < 1e-5
+
+
+def loaded_model(uri: str) -> Any:
+    """A model of the store that `client_of` has opened last, without the warnings of MLflow itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mlflow.pyfunc.load_model(uri)
 
 
 def test_the_alias_is_on_the_best_model_of_those_with_the_same_data(
@@ -280,7 +291,7 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     waiting = held(tmp_path / "held", 10)
     training = start_training(project, **waiting)
     try:
-        wait_for(lambda: epochs_logged(project) > 0)  # live: it is still training
+        wait_for(lambda: any("train/loss" in entry["metrics"] for entry in recorded_runs(project, "tiny")))
         assert training.poll() is None
         curve = lambda name: client_of(project).get_metric_history(runs_of(client_of(project))[0].info.run_id, name)  # noqa: E731
         held_mib = wait_for(lambda: curve("system/process_memory_mib"), what="a reading of its memory")
@@ -290,7 +301,9 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     finally:
         os.killpg(training.pid, signal.SIGKILL)
         training.communicate()
-    [entry] = wait_for(lambda: [e for e in runs_of(client_of(project)) if e.info.status == "KILLED"])
+    states = lambda: [entry["status"] for entry in recorded_runs(project, "tiny")]  # noqa: E731
+    wait_for(lambda: states() == ["KILLED"])
+    [entry] = runs_of(client_of(project))
     # What it had written is all the same training: the same parameters, so the same checkpoint and the same MLflow run.
     second = start_training(project, **waiting)
     try:
@@ -298,14 +311,13 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
         assert "was killed (by kill -9 or the like), or crashed" in said
         saw(said)
         assert "going on from .tandem/checkpoints/tiny/" in going_on
-        wait_for(lambda: [e for e in runs_of(client_of(project)) if e.info.status == "RUNNING"])
+        wait_for(lambda: states() == ["RUNNING"])
     finally:
         os.killpg(second.pid, signal.SIGINT)  # once: finishes the epoch, saves, ends with a failure
         (tmp_path / "held/go").touch()
         second.communicate(timeout=600)
     assert second.returncode not in (0, None)
-    [again] = wait_for(lambda: [e for e in runs_of(client_of(project)) if e.info.status == "KILLED"])
-    assert again.info.run_id == entry.info.run_id
+    wait_for(lambda: states() == ["KILLED"])
     stage(project, "train", "tiny", "cpu", "0")
     settle(project)
     timings = table_of(project / "results/runs/tiny/cpu/0/timings.csv")
@@ -390,18 +402,17 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(
 ):
     """Nobody listens where MLFLOW_TRACKING_URI points; then sync."""
     uri = f"http://user:secret@127.0.0.1:{closed_port}"
-    done = stage(ready, "train", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri)
-    assert done.stdout.count("could not be reached") == 1
+    done = stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu 0", MLFLOW_TRACKING_URI=uri)
+    assert done.stdout.count("could not be reached") == 2, "once a stage"
     saw(said_of_tracking(done.stdout))
     assert "secret" not in done.stdout and "python -m stages.records.uploader sync" in done.stdout
     assert "(connection refused)" in done.stdout
     kept = [path for path in (ready / ".tandem/journals").rglob("*") if path.is_file()]
-    assert [path.name for path in kept].count("uploader.log") == 1
+    assert [path.name for path in kept].count("uploader.log") == 2
     assert not [path for path in kept if b"secret" in path.read_bytes()]
     assert (ready / "results/runs/tiny/cpu/0/last.safetensors").exists()
     assert "run_id" not in json.loads((ready / "results/runs/tiny/cpu/0/tracking.json").read_text())
     assert not runs_of(client_of(ready))
-    stage(ready, "evaluate", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri)
     synced = run(ready, sys.executable, "-m", "stages.records.uploader", "sync")  # to the default store
     assert "up to date" in synced.stdout
     [entry] = runs_of(client_of(ready))
@@ -494,10 +505,12 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
     assert left == {"mlflow.db", "mlflow.db.lock"}
 
 
-@pytest.mark.parametrize("num_projects", [2, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("num_projects", "of_each"), [(2, 1), pytest.param(8, 2, marks=pytest.mark.long)])
 @pytest.mark.case(43)
-def test_projects_open_one_fresh_store_at_once(tmp_path: Path, num_projects: int, saw: Callable[[str], None]):
-    """Two projects, and eight, two processes of each, open one SQLite file that is not there yet."""
+def test_projects_open_one_fresh_store_at_once(
+    tmp_path: Path, num_projects: int, of_each: int, saw: Callable[[str], None]
+):
+    """Two projects, and two processes of each of eight, open one SQLite file that is not there yet."""
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
     code = "from stages.records.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
@@ -510,7 +523,7 @@ def test_projects_open_one_fresh_store_at_once(tmp_path: Path, num_projects: int
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for project in projects * 2
+        for project in projects * of_each
     ]
     outputs = [process.communicate()[0] for process in together]
     assert not any(process.returncode for process in together), outputs
@@ -593,7 +606,7 @@ def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path,
 
 
 @pytest.mark.case(37)
-def test_a_slow_store_is_not_called_unreachable(project: Path, tmp_path: Path, saw: Callable[[str], None]):
+def test_a_slow_store_is_not_called_unreachable(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
     """MLflow is not there yet when the training ends."""
     go_on = tmp_path / "go_on"
     (tmp_path / "sitecustomize.py").write_text(f"""
@@ -607,13 +620,13 @@ class SlowImport:
 if "stages.records.uploader" in sys.orig_argv:
     sys.meta_path.insert(0, SlowImport())
 """)
-    output = record(project, "slow", 2, PYTHONPATH=str(tmp_path))
+    output = record(ready, "slow", 2, PYTHONPATH=str(tmp_path))
     saw(said_of_tracking(output))
     assert "still starting" in output and "in the background" in output and "could not be reached" not in output
-    assert len([path for path in (project / ".tandem/journals").iterdir() if path.is_dir()]) == 1
+    assert len([path for path in (ready / ".tandem/journals").iterdir() if path.is_dir()]) == 1
     go_on.touch()
-    settle(project)
-    assert statuses(project) == {"slow": "FINISHED"}
+    settle(ready)
+    assert statuses(ready) == {"slow": "FINISHED"}
 
 
 @pytest.mark.case(37)
@@ -650,14 +663,14 @@ def test_a_store_that_another_process_locks_is_called_locked(
 
 
 @pytest.mark.case(53)
-def test_a_server_gets_the_password_and_nobody_sees_it(project: Path, saw: Callable[[str], None]):
+def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, saw: Callable[[str], None]):
     """`http://me:password@host` as the tracking server's address: one that refuses, then sync to one that takes it"""
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
-         "--backend-store-uri", f"sqlite:///{project}/mlruns/mlflow.db",
-         "--default-artifact-root", f"{project}/mlruns/artifacts"],
-        cwd=project, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"), start_new_session=True,
+         "--backend-store-uri", f"sqlite:///{ready}/mlruns/mlflow.db",
+         "--default-artifact-root", f"{ready}/mlruns/artifacts"],
+        cwd=ready, env=environment(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false"), start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     headers: list[str | None] = []
@@ -675,23 +688,23 @@ def test_a_server_gets_the_password_and_nobody_sees_it(project: Path, saw: Calla
     with HTTPServer(("127.0.0.1", 0), Refusing) as refusing:
         threading.Thread(target=refusing.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{refusing.server_port}"
-        output = record(project, "kept", MLFLOW_TRACKING_URI=f"http://me:top%20secret@{address}")
+        output = record(ready, "kept", MLFLOW_TRACKING_URI=f"http://me:top%20secret@{address}")
         refusing.shutdown()
     assert f"MLflow at http://{address} did not take the record" in output and "403" in output
     saw(re.sub(r":\d+ ", " ", said_of_tracking(output)))
     assert headers[0] == "Basic " + base64.b64encode(b"me:top secret").decode()
-    kept = [path for path in (project / ".tandem/journals").rglob("*") if path.is_file()]
+    kept = [path for path in (ready / ".tandem/journals").rglob("*") if path.is_file()]
     shown = output + "".join(path.read_text() for path in kept)
     try:
         wait_for(lambda: answers(port))
-        sync = uploader(project, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{port}")
+        sync = uploader(ready, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{port}")
         said = sync.communicate()[0]
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
     assert said == f"MLflow at http://127.0.0.1:{port}: up to date\n"
     assert "secret" not in shown + said
-    assert statuses(project) == {"kept": "FINISHED"}
+    assert statuses(ready) == {"kept": "FINISHED"}
 
 
 def answers(port: int) -> bool:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import TINY, commit, copy_of, dvc, environment, git, held, run, stage, wait_for
+from conftest import TINY, commit, copy_of, dvc, environment, git, held, run, stages_at_once, wait_for
 
 from stages.comparing import retraced
 from stages.files import sha256_file
+from stages.records import provenance
+from stages.records.manifest import NAME, OF_TRAINING
 
 RUN = "results/runs/tiny/cpu/0"
 TABLE = "data/raw/tiny/table.csv"
@@ -87,7 +89,7 @@ def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(projec
 @pytest.mark.parametrize(
     ("lines", "cause"),
     [
-        ("self.generator = torch.Generator().manual_seed(1)", "draws"),
+        pytest.param("self.generator = torch.Generator().manual_seed(1)", "draws", marks=pytest.mark.long),
         ("self.rates[2 * self.steps_per_epoch:] *= 0.5", "epoch 3"),
     ],
 )
@@ -113,7 +115,10 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     schedule.write_text(changed)
     own.write_text("FACTOR = 0.5\n")
     params.write_text(TINY.replace("weight_decay: 0.01", "weight_decay: 0.02"))
-    dvc(folder, "repro", "evaluate@tiny-cpu-0")
+    tree = provenance.tree(folder)
+    stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
+    kept = json.loads((folder / RUN / OF_TRAINING).read_text())
+    assert kept["tree"] == tree and kept["block"]["train"]["weight_decay"] == 0.02
     schedule.write_text(code)
     params.write_text(TINY)
     own.unlink()
@@ -152,19 +157,20 @@ def test_another_repository_says_that_the_commit_is_missing(edited: Path, projec
     assert "not verifiable: commit" in output and "`git fetch`" in output and status == 2
 
 
-def test_an_edited_tree_without_its_patch_is_not_verifiable(prepared: Path, tmp_path: Path) -> None:
-    folder = copy_of(prepared, tmp_path / "project")
-    (folder / "stages" / "large.bin").write_bytes(os.urandom(5 * 2**20))  # more than a manifest keeps
-    stage(folder, "train", "tiny", "cpu", "0")
-    status, output = verify(folder, RUN)
-    assert f"{RUN}: not verifiable: edited tree without its patch\n" in output and status == 2
-    assert worktrees(folder) == 1
+def test_an_edited_tree_without_its_patch_is_not_verifiable(project: Path, tmp_path: Path) -> None:
+    large = copy_of(project, tmp_path / "large")
+    (large / "stages" / "large.bin").write_bytes(os.urandom(5 * 2**20))  # more than a manifest keeps
+    of_it = json.loads((project / RUN / NAME).read_text()) | {"tree": provenance.tree(large)}
+    (tmp_path / NAME).write_text(json.dumps(of_it))
+    status, output = verify(project, str(tmp_path / NAME))
+    assert ": not verifiable: edited tree without its patch\n" in output and status == 2
+    assert worktrees(project) == 1
 
 
 def test_a_manifest_of_another_schema_is_refused(project: Path, tmp_path: Path) -> None:
-    old = json.loads((project / RUN / "manifest.json").read_text()) | {"schema": 0}
-    (tmp_path / "manifest.json").write_text(json.dumps(old))
-    status, output = verify(project, str(tmp_path / "manifest.json"))
+    old = json.loads((project / RUN / NAME).read_text()) | {"schema": 0}
+    (tmp_path / NAME).write_text(json.dumps(old))
+    status, output = verify(project, str(tmp_path / NAME))
     assert "schema 0" in output and "older" in output and status == 2
 
 

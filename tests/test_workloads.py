@@ -4,14 +4,14 @@ import html.parser
 import json
 import re
 import shutil
-import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tests.conftest import dvc, make_project, recorded_runs, run, settle
+from tests.conftest import dvc, make_project, recorded_runs, run, settle, stages_at_once
 
 COMMON = """
   preload: {residency: auto}
@@ -107,14 +107,9 @@ def spikes() -> pd.DataFrame:
     return pd.concat(parts)
 
 
-# All stages one after the other, in one process: as `dvc repro` runs them, without thirteen times the imports.
-EVERY_STAGE = """
-from flows import stage
-ITEMS = {"preprocess": [], "preload": ["cpu"], "train": ["cpu", "0"], "evaluate": ["cpu", "0"], "speed": []}
-every = ([name, workload, *item] for workload in ("waves", "spikes", "rally") for name, item in ITEMS.items())
-for words in ["hardware"], *every, ["compare"]:
-    assert stage.main(words) == 0, words
-"""
+# As `dvc repro` runs them, without thirteen times the imports.
+ITEMS = {"preprocess": "", "preload": "cpu", "train": "cpu 0", "evaluate": "cpu 0", "speed": ""}
+EVERY_STAGE = [f"{name} {workload} {item}" for workload in ("waves", "spikes", "rally") for name, item in ITEMS.items()]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +124,7 @@ def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     (folder / "data/raw/rally/README.md").write_text("simulated\n")
     run(folder, "git", "add", "-A")
     run(folder, "git", "commit", "-qm", "three kinds")
-    run(folder, sys.executable, "-c", EVERY_STAGE, XDG_CACHE_HOME=str(folder.parent))
+    stages_at_once(folder, "hardware", *EVERY_STAGE, "compare", XDG_CACHE_HOME=str(folder.parent))
     settle(folder)
     return folder
 
@@ -217,31 +212,28 @@ def test_the_report_is_one_file_about_all_of_them(kinds: Path):
 
 
 def test_logged_models_predict_from_raw_tables(kinds: Path):
-    code = """
-import json, sys, warnings
-import mlflow, numpy as np, pandas as pd
-warnings.simplefilter("ignore")
-mlflow.set_tracking_uri(f"sqlite:///{sys.argv[1]}/mlruns/mlflow.db")
-def model(workload):
-    run_id = json.load(open(f"results/runs/{workload}/cpu/0/tracking.json"))["run_id"]
-    return mlflow.pyfunc.load_model(f"runs:/{run_id}/model")
-expected = pd.read_csv("results/runs/spikes/cpu/0/predictions.csv").dropna(subset="predicted")
-table = pd.read_csv("data/raw/spikes/spikes.csv").drop(columns="event")
-found = model("spikes").predict(table)
-found = found[found["sequence"].isin(expected["sequence"])]
-pairs = lambda names, events, frames: sorted(zip(names, events, frames))
-assert pairs(found["sequence"], found["predicted"], found["step"]) == pairs(
-    expected["sequence"], expected["event"], expected["predicted"].astype(int) * 10
-), (found, expected)
-series = pd.read_csv("data/raw/waves/waves.csv")
-rows = pd.read_csv("results/runs/waves/cpu/0/predictions.csv")
-last = rows.iloc[-1]["time"]
-known = series[pd.to_datetime(series["time"]) <= pd.Timestamp(last).tz_localize(None)]
-found = model("waves").predict(known)
-assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
-assert list(found["step_ahead"]) == [1, 2, 3]
-"""
-    run(kinds, sys.executable, "-c", code, str(kinds))
+    mlflow = pytest.importorskip("mlflow")
+    mlflow.set_tracking_uri(f"sqlite:///{kinds}/mlruns/mlflow.db")
+
+    def predicted(workload: str, table: pd.DataFrame) -> pd.DataFrame:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # MLflow's own
+            model = mlflow.pyfunc.load_model(f"runs:/{of(kinds, workload, 'tracking.json')['run_id']}/model")
+        return model.predict(table)
+
+    expected = pd.read_csv(kinds / "results/runs/spikes/cpu/0/predictions.csv").dropna(subset="predicted")
+    found = predicted("spikes", pd.read_csv(kinds / "data/raw/spikes/spikes.csv").drop(columns="event"))
+    found = found[found["sequence"].isin(expected["sequence"])]
+    frames = expected["predicted"].astype(int) * 10
+    assert sorted(zip(found["sequence"], found["predicted"], found["step"], strict=True)) == sorted(
+        zip(expected["sequence"], expected["event"], frames, strict=True)
+    )
+    series = pd.read_csv(kinds / "data/raw/waves/waves.csv")
+    rows = pd.read_csv(kinds / "results/runs/waves/cpu/0/predictions.csv")
+    last = pd.Timestamp(rows.iloc[-1]["time"]).tz_localize(None)
+    found = predicted("waves", series[pd.to_datetime(series["time"]) <= last])
+    assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
+    assert list(found["step_ahead"]) == [1, 2, 3]
 
 
 @pytest.mark.long
