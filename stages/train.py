@@ -25,11 +25,11 @@ import torch
 from stages import files
 from stages.diagnosis import probe
 from stages.machine.identity import identify
-from stages.machine.regions import sampled
+from stages.machine.regions import gpu_uuid, sampled
 from stages.params.devices import split_device
 from stages.records import journal as tracking
 from stages.records.checkpoint import Checkpoint
-from stages.records.description import describe_end, describe_start, gpu_uuid, open_run, write_results
+from stages.records.description import describe_end, describe_start, open_run, write_results
 from stages.records.history import Record, epoch_metrics, history_row, memory_tags, note_workers, timing_row
 from stages.records.inputs import Inputs, read_inputs
 from stages.records.terminal import Interruption, Progress

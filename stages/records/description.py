@@ -12,12 +12,12 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-import torch
 from safetensors.torch import save
 
 from stages import files
 from stages.files import preset_file, read_json
 from stages.machine import conditions
+from stages.machine.regions import gpu_uuid
 from stages.params.loading import load_params
 from stages.params.parsing import as_written, flatten
 from stages.params.schema import Rally
@@ -89,7 +89,8 @@ def write_results(
     files.write_json(out / "timings.json", result)
     measured = describe_measurement(job, trainer, record, inputs, result)
     files.write_json(out / "measured.json", measured)
-    files.write_json(out / manifest.OF_TRAINING, describe_run(job, trainer, record, inputs, {**result, **measured}))
+    about = describe_run(job, trainer, record, inputs, {**result, **measured})
+    files.write_json(out / manifest.OF_TRAINING, about)
 
     journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
     if record.probe:
@@ -99,6 +100,9 @@ def write_results(
     for name in ("history.csv", "timings.csv"):
         journal.artifact(out / name)
     journal.artifact(out / manifest.OF_TRAINING, name=manifest.NAME)
+    if others := conditions.others_on_gpu(about["conditions"]):
+        journal.tags({"not_comparable": others})
+        print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     timed = "no epoch of it was timed there"
     if result["num_epochs_measured"]:
@@ -159,6 +163,7 @@ def describe_run(
     if trainer.device.type == "cuda":
         found["versions"] |= provenance.gpu_versions(job.identity["driver"])
     losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{job.task.score_name}")
+    others = measured["other_processes"]  # the most of all readings
     return {
         "schema": manifest.SCHEMA,
         **{name: measured[name] for name in ("device", "measured_at")},
@@ -192,7 +197,7 @@ def describe_run(
         "conditions": {
             "before": record.start["conditions"],
             "after": record.end["conditions"],
-            "between": record.end["between"],
+            "between": record.end["between"] | ({} if others is None else {"other_processes": others}),
         },
         "epochs": [
             {**{name: row[name] for name in losses}, **digests}
@@ -200,10 +205,6 @@ def describe_run(
         ],
         "timing": {name: measured[name] for name in TIMING},
     }
-
-
-def gpu_uuid(device: torch.device) -> str | None:
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
 
 
 def digest(value: Any) -> str:
