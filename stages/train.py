@@ -89,10 +89,13 @@ def follow(workload: str, device: str, seed: str) -> None:
         with smaller_parts_asked(trainer), translate_oom(trainer.oom):
             trainer.set_precision(workers.told())
             trainer.join(workers)
+            workers.cpu_seconds_of_others()
             while trainer.epochs_done < job.settings.epochs:
                 trainer.epoch()
                 if trainer.epochs_done < job.settings.epochs and workers.told():
                     return  # interrupted: the first worker has saved, or does
+            if not saved["record"].get("end"):
+                workers.cpu_seconds_of_others()
 
 
 def checkpointed(job: Job, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -125,6 +128,7 @@ def train(
             find_bound(trainer, record)
             record.summary_lines |= realized
         join(job, trainer, record, workers)
+        cpu_seconds = workers.cpu_seconds_of_others()
         open_run(job, trainer, record, inputs.values, journal)
         saver, first_epoch = Saver(job, trainer, record, checkpoint, journal), trainer.epochs_done + 1
         restate(job, record, journal)
@@ -138,8 +142,9 @@ def train(
                     refuse_changed_inputs(job, inputs, saver)
                     saver.save_if_due(interruption)
             record.sampled[first_epoch] = readings.totals()  # with the last reading
+            cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()
-            record.end = describe_end(trainer, record)
+            record.end = describe_end(trainer, record, cpu_seconds)
             saver.save_last()
         write_results(job, trainer, record, inputs.values, journal)
 

@@ -61,9 +61,13 @@ def describe_start(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def describe_end(trainer: Trainer, record: Record) -> dict[str, Any]:
-    """What the results hold of a training's last moment, also where another process writes them."""
+def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
+    """What the results hold of a training's last moment, also where another process writes them.
+
+    `cpu_seconds_of_others`: the processor time that the other workers on this machine have taken for it.
+    """
     before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
+    after["own_cpu_seconds"] += cpu_seconds_of_others
     return {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "conditions": after,

@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -37,7 +38,7 @@ WORDS = re.compile(
     r"sendBytes|recvBytes|Socket closed",
     re.IGNORECASE,
 )
-COMPARED = ("seed", "parameters", "data", "code")  # of what a training rests on; workers may have other hardware
+COMPARED = ("seed", "parameters", "data", "code")  # and torch: workers may have other hardware
 
 
 class LostWorker(SystemExit):
@@ -113,17 +114,25 @@ class Workers:
             return value
         return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
 
+    def cpu_seconds_of_others(self) -> float:
+        """The processor time so far of the other workers on the first one's machine. All of them ask at once."""
+        if self.count == 1:
+            return 0.0
+        own = time.process_time() if 0 < self.rank < self.local_count else 0.0  # ranks go machine by machine
+        return float(self.sum(torch.tensor(own, dtype=torch.float64)))
+
     def require_same(self, inputs: Mapping[str, Any]) -> None:
-        """Raises ValueError where another machine would train on other data, with other code or other parameters."""
+        """Raises ValueError where another machine would train on other data, with other code, parameters or torch."""
         if self.count == 1:
             return
-        own = {name: json.dumps(inputs[name], sort_keys=True) for name in COMPARED}
+        compared = {name: inputs[name] for name in COMPARED} | {"torch": inputs["hardware"]["torch"]}
+        own = {name: json.dumps(value, sort_keys=True) for name, value in compared.items()}
         differing = [name for name, theirs in self.told(own).items() if own[name] != theirs]
         if int(self.sum(torch.tensor(len(differing)))):
             which = f"worker {self.rank} has other {' and '.join(differing)}" if differing else "another worker differs"
             raise ValueError(
                 f"the workers do not train the same: {which} than worker 0; have all machines at the same commit, with "
-                "the same params.yaml and the same prepared data"
+                "the same params.yaml, prepared data and torch"
             )
 
     def close(self) -> None:
