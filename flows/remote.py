@@ -42,7 +42,7 @@ def pull() -> None:
             (files.ROOT / name).unlink()
         git("merge", "--quiet", "--ff-only", "@{upstream}")
     for finding in doctor.packages():
-        if finding.status == "problem":  # the new commit may lock other ones
+        if finding.status != "ok":  # the new commit may lock other ones, or other versions
             raise RuntimeError(f"{finding.what}; run on this machine: {finding.fix}, then start its worker again")
     if has_remote():
         print("dvc pull --run-cache", flush=True)

@@ -36,7 +36,7 @@ from stages.records.terminal import Interruption, Progress
 from stages.training import auto
 from stages.training.memory import OutOfMemory, translate_oom
 from stages.training.trainer import Epoch, Trainer
-from stages.training.workers import Workers, joined_group
+from stages.training.workers import Asked, Workers, joined_group
 from stages.training.workers import describe as describe_workers
 from stages.training.workload import Job, open_trainer, smaller_parts_asked
 
@@ -82,7 +82,7 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
 def follow(workload: str, device: str, seed: str) -> None:
     """What the workers other than the first do: they train, and neither print nor keep anything."""
     job = Job.of(workload, device, int(seed))
-    with joined_group(device, job.num_workers, job.kind) as workers:
+    with joined_group(device, job.num_workers, job.kind) as workers, Asked() as interruption:
         workers.require_same(read_inputs(workload, device, job.seed))
         saved = workers.told()
         trainer = open_trainer(job, saved, workers)
@@ -92,7 +92,7 @@ def follow(workload: str, device: str, seed: str) -> None:
             workers.cpu_seconds_of_others()
             while trainer.epochs_done < job.settings.epochs:
                 trainer.epoch()
-                if trainer.epochs_done < job.settings.epochs and workers.told():
+                if trainer.epochs_done < job.settings.epochs and workers.any(interruption.asked):
                     return  # interrupted: the first worker has saved, or does
             if not saved["record"].get("end"):
                 workers.cpu_seconds_of_others()
@@ -268,7 +268,7 @@ class Saver:
         if epochs_done == self.job.settings.epochs:
             return
         is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
-        asked = self.trainer.workers.told(interruption.asked)  # all stop after the same epoch
+        asked = self.trainer.workers.any(interruption.asked)  # all stop after the same epoch
         if is_old or epochs_done == 1 or self.job.may_finish_on_cpu or asked:
             self.save()
         if asked:

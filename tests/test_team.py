@@ -1,6 +1,7 @@
 """What a worker of a team's pool does: what it fetches, which flows it runs, and all of it with real servers."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,12 @@ def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Pat
     assert (clone / "new.txt").exists() and json.loads((clone / "results/metrics.json").read_text()) == {}
     assert (clone / made).read_text() == "committed by somebody"
     assert (clone / "dvc.yaml").read_text().endswith("# an edit\n") and "no DVC remote" in done.stdout
-    # what git will not merge ends the run in one sentence
+    # other packages than are installed, and what git will not merge, end the run in one sentence
+    lock = (origin / "requirements.txt").read_text()
+    (origin / "requirements.txt").write_text(re.sub(r"^tqdm==\S+", "tqdm==0.1", lock, flags=re.MULTILINE))
+    commit(origin)
+    refused = run(clone, sys.executable, "-m", "flows.remote", "pull", check=False)
+    assert refused.returncode == 1 and " instead of 0.1; run on this machine: " in refused.stdout
     (origin / "dvc.yaml").write_text("stages: {}\n")
     commit(origin)
     refused = run(clone, sys.executable, "-m", "flows.remote", "pull", check=False)

@@ -252,6 +252,7 @@ def test_the_first_worker_tells_the_others_and_they_compare_what_they_rest_on(tm
         while time.process_time() < 0.2:  # a fork's begins at 0
             pass
         seconds = workers.cpu_seconds_of_others()
+        assert workers.any(workers.rank == 1) and not workers.any(False)
         try:
             workers.require_same(inputs | {"hardware": hardware | {"torch": f"2.{workers.rank}"}})
         except ValueError as error:

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 from stages.params.parsing import one_line
 from stages.params.schema import Train
+from stages.stopping import StopSignals
 
 # Exit statuses of a worker: its work ended with another's (sysexits.h: try again); its memory ran out, and all may try
 # again with batches in more parts.
@@ -46,6 +48,16 @@ class LostWorker(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(LOST)
+
+
+class Asked(StopSignals):
+    """Of the workers but the first: `asked` says whether this machine's launcher was told to stop, or is gone.
+
+    Ctrl+C may come on any of the machines. The first worker is told, and all stop after the same epoch.
+    """
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
 
 
 class Workers:
@@ -113,6 +125,10 @@ class Workers:
         if self.is_first:
             return value
         return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it holds on one of the workers."""
+        return bool(self.sum(torch.tensor(int(flag))))
 
     def cpu_seconds_of_others(self) -> float:
         """The processor time so far of the other workers on the first one's machine. All of them ask at once."""
