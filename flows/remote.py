@@ -35,6 +35,12 @@ def pull() -> None:
     if git("remote"):
         print("git fetch", flush=True)
         git("fetch", "--quiet")
+        try:
+            git("rev-parse", "--verify", "--quiet", "@{upstream}")
+        except RuntimeError:
+            raise RuntimeError(
+                "this worker's clone is on no branch that its origin has; run `git switch BRANCH` in it"
+            ) from None
         # What a run has made here, and somebody has committed meanwhile.
         made = git_names("ls-files", "--others", "--exclude-standard", "-z", "--", *MADE_BY_RUNS)
         committed = git_names("ls-tree", "-r", "--name-only", "-z", "@{upstream}", "--", *MADE_BY_RUNS)
