@@ -12,6 +12,7 @@ import pytest
 from prefect import Flow
 from prefect.events.schemas.automations import AutomationCore
 
+from flows.team import compare
 from stages.files import ROOT
 from stages.params.loading import read_yaml
 from tests.conftest import commit, environment, git, make_project, run
@@ -26,6 +27,11 @@ def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost
             flow.validate_parameters(parameters)
     for automation in read_yaml(ROOT / "flows/lost.yaml")["automations"]:
         AutomationCore.model_validate(automation)
+
+
+def test_a_pool_whose_record_is_missing_is_not_taken_for_one_that_trained_nothing() -> None:
+    state = compare({"cpu": {"tiny cpu": ["a"]}, "gpu": {}})
+    assert state.is_failed() and "does not know what gpu trained" in state.message
 
 
 def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Path) -> None:

@@ -461,6 +461,7 @@ def test_a_killed_launcher_leaves_no_worker_behind(several: Path, tmp_path: Path
     wait_for(lambda: checkpoint_is_there(several))
     workers = workers_under(training.pid)
     training.kill()
+    training.wait()  # its death is what the workers are told of
     (tmp_path / "held/go").touch()
     training.communicate()
     wait_for(lambda: not any(map(lives, workers.values())), what="the end of all workers")
