@@ -159,8 +159,8 @@ def compare(recorded: dict[str, dict[str, list[str]]]) -> State:
     """Every workload that was trained in two pools, or on two devices of one: each device of each pool is a side."""
     if unknown := [pool for pool, own in recorded.items() if not own]:
         return Failed(
-            message=f"every pool has finished, but Prefect does not know what {' and '.join(unknown)} trained: its API was "
-            "away when the run ended; MLflow has the runs, and `python -m flows.compare` takes their ids"
+            message=f"every pool has finished, but Prefect does not know what {' and '.join(unknown)} trained: "
+            "its API was away when the run ended; MLflow has the runs, and `python -m flows.compare` takes their ids"
         )
     sides: dict[str, list[str]] = {}
     for own in recorded.values():
