@@ -98,7 +98,7 @@ def execute(plan: Plan, display: Display) -> State:
     if results["rows"]:
         page = pages.page(results, pages.keep(read, results["rows"], run), run)
         about = "The table, the pictures, and the way to the report and to MLflow"
-        display.finish()
+        display.check()  # a server that was away, and is back, gets the results
         display.artifact("results", "markdown", page, about)
         if display.pipeline_run.work_pool_name:  # for who compares the machines' runs (flows/team.py)
             display.artifact("runs", "table", json.dumps(pages.recorded_runs(results["rows"])), "Its runs in MLflow")

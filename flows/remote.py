@@ -1,36 +1,54 @@
 """What a worker of a team's pool fetches before a run and sends after it: `python -m flows.remote pull`, and `push`.
 
     pull   the branch that the clone is on, as its origin has it; then what DVC's default remote has of data and results
+    run    pulls, and becomes the flow run that Prefect's worker has started this process for (prefect.yaml)
     push   what the last runs made, DVC's run-cache included; and waits until MLflow has their history
 
-Both have the repository alone, so that a pull never meets a training. prefect.yaml runs `pull` before each run of a
-pool, and flows/pipeline.py calls `push` at its end. Exit status: 0, or 1 with one sentence.
+Each has the repository alone, so that a pull never meets a training. flows/pipeline.py calls `push` at a run's end.
+Prefect's own pull steps would import Prefect once for the steps and once more for the run: here it is imported after
+the pull alone. Exit status: 0, or 1 with one sentence, which is the state of the flow run, too.
 """
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 import time
+from uuid import UUID
 
 from flows import cache, doctor, dvc
+from flows.stage import watch
 from stages import files
 from stages.urls import without_password
 
 JOURNALS = files.STATE / "journals"
 MADE_BY_RUNS = ("dvc.lock", "hw/dvc.lock", "results")  # what git keeps of results; DVC's cache has it too
+SECONDS_FOR_GIT = 600.0  # a network that swallows everything would keep the run for ever
 SECONDS_FOR_HISTORY = 120.0  # to send what a run recorded; its uploader goes on after that
 
 
 def pull() -> None:
     """Raises RuntimeError with one sentence. An edit of the clone's code stays; one in the pull's way is an error."""
-    print("git pull", flush=True)
-    made = call("git", "ls-files", "--modified", "--", *MADE_BY_RUNS).split("\n")
-    if changed := [name for name in made if name]:
-        call("git", "checkout", "--quiet", "--", *changed)
-    if call("git", "remote"):
-        call("git", "pull", "--quiet", "--ff-only")
+    if changed := git_names("ls-files", "--modified", "-z", "--", *MADE_BY_RUNS):
+        git("checkout", "--quiet", "--", *changed)
+    if git("remote"):
+        print("git fetch", flush=True)
+        git("fetch", "--quiet")
+        try:
+            git("rev-parse", "--verify", "--quiet", "@{upstream}")
+        except RuntimeError:
+            raise RuntimeError(
+                "this worker's clone is on no branch that its origin has; run `git switch BRANCH` in it"
+            ) from None
+        # What a run has made here, and somebody has committed meanwhile.
+        made = git_names("ls-files", "--others", "--exclude-standard", "-z", "--", *MADE_BY_RUNS)
+        committed = git_names("ls-tree", "-r", "--name-only", "-z", "@{upstream}", "--", *MADE_BY_RUNS)
+        for name in made & committed:
+            (files.ROOT / name).unlink()
+        git("merge", "--quiet", "--ff-only", "@{upstream}")
     for finding in doctor.packages():
-        if finding.status == "problem":  # the new commit may lock other ones
+        if finding.status != "ok":  # the new commit may lock other ones, or other versions
             raise RuntimeError(f"{finding.what}; run on this machine: {finding.fix}, then start its worker again")
     if has_remote():
         print("dvc pull --run-cache", flush=True)
@@ -65,29 +83,78 @@ def run_dvc(*arguments: str) -> None:
     call(sys.executable, "-m", "dvc", *arguments)
 
 
-def call(*command: str) -> str:
-    """The output of a command. Raises RuntimeError with its last line where it fails."""
-    done = subprocess.run(command, cwd=files.ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode != 0:
-        name = " ".join(command).removeprefix(f"{sys.executable} -m ")
-        said = dvc.ANSI.sub("", done.stderr or done.stdout).strip().splitlines() or [dvc.ending(done.returncode)]
+def git(*arguments: str) -> str:
+    return call("git", *arguments, seconds=SECONDS_FOR_GIT)
+
+
+def git_names(*arguments: str) -> set[str]:
+    """The names that git prints with `-z`: without it, it quotes those that are not plain ASCII."""
+    return set(filter(None, git(*arguments).split("\0")))
+
+
+def call(*command: str, seconds: float | None = None) -> str:
+    """The output of a command. Raises RuntimeError with its last line where it fails, or takes longer than that."""
+    name = " ".join(command[:6]).removeprefix(f"{sys.executable} -m ")
+    asks_nobody = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # for a password
+    with subprocess.Popen(
+        command, cwd=files.ROOT, env=asks_nobody, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            raise RuntimeError(f"{name}: no end within {seconds:g} s; is its origin reached from here?") from None
+        except BaseException:  # a cancel: Prefect's TerminationSignal is no Exception
+            process.terminate()  # git then removes its locks
+            raise
+    if process.returncode != 0:
+        said = dvc.ANSI.sub("", errors or output).strip().splitlines() or [dvc.ending(process.returncode)]
         reason = next((line for line in said if line.lower().startswith(("error: ", "fatal: "))), said[-1])
         raise RuntimeError(f"{name}: {without_password(reason)}")
-    return done.stdout.strip()
+    return output.strip()
+
+
+def report(reason: str) -> int:
+    """Have the flow run's state say why it could not begin. Returns the exit status: 1 where Prefect was not told."""
+    from httpx import HTTPError
+    from prefect.exceptions import PrefectException
+    from prefect.states import Crashed
+
+    from flows.display import prefect_client
+
+    try:
+        with prefect_client(timeout=10.0) as client:
+            run = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
+            client.set_flow_run_state(run, Crashed(message=reason), force=True)
+        return 0
+    except (KeyError, ValueError, HTTPError, PrefectException) as error:
+        print(f"error: Prefect was not told ({type(error).__name__}: {without_password(str(error))})", file=sys.stderr)
+        return 1
 
 
 def main(arguments: list[str]) -> int:
-    actions = {"pull": pull, "push": push}
+    actions = {"pull": pull, "run": pull, "push": push}
     parser = argparse.ArgumentParser(prog="python -m flows.remote", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("action", choices=actions)
     options = parser.parse_args(arguments)
+    is_run = options.action == "run"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if is_run:
+        watch(os.getppid())  # what a worker has started ends with it
     try:
         with files.locked(files.STATE / "pipeline.lock"):
             actions[options.action]()
-        return 0
     except RuntimeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return report(str(error)) if is_run else 1
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+    if is_run:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-m", "prefect.engine"])
+    return 0
 
 
 if __name__ == "__main__":

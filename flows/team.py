@@ -8,19 +8,23 @@ takes it. prefect.yaml has the deployments that a pool's runs are of (`pipeline/
 
 import json
 import time
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
+from httpx import HTTPError, HTTPStatusError
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import ArtifactFilter
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.sorting import ArtifactSort
 from prefect.deployments import run_deployment
-from prefect.exceptions import ObjectNotFound
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.states import AwaitingRetry, Cancelling, Completed, Failed, State
 
 from flows.deployed import call, headline, kept, shortened
 from flows.display import prefect_client
+from stages.params.parsing import one_line
 
 SECONDS_BETWEEN_LOOKS = 2.0
 Runs = dict[str, FlowRun]  # by pool
@@ -53,16 +57,17 @@ def team(
         return Failed(message='pools is empty; name at least one, such as {"cpu": {"devices": ["cpu"]}}')
     given = {"workloads": workloads, "seeds": seeds, "preset": preset, "overrides": overrides, "force": force}
     common = {name: value for name, value in given.items() if value}
-    try:
-        runs = {pool: start(pool, common | own) for pool, own in pools.items()}
-    except ValueError as error:
-        return Failed(message=str(error))
+    runs: Runs = {}
     with prefect_client(timeout=30.0, retries=3) as client:
         try:
+            for pool, own in pools.items():
+                runs[pool] = start(pool, common | own)
             see_to_the_end(runs, client, attempts)
-        except BaseException:  # cancelled: the pools' runs are part of this one
-            for run in runs.values():
-                client.set_flow_run_state(run.id, Cancelling(message="the run of all pools was stopped"))
+        except ValueError as error:
+            cancel(runs, client)
+            return Failed(message=shortened(str(error)))
+        except BaseException:
+            cancel(runs, client)
             raise
         lost = [
             sentence for pool, run in runs.items() if (sentence := why_not_good(pool, client.read_flow_run(run.id)))
@@ -74,34 +79,61 @@ def team(
 
 
 def start(pool: str, parameters: dict[str, Any]) -> FlowRun:
+    """Raises ValueError where the pool has no deployment, or Prefect refuses the parameters."""
     name = f"pipeline/{pool}"
     try:
         run: Any = run_deployment(name, parameters=parameters, timeout=0)
     except ObjectNotFound:
         known = "prefect.yaml has its deployments, and `prefect deploy --all` registers them"
         raise ValueError(f"there is no deployment {name} for the pool {pool!r}; {known}") from None
+    except HTTPStatusError as error:
+        if error.response.status_code >= 500:
+            raise
+        raise ValueError(f"Prefect refuses a run of {name}: {one_line(error.response.text)}") from None
     print(f"{pool}: {run.name} {json.dumps(parameters)}")
     assert isinstance(run, FlowRun)
     return run
 
 
+def cancel(runs: Runs, client: SyncPrefectClient) -> None:
+    """The pools' runs are part of the one above them: where that is stopped, or one of them cannot start, all are."""
+    for run in runs.values():
+        with suppress(HTTPError, PrefectException):
+            client.set_flow_run_state(run.id, Cancelling(message="the run of all pools was stopped"))
+
+
 def see_to_the_end(runs: Runs, client: SyncPrefectClient, attempts: int) -> None:
-    """Wait until every run has ended; schedule one again that has crashed, `attempts` times in all."""
-    started = dict.fromkeys(runs, 1)
-    open_runs = dict(runs)
+    """Wait until every run has ended; schedule one again that has crashed, `attempts` times in all.
+
+    A server that is away for a while ends nothing: the runs go on without it.
+    """
+    started, open_runs, is_away = dict.fromkeys(runs, 1), dict(runs), False
     while open_runs:
         time.sleep(SECONDS_BETWEEN_LOOKS)
-        for pool, run in list(open_runs.items()):
-            state = client.read_flow_run(run.id).state
-            if state is None or not state.is_final():
-                continue
-            print(f"{pool}: {state.name}{f': {state.message}' if state.message else ''}")
-            if state.is_crashed() and started[pool] < attempts:
-                started[pool] += 1
-                print(f"{pool}: starts again, {started[pool]} of {attempts}")
-                client.set_flow_run_state(run.id, AwaitingRetry(message="crashed; it starts again"), force=True)
-            else:
-                del open_runs[pool]
+        try:
+            look(open_runs, started, client, attempts)
+            is_away = False
+        except HTTPError as error:
+            if isinstance(error, HTTPStatusError) and error.response.status_code < 500:
+                raise
+            if not is_away:
+                print(f"warning: the Prefect API does not answer ({one_line(error)}); waiting for it")
+            is_away = True
+
+
+def look(open_runs: Runs, started: dict[str, int], client: SyncPrefectClient, attempts: int) -> None:
+    """Take from `open_runs` what has ended, and start what has crashed again; `started`: how often each was."""
+    for pool, run in list(open_runs.items()):
+        state = client.read_flow_run(run.id).state
+        if state is None or not state.is_final():
+            continue
+        print(f"{pool}: {state.name}{f': {state.message}' if state.message else ''}")
+        if state.is_crashed() and started[pool] < attempts:
+            client.set_flow_run_state(run.id, AwaitingRetry(message="crashed; it starts again"), force=True)
+            started[pool] += 1
+            print(f"{pool}: starts again, {started[pool]} of {attempts}")
+        else:
+            del open_runs[pool]
 
 
 def why_not_good(pool: str, run: FlowRun) -> str:
@@ -113,24 +145,30 @@ def why_not_good(pool: str, run: FlowRun) -> str:
 
 
 def recorded_by(run: UUID, client: SyncPrefectClient) -> dict[str, list[str]]:
-    """MLflow's ids of what a run has trained, by workload and device."""
+    """MLflow's ids of what a run has trained, by workload and device; of one that was started again, the last time."""
     about = {"flow_run_id": {"any_": [str(run)]}, "key": {"any_": ["runs"]}}
     found: dict[str, list[str]] = {}
-    for artifact in client.read_artifacts(artifact_filter=ArtifactFilter.model_validate(about))[:1]:
+    newest = ArtifactSort.CREATED_DESC
+    for artifact in client.read_artifacts(artifact_filter=ArtifactFilter.model_validate(about), sort=newest)[:1]:
         for row in json.loads(str(artifact.data)):
             found.setdefault(f"{row['workload']} {row['device']}", []).append(row["run_id"])
     return found
 
 
 def compare(recorded: dict[str, dict[str, list[str]]]) -> State:
-    """Every workload that two pools or more have trained; of one pool's devices, each is a side."""
+    """Every workload that was trained in two pools, or on two devices of one: each device of each pool is a side."""
+    if unknown := [pool for pool, own in recorded.items() if not own]:
+        return Failed(
+            message=f"every pool has finished, but Prefect does not know what {' and '.join(unknown)} trained: "
+            "its API was away when the run ended; MLflow has the runs, and `python -m flows.compare` takes their ids"
+        )
     sides: dict[str, list[str]] = {}
     for own in recorded.values():
         for name, ids in own.items():
             sides.setdefault(name.partition(" ")[0], []).append(",".join(ids))
     words = [word for several in sides.values() if len(set(several)) > 1 for word in dict.fromkeys(several)]
     if not words:
-        return Completed(message="finished; no workload was trained in two pools, so there is nothing to compare")
+        return Completed(message="finished; no workload was trained twice, so there is nothing to compare")
     status, lines = call("flows.compare", "--", *words)
     if status != 0:
         return Failed(message=f"every pool has finished, but: {headline(lines)}")

@@ -116,6 +116,14 @@ def compare(workload: str, sides: Sequence[Side], seeds: Sequence[int], length: 
             "sides": names,
             "sentence": f"{workload}: no speed-up is stated, because {error}.",
         }
+    if shared := [name for name in names if any(pair.about[name]["other_processes"] for pair in pairs)]:
+        why = f"other processes were on the GPU of {' and '.join(shared)} when its turns were over"
+        return {
+            "workload": workload,
+            "sides": names,
+            "pairs": [asdict(pair) for pair in pairs],
+            "sentence": f"{workload}: {why}, so its times say nothing about it.",
+        }
     found = paired_speed_up([pair.ratio for pair in pairs])
     out_of_memory = {name: actions for name in names if (actions := pairs[-1].about[name]["out_of_memory"])}
     return {
@@ -287,6 +295,9 @@ class Training:
         return self.about()
 
     def about(self) -> dict[str, Any]:
+        from stages.machine.conditions import others_on
+        from stages.machine.regions import gpu_uuid
+
         trainer = self.trainer
         return {
             "kind": self.job.kind,
@@ -296,6 +307,7 @@ class Training:
             "step": trainer.step.execution_mode,
             "asked": self.asked,
             "out_of_memory": trainer.oom.actions,
+            "other_processes": others_on(gpu_uuid(trainer.device)),
             "steps_per_turn": self.num_steps,
         }
 

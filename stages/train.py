@@ -13,70 +13,36 @@ Of several workers (device 2xcpu), which stages/training/launcher.py starts, the
 the others run `follow`.
 """
 
-import hashlib
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from safetensors.torch import save
 
 from stages import files
 from stages.diagnosis import probe
-from stages.files import preset_file, read_json
-from stages.machine import conditions
 from stages.machine.identity import identify
-from stages.machine.regions import sampled
+from stages.machine.regions import gpu_uuid, sampled
 from stages.params.devices import split_device
-from stages.params.loading import load_params
-from stages.params.parsing import as_written, flatten
-from stages.params.schema import Rally
 from stages.records import journal as tracking
-from stages.records import manifest, provenance
 from stages.records.checkpoint import Checkpoint
-from stages.records.history import (
-    RUN_METRICS,
-    Record,
-    circumstances,
-    device_sentence,
-    epoch_metrics,
-    history_row,
-    memory_tags,
-    note_workers,
-    summarize,
-    summarize_gpu,
-    timing_row,
-    timings_here,
-    workers_of,
-)
+from stages.records.description import describe_end, describe_start, open_run, write_results
+from stages.records.history import Record, epoch_metrics, history_row, memory_tags, note_workers, timing_row
 from stages.records.inputs import Inputs, read_inputs
 from stages.records.terminal import Interruption, Progress
 from stages.training import auto
-from stages.training.device import describe
 from stages.training.memory import OutOfMemory, translate_oom
-from stages.training.trainer import Epoch, Trainer, snapshot
-from stages.training.workers import Workers, joined_group
+from stages.training.trainer import Epoch, Trainer
+from stages.training.workers import Asked, Workers, joined_group
 from stages.training.workers import describe as describe_workers
 from stages.training.workload import Job, open_trainer, smaller_parts_asked
 
-# What preprocess learned from the data, which a new table must be treated with too.
-LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
 # Checkpoints take at most this share of the time; otherwise one is never older than these seconds, or an epoch.
 CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
-# What the manifest takes from measured.json and timings.json.
-REALIZED = (
-    "threads", "precision", "step", "why_not_graph", "residency", "finished_on", "out_of_memory", "workers",
-    "workers_from_epoch", "batch_size", "learning_rate",
-)  # fmt: skip
-TIMING = (
-    "epoch_seconds", "samples_per_second", "num_epochs_measured", "train_seconds",
-    "peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib", "missing_reasons",
-)  # fmt: skip
 
 
 def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> list[str] | None:
@@ -116,17 +82,20 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
 def follow(workload: str, device: str, seed: str) -> None:
     """What the workers other than the first do: they train, and neither print nor keep anything."""
     job = Job.of(workload, device, int(seed))
-    with joined_group(device, job.num_workers, job.kind) as workers:
+    with joined_group(device, job.num_workers, job.kind) as workers, Asked() as interruption:
         workers.require_same(read_inputs(workload, device, job.seed))
         saved = workers.told()
         trainer = open_trainer(job, saved, workers)
         with smaller_parts_asked(trainer), translate_oom(trainer.oom):
             trainer.set_precision(workers.told())
             trainer.join(workers)
+            workers.cpu_seconds_of_others()
             while trainer.epochs_done < job.settings.epochs:
                 trainer.epoch()
-                if trainer.epochs_done < job.settings.epochs and workers.told():
+                if trainer.epochs_done < job.settings.epochs and workers.any(interruption.asked):
                     return  # interrupted: the first worker has saved, or does
+            if not saved["record"].get("end"):
+                workers.cpu_seconds_of_others()
 
 
 def checkpointed(job: Job, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -159,6 +128,7 @@ def train(
             find_bound(trainer, record)
             record.summary_lines |= realized
         join(job, trainer, record, workers)
+        cpu_seconds = workers.cpu_seconds_of_others()
         open_run(job, trainer, record, inputs.values, journal)
         saver, first_epoch = Saver(job, trainer, record, checkpoint, journal), trainer.epochs_done + 1
         restate(job, record, journal)
@@ -172,8 +142,9 @@ def train(
                     refuse_changed_inputs(job, inputs, saver)
                     saver.save_if_due(interruption)
             record.sampled[first_epoch] = readings.totals()  # with the last reading
+            cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()
-            record.end = describe_end(trainer, record)
+            record.end = describe_end(trainer, record, cpu_seconds)
             saver.save_last()
         write_results(job, trainer, record, inputs.values, journal)
 
@@ -198,28 +169,6 @@ def introduction(job: Job, trainer: Trainer) -> str:
         f"{job.workload} on {job.identity['name']}: {model} with {num_parameters:,} parameters, {num_sequences:,} "
         f"sequences to train on, {job.settings.epochs} epoch{'s' * (job.settings.epochs > 1)}"
     )
-
-
-def describe_start(trainer: Trainer) -> dict[str, Any]:
-    """What the manifest holds of a training's first moment, also where another process ends it."""
-    return {
-        "tree": provenance.tree(),
-        "conditions": conditions.read(gpu_uuid(trainer.device)),
-        "weights_sha256": trainer.weights_sha256(),
-        "process": os.getpid(),
-    }
-
-
-def describe_end(trainer: Trainer, record: Record) -> dict[str, Any]:
-    """What the results hold of a training's last moment, also where another process writes them."""
-    before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
-    return {
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "conditions": after,
-        # The processor's time is counted by process: that of a resumed training has no sum.
-        "between": conditions.between(before, after) if record.start["process"] == os.getpid() else {},
-        **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
-    }
 
 
 def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
@@ -319,7 +268,7 @@ class Saver:
         if epochs_done == self.job.settings.epochs:
             return
         is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
-        asked = self.trainer.workers.told(interruption.asked)  # all stop after the same epoch
+        asked = self.trainer.workers.any(interruption.asked)  # all stop after the same epoch
         if is_old or epochs_done == 1 or self.job.may_finish_on_cpu or asked:
             self.save()
         if asked:
@@ -367,230 +316,3 @@ def refuse_changed_inputs(job: Job, inputs: Inputs, saver: Saver) -> None:
         f"the checkpoint is kept ({files.relative(saver.checkpoint.path)}): put back what was changed and run again to "
         "go on from it, or run `dvc repro` again to train on what is there now"
     )
-
-
-def write_results(
-    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal
-) -> None:
-    """Write all but tracking.json, and give MLflow copies."""
-    out = job.folder
-    for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
-        files.write_bytes(out / f"{name}.safetensors", save(weights))
-    files.write_json(out / "model.json", describe_model(job))
-    files.write_table(out / "history.csv", record.history)
-    files.write_table(out / "timings.csv", record.timings)
-    of_gpu, missing_reasons = summarize_gpu(record.sampled.values())
-    result = {**summarize(timings_here(record)), **of_gpu}
-    record.missing_reasons |= missing_reasons
-    files.write_json(out / "timings.json", result)
-    measured = describe_measurement(job, trainer, record, inputs, result)
-    files.write_json(out / "measured.json", measured)
-    files.write_json(out / manifest.OF_TRAINING, describe_run(job, trainer, record, inputs, {**result, **measured}))
-
-    journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
-    if record.probe:
-        probed = {"probe": record.probe, "not_probed": record.not_probed}
-        journal.text(json.dumps(probed, indent=2) + "\n", "probe.json")
-    journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
-    for name in ("history.csv", "timings.csv"):
-        journal.artifact(out / name)
-    journal.artifact(out / manifest.OF_TRAINING, name=manifest.NAME)
-
-    timed = "no epoch of it was timed there"
-    if result["num_epochs_measured"]:
-        timed = (
-            f"epoch {result['epoch_seconds']:.3f} s (median of {result['num_epochs_measured']}), "
-            f"{result['samples_per_second']:,.0f} samples/s"
-        )
-    finished = ", finished on the CPU" if job.is_on_fallback else ""
-    print(f"{job.workload} on {job.identity['name']}{finished}: {timed}, {result['train_seconds']:.1f} s in all")
-
-
-def describe_measurement(
-    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], result: dict[str, Any]
-) -> dict[str, Any]:
-    """measured.json. Completes the record's sentences."""
-    num_on_cpu = sum(row["is_elsewhere"] for row in record.timings)
-    seen = {**result, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(job.identity["kind"], len(trainer.verified), num_on_cpu, seen)
-    if trainer.oom.actions:
-        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
-    missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
-    if not result["num_epochs_measured"]:
-        why = (
-            f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; "
-            "those on the CPU do not count for it"
-        )
-        missing_reasons |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
-    return {
-        **circumstances(missing_reasons, job.identity, trainer.params.num_threads, record.end["measured_at"]),
-        **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
-        "out_of_memory": trainer.oom.actions,
-        "finished_on": job.kind,
-        **workers_of(record),
-        **batch_of(job),
-        "residency": trainer.oom.residency,
-        "precision": trainer.step.precision,
-        "step": trainer.step.execution_mode,
-        **({"why_not_graph": why} if (why := trainer.step.fallback_reason) else {}),
-        "asked": {name: getattr(job.params.train, name) for name in ("threads", "precision", "step")},
-        "probe": record.probe,
-        "not_probed": record.not_probed,
-        "summary_lines": record.summary_lines,
-    }
-
-
-def batch_of(job: Job) -> dict[str, Any]:
-    """What several workers came to with `scaling: weak-...`; otherwise params.yaml has it."""
-    if job.settings.batch_size == job.params.train.batch_size:
-        return {}
-    return {"batch_size": job.settings.batch_size, "learning_rate": job.settings.learning_rate}
-
-
-def describe_run(
-    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], measured: dict[str, Any]
-) -> dict[str, Any]:
-    """The manifest (stages/records/manifest.py) without the test's result."""
-    found = provenance.environment()
-    if trainer.device.type == "cuda":
-        found["versions"] |= provenance.gpu_versions(job.identity["driver"])
-    losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{job.task.score_name}")
-    return {
-        "schema": manifest.SCHEMA,
-        **{name: measured[name] for name in ("device", "measured_at")},
-        "workload": job.workload,
-        "requested": job.device,
-        "seed": job.seed,
-        "machine": measured["measured_on"],
-        "token": record.token,
-        "tree": record.start["tree"],
-        "block": as_written(job.params),
-        "preset": read_json(preset_file(job.workload))["preset"],
-        "realized": {
-            **{name: measured[name] for name in REALIZED if name in measured},
-            "accumulation": trainer.step.accumulation,
-        },
-        "digests": {
-            "data": {
-                "table": job.summary.get("table_sha256"),
-                "prepared": job.summary["sha256"],
-                "packed": inputs["data"],
-            },
-            "code": inputs["code"],
-            "weights": {
-                "initial": record.start["weights_sha256"],
-                **{name: files.sha256_file(job.folder / f"{name}.safetensors") for name in ("best", "last")},
-            },
-        },
-        "environment": found,
-        "hardware": job.identity,
-        "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
-        "conditions": {
-            "before": record.start["conditions"],
-            "after": record.end["conditions"],
-            "between": record.end["between"],
-        },
-        "epochs": [
-            {**{name: row[name] for name in losses}, **digests}
-            for row, digests in zip(record.history, record.digests, strict=True)
-        ],
-        "timing": {name: measured[name] for name in TIMING},
-    }
-
-
-def gpu_uuid(device: torch.device) -> str | None:
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None
-
-
-def digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def describe_model(job: Job) -> dict[str, Any]:
-    """model.json: how to build the network, and what must be done to a new table before the model sees it."""
-    learned = {name: job.summary[name] for name in LEARNED if name in job.summary}
-    return {
-        "model": asdict(job.params.train.model),
-        "shape": asdict(job.shape),
-        "task": job.params.task,
-        "workload": job.workload,
-        "preprocessing": {**asdict(job.params.preprocess), **learned},
-    }
-
-
-def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal) -> None:
-    """Tell MLflow what is trained, where, on what data, and from which code."""
-    about, git = describe(trainer.device, job.identity), provenance.git_tags(record.start["tree"])
-    preset = read_json(preset_file(job.workload))["preset"]
-    seeds, group = load_params().seeds, group_of(inputs)
-    experiment = os.environ.get("DVC_EXP_NAME")
-    device = job.device if job.num_workers > 1 else trainer.device.type
-    name = f"{f'{experiment}: ' if experiment else ''}{job.workload}-{device}"
-    journal.run(
-        record.token,
-        experiment=job.workload,
-        name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
-        # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
-        params={
-            **flatten(job.params),
-            **{name: about[name] for name in ("device", "device.name", "torch")},
-            "preset": preset,
-            "seed": job.seed,
-            "threads": trainer.params.num_threads,
-            "precision": trainer.step.precision,
-            "step": trainer.step.execution_mode,
-            **({"workers": job.num_workers} if job.num_workers > 1 else {}),
-            "data.sha256": data_sha256(job),
-            "git.commit": git.get("mlflow.source.git.commit", "none"),
-            "git.dirty": git.get("git.dirty", "unknown"),
-            "code.sha256": digest(inputs["code"])[:16],
-            "environment.sha256": digest(provenance.environment())[:16],
-            "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-            "residency": trainer.oom.residency,
-            **record.bound,
-        },
-        tags={
-            **about,
-            "mlflow.source.name": f"train@{job.workload}-{job.device}-{job.seed}",
-            "mlflow.source.type": "LOCAL",
-            "workload": job.workload,
-            "requested_device": job.device,
-            "preset": preset,
-            "data.sha256": data_sha256(job),
-            "tandem.group": group,
-            **git,
-            **memory_tags(trainer.oom.actions),
-            **({"finished_on": job.kind} if job.is_on_fallback else {}),
-            **provenance.caller_tags(),
-        },
-        dataset=dataset_of(job),
-        parent={"token": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
-    )
-
-
-def group_of(inputs: dict[str, Any]) -> str:
-    """What the runs have in common that differ in their seed alone."""
-    return digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
-
-
-def data_sha256(job: Job) -> str:
-    """Of the raw table; where the data is simulated, of the packed training split."""
-    return str(job.summary.get("table_sha256", job.plan["sha256"]["train"]))
-
-
-def dataset_of(job: Job) -> dict[str, Any]:
-    """The fields of mlflow.entities.Dataset."""
-    summary, params = job.summary, job.params.preprocess
-    table = None if isinstance(params, Rally) else files.raw_dir(job.workload) / params.table
-    source = files.relative(table) if table else "stages/data/rally.py"
-    profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
-    if "classes" in summary:
-        profile["num_classes"] = len(summary["classes"])
-    return {
-        "name": job.workload,
-        "digest": data_sha256(job)[:16],
-        "source_type": "local",
-        "source": json.dumps({"uri": source}),
-        "schema": None,
-        "profile": json.dumps(profile),
-    }

@@ -186,7 +186,7 @@ class Servers:
         """Of Prefect's API, as a header."""
         if not (text := self.client.get("PREFECT_API_AUTH_STRING")):
             return {}
-        return {"Authorization": f"Basic {b64encode(text.encode()).decode()}"}
+        return {"Authorization": f"Basic {as_header(*text.split(':', 1))}"}
 
     # Processes --------------------------------------------------------------------------------------------------------
 
@@ -225,6 +225,11 @@ def read_lock(path: Path) -> dict[str, str]:
     """Name -> lines of each package of a lock."""
     text = path.read_text(encoding="utf-8")
     return {found[1]: found[0] for found in re.finditer(r"^([\w.-]+)==.*?(?=^[\w]|\Z)", text, re.MULTILINE | re.DOTALL)}
+
+
+def as_header(user: str, password: str) -> str:
+    """Both as basic authentication sends them."""
+    return b64encode(f"{user}:{password}".encode()).decode()
 
 
 def answers(url: str, headers: dict[str, str] | None = None) -> bool:

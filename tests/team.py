@@ -29,11 +29,13 @@ import psutil
 
 from stages.files import ROOT
 from tests.conftest import TINY, commit, git, make_project
-from tests.servers import HOST, PARTS, Servers, stop_group
+from tests.servers import HOST, PARTS, Servers, as_header, stop_group
 
 POOLS = {"cpu": "first", "gpu": "second", "team": "beside"}  # pool -> the machine of its worker
 EPOCHS = 600  # long enough to be killed in the middle
 SECONDS = 1800.0  # for a run of both pools on a slow, busy machine
+SECONDS_BETWEEN_LOOKS = 5.0  # at a queue: each look takes time from the servers
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
 class Team:
@@ -139,18 +141,26 @@ asyncio.run(automations())
         return dict(self.api("GET", f"/flow_runs/{run}")["state"])
 
     def wait(self, run: str, seconds: float = SECONDS) -> dict[str, Any]:
-        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-        return until(lambda: found if (found := self.state(run))["type"] in final else None, seconds, "a run's end")
+        return until(lambda: found if (found := self.state(run))["type"] in FINAL else None, seconds, "a run's end")
 
-    def runs_of(self, deployment: str) -> list[dict[str, Any]]:
-        id = self.api("GET", f"/deployments/name/{deployment}")["id"]
-        found, body = [], {"flow_runs": {"deployment_id": {"any_": [id]}}, "limit": 200, "sort": "START_TIME_ASC"}
-        while page := self.api("POST", "/flow_runs/filter", body | {"offset": len(found)}):
+    def all_of(self, kind: str, **wanted: Any) -> list[dict[str, Any]]:
+        """What the API has of `flow_runs`, `logs`, ..., page by page."""
+        found: list[dict[str, Any]] = []
+        while page := self.api("POST", f"/{kind}/filter", wanted | {"limit": 200, "offset": len(found)}):
             found += page
         return found
 
+    def runs_of(self, deployment: str) -> list[dict[str, Any]]:
+        id = self.api("GET", f"/deployments/name/{deployment}")["id"]
+        return self.all_of("flow_runs", flow_runs={"deployment_id": {"any_": [id]}}, sort="START_TIME_ASC")
+
+    def ended(self, runs: list[str]) -> list[str]:
+        """The states' names of those that have ended."""
+        wanted = {"id": {"any_": runs}, "state": {"type": {"any_": FINAL}}}
+        return [run["state"]["name"] for run in self.all_of("flow_runs", flow_runs=wanted)]
+
     def logs(self, run: str) -> str:
-        found = self.api("POST", "/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200})
+        found = self.all_of("logs", logs={"flow_run_id": {"any_": [run]}}, sort="TIMESTAMP_ASC")
         return "\n".join(entry["message"] for entry in found)
 
     def artifact(self, run: str, key: str) -> str:
@@ -212,24 +222,26 @@ def over_both(team: Team) -> None:
 
 
 def check_passwords(team: Team) -> None:
-    """No password in what others can read: command lines, logs, what the servers show."""
+    """No password in what others can read: command lines, logs, what the servers show, what a machine keeps."""
     texts = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             texts[f"the command line of process {process.pid}"] = " ".join(process.cmdline())
-    for log in (team.folder / "logs").glob("*.log"):
-        texts[f"the log {log.name}"] = log.read_text(errors="replace")
-    for path in ("/work_pools/filter", "/deployments/filter", "/flow_runs/filter", "/logs/filter"):
-        texts[f"Prefect's {path}"] = json.dumps(team.api("POST", path, {"limit": 200}))
+    for kind in ("work_pools", "deployments", "flow_runs", "logs", "artifacts"):
+        texts[f"Prefect's {kind}"] = json.dumps(team.all_of(kind))
     texts["MLflow's tags"] = json.dumps(team.recorded())
-    for machine in POOLS.values():
-        for name in ("journals", "last_error.json"):
-            for file in (team.folder / machine / ".tandem" / name).glob("**/*.jsonl"):
-                texts[str(file)] = file.read_text(errors="replace")
+    kept = [file for machine in POOLS.values() for file in (team.folder / machine / ".tandem").rglob("*")]
+    for file in [*(team.folder / "logs").glob("*.log"), *kept]:
+        if file.is_file() and file.suffix in (".log", ".json", ".jsonl"):
+            texts[str(file)] = file.read_text(errors="replace")
+    known = dict(team.servers.secrets)
+    known |= {f"{name}, as HTTP sends it": as_header("admin", secret) for name, secret in known.items()}
     for where, text in texts.items():
-        for name, secret in team.servers.secrets.items():
+        for name, secret in known.items():
             if secret in text:
                 raise SystemExit(f"error: the password of {name} stands in {where}")
+    if "going on from" not in texts["Prefect's logs"]:
+        raise SystemExit("error: the logs that were looked through do not hold what the runs have printed")
 
 
 def queue(team: Team, number: int) -> None:
@@ -239,8 +251,17 @@ def queue(team: Team, number: int) -> None:
     runs = [team.create(f"pipeline/{'cpu' if index % 2 else 'gpu'}", devices=["cpu"],
                         overrides={"tiny.train.epochs": 2, "tiny.train.weight_decay": 0.01 + index / 1e5})
             for index in range(number)]  # fmt: skip
-    states = Counter(team.wait(run, 120.0 * number + 600)["name"] for run in runs)
-    seconds = time.monotonic() - since
+    said = 0
+    while len(names := team.ended(runs)) < number:
+        seconds = time.monotonic() - since
+        if seconds > 120.0 * number + 600:
+            raise SystemExit(f"error: {number - len(names)} of {number} runs have not ended within {seconds:.0f} s")
+        if len(names) >= said + 10:
+            said, each = len(names), seconds / len(names)
+            say(f"{said} of {number} runs, {each:.1f} s each, {each * (number - said) / 60:.0f} min left: "
+                f"{dict(Counter(names))}")  # fmt: skip
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    states, seconds = Counter(names), time.monotonic() - since
     made = Counter(each.get("prefect.flow_run_id") for each in team.recorded())
     twice, lost = [run for run in runs if made[run] > 1], [run for run in runs if not made[run]]
     say(f"{number} runs in {seconds:.0f} s ({seconds / number:.1f} s each): {dict(states)}; "

@@ -131,6 +131,11 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"environment.versions.torch": "2.12.0"}, "torch (2.11.0 against 2.12.0)"),
         ({"realized.finished_on": "cpu"}, "the memory of cuda ran out and its run was finished on the CPU"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
+        ({"conditions.after.gpu.other_processes": 2}, "cuda: other processes on its GPU (2 after)"),
+        (
+            {"conditions.before.gpu.other_processes": 0, "conditions.between.other_processes": 1.0},
+            "cuda: other processes on its GPU (none before, 1 while it trained)",
+        ),
     ],
 )
 def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, Any], reason: str):
@@ -222,7 +227,6 @@ def test_what_the_descriptions_do_not_show_stands_beside_the_ratio(changes: dict
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
         ({"conditions": DELETED}, "the state of cuda's machine is not recorded"),
         ({"conditions.before.load_1min": 5.0}, "cuda: others kept 5.0 of 16 cores busy when the training began"),
-        ({"conditions.after.gpu.other_processes": 2}, "cuda: other processes on the GPU (none before, 2 after)"),
         ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "cuda: the clocks were throttled (power, heat)"),
         (
             {"conditions.before.gpu.power_limit_watts": 700.0, "conditions.after.gpu.power_limit_watts": 300.0},

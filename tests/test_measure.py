@@ -216,8 +216,8 @@ class Scripted:
 
 
 def reading(process_mib: float = 100.0, **quantities: float | str) -> Readings:
-    usual = {"device_mib": 900.0, "gpu_busy_share": 0.5, "power_watts": 200.0, "energy_joules": 5000.0}
-    return {"process_mib": process_mib, **usual, **quantities}
+    usual = {"other_processes": 0.0, "device_mib": 900.0, "gpu_busy_share": 0.5, "power_watts": 200.0}
+    return {"process_mib": process_mib, **usual, "energy_joules": 5000.0, **quantities}
 
 
 def sampler_threads() -> list[threading.Thread]:
@@ -245,6 +245,7 @@ def test_a_window_has_the_largest_memory_the_mean_of_averages_and_the_counters_d
     assert window.totals() == {
         "sampled_seconds": 1.5,
         "process_mib": 300.0,
+        "other_processes": 0.0,
         "device_mib": 900.0,
         "gpu_busy_share": pytest.approx(0.3),
         "power_watts": 150.0,
@@ -363,14 +364,16 @@ def train_twice() -> None:
     train.sampled = lambda device: sampling(source)
     joules = []
     for _ in range(2):
-        source, journal = Scripted(*(reading(energy_joules=float(joules)) for joules in range(20_000))), MagicMock()
+        scripted = (reading(energy_joules=float(joules), other_processes=1.0) for joules in range(20_000))
+        source, journal = Scripted(*scripted), MagicMock()
         journal.end.return_value = {}
         with pytest.raises(RuntimeError, match="the device broke") if numbers == [] else nullcontext():
             train.main("tiny", "cpu", "0", journal)
         assert sampler_threads() == [] and not sampler.running
         joules.append(len(source.threads) - 1)
     [totals] = [call.args[0] for call in journal.metrics.call_args_list if "gpu/energy_joules_sum" in call.args[0]]
-    print(json.dumps({"joules": joules, "totals": totals}))
+    tags = [call.args[0] for call in journal.tags.call_args_list]
+    print(json.dumps({"joules": joules, "totals": totals, "tags": tags}))
 
 
 def test_a_training_records_what_its_sampler_read_also_where_it_was_interrupted(ready: Path):
@@ -381,11 +384,12 @@ def test_a_training_records_what_its_sampler_read_also_where_it_was_interrupted(
     timings, measured = (json.loads((folder / name).read_text()) for name in ("timings.json", "measured.json"))
     before_failing, after_resuming = said["joules"]
     assert after_resuming < timings["energy_joules"] < before_failing + after_resuming, "the failed epoch is not kept"
-    expected = reading(energy_joules=timings["energy_joules"])
+    expected = reading(energy_joules=timings["energy_joules"], other_processes=1.0)
     assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
     assert said["totals"] == {name: timings[key] for name, key in RUN_METRICS.items()}
     assert not measured["missing_reasons"].keys() & expected.keys()
     assert "a kernel ran 50% of the time, the GPU drew 200 W, in all " in measured["summary_lines"]["device"]
+    assert {"not_comparable": "other processes on its GPU (1 while it trained)"} in said["tags"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -404,7 +408,9 @@ def test_every_quantity_takes_one_call_of_nvml_and_has_the_unit_of_its_name():
 
     class Nvml:
         answers: dict[str, Any] = {
-            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=os.getpid(), usedGpuMemory=3 * 2**20)],
+            "nvmlDeviceGetComputeRunningProcesses": [
+                SimpleNamespace(pid=pid, usedGpuMemory=3 * 2**20) for pid in (os.getpid(), -1)
+            ],
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=5 * 2**20),
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=25, memory=99),
             "nvmlDeviceGetPowerUsage": 70_500,
@@ -419,6 +425,7 @@ def test_every_quantity_takes_one_call_of_nvml_and_has_the_unit_of_its_name():
     gpu.unavailable, gpu.nvml, gpu.handle = "", Nvml(), object()
     assert gpu.read() == {
         "process_mib": 3.0,
+        "other_processes": 1.0,
         "device_mib": 5.0,
         "gpu_busy_share": 0.25,
         "power_watts": 70.5,
@@ -431,6 +438,7 @@ def test_every_quantity_takes_one_call_of_nvml_and_has_the_unit_of_its_name():
     ):
         Nvml.answers["nvmlDeviceGetComputeRunningProcesses"] = answer
         assert str(gpu.read()["process_mib"]).startswith(reason)
+        assert gpu.read()["other_processes"] == 0, "the one that is listed is this one"
     Nvml.answers["nvmlDeviceGetUtilizationRates"] = None  # whatever else may happen, a reading raises nothing
     assert str(gpu.read()["gpu_busy_share"]).startswith("NVML: ")
 

@@ -181,6 +181,14 @@ def test_the_sentence_names_the_faster_side_first_and_both_sides_work():
     assert said(4.0, 4.0, 4.0, out_of_memory=("cuda",)) == "no speed-up is stated, because memory ran out on cuda"
 
 
+def test_no_speed_up_is_stated_where_others_were_on_the_gpu(monkeypatch: pytest.MonkeyPatch):
+    about = {name: {"other_processes": int(name == "cuda")} for name in ("cpu", "cuda")}
+    pair = speed.Pair(0, 4.0, {"cpu": 4.0, "cuda": 1.0}, {}, about, 0.0)
+    monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter([pair]))
+    found = speed.compare("tiny", (speed.Side("cpu", "cpu"), speed.Side("cuda", "cuda")), [0])
+    assert "speed_up" not in found and "other processes were on the GPU of cuda" in found["sentence"]
+
+
 def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path):
     """One that is killed, one whose device is not there, one whose memory runs out."""
     cases = {

@@ -1,6 +1,7 @@
 """What a worker of a team's pool does: what it fetches, which flows it runs, and all of it with real servers."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,19 +10,28 @@ from pathlib import Path
 
 import pytest
 from prefect import Flow
+from prefect.events.schemas.automations import AutomationCore
 
+from flows.team import compare
 from stages.files import ROOT
 from stages.params.loading import read_yaml
 from tests.conftest import commit, environment, git, make_project, run
 
 
-def test_every_deployment_is_of_a_flow_and_takes_its_parameters() -> None:
+def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost_is_found() -> None:
     for deployment in read_yaml(ROOT / "prefect.yaml")["deployments"]:
         module, _, name = deployment["entrypoint"].rpartition(".")
         flow = getattr(import_module(module), name)
         assert isinstance(flow, Flow)
         if parameters := deployment.get("parameters"):
             flow.validate_parameters(parameters)
+    for automation in read_yaml(ROOT / "flows/lost.yaml")["automations"]:
+        AutomationCore.model_validate(automation)
+
+
+def test_a_pool_whose_record_is_missing_is_not_taken_for_one_that_trained_nothing() -> None:
+    state = compare({"cpu": {"tiny cpu": ["a"]}, "gpu": {}})
+    assert state.is_failed() and "does not know what gpu trained" in state.message
 
 
 def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Path) -> None:
@@ -33,17 +43,27 @@ def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Pat
     git(tmp_path, "clone", "-q", "origin", "clone")
     clone = tmp_path / "clone"
     (origin / "new.txt").write_text("of another commit")
+    made = Path("results/runs/tiny/cpu/0/history.csv")
+    for place, text in ((origin, "committed by somebody"), (clone, "made by a run")):
+        (place / made).parent.mkdir(parents=True)
+        (place / made).write_text(text)
     commit(origin)
     (clone / "results/metrics.json").write_text('{"of": "a run"}')
     (clone / "dvc.yaml").write_text((clone / "dvc.yaml").read_text() + "# an edit\n")
     done = run(clone, sys.executable, "-m", "flows.remote", "pull")
     assert (clone / "new.txt").exists() and json.loads((clone / "results/metrics.json").read_text()) == {}
+    assert (clone / made).read_text() == "committed by somebody"
     assert (clone / "dvc.yaml").read_text().endswith("# an edit\n") and "no DVC remote" in done.stdout
-    # what git will not merge ends the run in one sentence
+    # other packages than are installed, and what git will not merge, end the run in one sentence
+    lock = (origin / "requirements.txt").read_text()
+    (origin / "requirements.txt").write_text(re.sub(r"^tqdm==\S+", "tqdm==0.1", lock, flags=re.MULTILINE))
+    commit(origin)
+    refused = run(clone, sys.executable, "-m", "flows.remote", "pull", check=False)
+    assert refused.returncode == 1 and " instead of 0.1; run on this machine: " in refused.stdout
     (origin / "dvc.yaml").write_text("stages: {}\n")
     commit(origin)
     refused = run(clone, sys.executable, "-m", "flows.remote", "pull", check=False)
-    assert refused.returncode == 1 and "error: git pull --quiet --ff-only: " in refused.stdout
+    assert refused.returncode == 1 and "error: git merge --quiet --ff-only @{upstream}: " in refused.stdout
     assert "Traceback" not in refused.stdout
 
 

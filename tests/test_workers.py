@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -34,10 +35,10 @@ from stages.machine.identity import identify, require_gpus
 from stages.models.kernels import dropout
 from stages.params.devices import split_device
 from stages.params.loading import load_params
-from stages.params.schema import Train
+from stages.params.schema import Rocket, Train
 from stages.records.history import Record, note_workers, timings_here, workers_of
 from stages.tasks import classify, detect, forecast
-from stages.tools.scaling import Point, verdicts
+from stages.tools.scaling import Point, measure, parse, verdicts
 from stages.training.batches import Split
 from stages.training.memory import translate_oom
 from stages.training.shares import own_rows, places_of, shares_of
@@ -71,17 +72,28 @@ ROUNDING = 1e-6
 @pytest.mark.parametrize("num_workers", [2, 3, 4])
 @pytest.mark.parametrize("num_parts", [1, 2, 3])
 def test_the_workers_share_every_batch_and_leave_out_none(num_sequences: int, num_workers: int, num_parts: int):
-    order = torch.randperm(3 * num_sequences + num_sequences // 2)
+    order = torch.randperm(3 * num_sequences)
     shares = [shares_of(num_sequences, num_parts, rank, num_workers) for rank in range(num_workers)]
     own = [places_of(share)[mask_of(share)] for share in shares]
     assert sorted(torch.cat(own).tolist()) == list(range(num_sequences))
     assert len({tuple(share.num_whole for share in each) for each in shares}) == 1, "they add up at the same moments"
-    for rank in range(num_workers):
-        rows, size = own_rows(order, num_sequences, num_parts, rank, num_workers), len(places_of(shares[rank]))
-        batches = order.split(num_sequences)
-        assert len(rows.split(size)) == len(batches)
-        for batch, mine in zip(batches, rows.split(size), strict=True):
-            assert torch.equal(mine, batch[places_of(shares_of(len(batch), num_parts, rank, num_workers))])
+    for share in shares:
+        rows = own_rows(order, num_sequences, share).split(len(places_of(share)))
+        for batch, mine in zip(order.split(num_sequences), rows, strict=True):
+            assert torch.equal(mine, batch[places_of(share)])
+
+
+def test_a_ragged_batch_that_falls_into_more_parts_than_a_whole_one_is_shared_as_well():
+    """25 in 10 parts are 9 of 3 at most, 20 are 10 of 2: of those each worker passes a sequence more."""
+    found = []
+    for rank in range(2):
+        trainer = trainer_of("sign", batch_size=25, accumulation=10)
+        trainer.workers = Workers(rank, 2)
+        for batch in trainer.training_batches():
+            parts = list(batch.parts(10))
+            assert len(parts) == len(batch.shares)
+            found += [part.rows[: part.num_counted] for part in parts]
+    assert sorted(torch.cat(found).tolist()) == list(range(NUM_SEQUENCES))
 
 
 def mask_of(shares: tuple[Any, ...]) -> Tensor:
@@ -235,15 +247,21 @@ def test_the_first_worker_tells_the_others_and_they_compare_what_they_rest_on(tm
     def work(workers: Workers) -> Any:
         told = workers.told({"saved": None, "values": [1, 2.5, "x"]} if workers.is_first else None)
         inputs = {"seed": 0, "parameters": {}, "data": {"train": "a"}, "code": {"file": str(workers.rank)}}
-        workers.require_same(inputs | {"code": {}, "hardware": workers.rank})
+        hardware = {"name": workers.rank, "torch": "2.15.0"}
+        workers.require_same(inputs | {"code": {}, "hardware": hardware})
+        while time.process_time() < 0.2:  # a fork's begins at 0
+            pass
+        seconds = workers.cpu_seconds_of_others()
+        assert workers.any(workers.rank == 1) and not workers.any(False)
         try:
-            workers.require_same(inputs)
+            workers.require_same(inputs | {"hardware": hardware | {"torch": f"2.{workers.rank}"}})
         except ValueError as error:
-            return [told, str(error)]
+            return [told, str(error), seconds]
 
-    (told, first), (same, second) = together(work, 2, tmp_path)
+    (told, first, seconds), (same, second, again) = together(work, 2, tmp_path)
     assert told == same == {"saved": None, "values": [1, 2.5, "x"]}
-    assert "worker 1 has other code than worker 0" in second and "another worker differs" in first
+    assert "worker 1 has other code and torch than worker 0" in second and "another worker differs" in first
+    assert seconds == again >= 0.2, "of the second worker alone: each counts its own"
 
 
 def freed_before() -> list[torch.Tensor]:
@@ -305,6 +323,11 @@ def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatc
     ):
         require_sequences("sign", "9xcpu", replace(SETTINGS, accumulation=2))
     require_sequences("sign", "8xcpu", replace(SETTINGS, accumulation=2))
+    fitted = replace(SETTINGS, model=Rocket("rocket", num_kernels=84, num_groups=4))
+    with pytest.raises(ValueError, match="model rocket is fitted in closed form, which one does; accepted: cpu"):
+        require_sequences("mine", "2xcpu", fitted)
+    with pytest.raises(ValueError, match="--workers 1 compares nothing; name a number from 2 on"):
+        measure(parse(["sign", "--device", "cpu", "--workers", "1"]))
     assert identify("2xcpu")["workers"] == 2 and identify("2xcpu")["name"].startswith("2 workers on ")
 
 
@@ -438,6 +461,7 @@ def test_a_killed_launcher_leaves_no_worker_behind(several: Path, tmp_path: Path
     wait_for(lambda: checkpoint_is_there(several))
     workers = workers_under(training.pid)
     training.kill()
+    training.wait()  # its death is what the workers are told of
     (tmp_path / "held/go").touch()
     training.communicate()
     wait_for(lambda: not any(map(lives, workers.values())), what="the end of all workers")

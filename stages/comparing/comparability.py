@@ -4,8 +4,8 @@ A manifest is the record of one training, a plain dict as JSON gives it (stages/
 it does not hold is "not recorded", which is no value that agrees with another.
 
 - `refusals`: the work differs, so a ratio of times says nothing about the devices. Data, split, parameters, realized
-  precision and accumulation, the training's code, torch, the manifest's schema; and memory that ran out, because what
-  is done against it makes steps slower from somewhere on.
+  precision and accumulation, the training's code, torch, the manifest's schema. And memory that ran out, because what
+  is done against it makes steps slower from somewhere on; and a GPU shared with other processes.
 - `named`: what a comparison of devices is about, and what is said beside its ratio: device, machine, threads, kernels,
   way of stepping, where the data lay, seed.
 - `notes`: what may have moved the times and cannot be undone: versions, and the machine's state meanwhile.
@@ -20,6 +20,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from stages.machine.conditions import others_on_gpu
 
 Manifest = Mapping[str, Any]
 
@@ -84,6 +86,8 @@ def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
             notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
         for manifest in (own, *others):
             refusals += out_of_memory(manifest)
+            if shared := others_on_gpu(manifest.get("conditions") or {}):
+                refusals.append(f"{name}: {shared}")
             notes += conditions_of(manifest, name)
     notes += of_settings({name: runs[0] for name, runs in sides.items()})
     return Comparability(tuple(dict.fromkeys(refusals)), tuple(naming(first, second)), tuple(dict.fromkeys(notes)))
@@ -240,12 +244,8 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
         start, end = before.get(name), after.get(name)
         if "load" in name:  # of the end, the training itself is a part
             load, cores = number(start), value_of(manifest, "hardware.cpu.cores")
-            if load is not None and cores and load > BUSY_SHARE * cores and not shares:
+            if load is not None and cores and load > BUSY_SHARE * cores and "others_share" not in shares:
                 yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
-        elif "process" in name:
-            if start or end:
-                counts = f"{short(start or 'none')} before, {short(end or 'none')} after"
-                yield f"{label}: other processes on the GPU ({counts})"
         elif "throttl" in name:
             if reasons := [short(value) for value in (start, end) if value]:
                 yield f"{label}: the clocks were throttled ({', '.join(dict.fromkeys(reasons))})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,8 @@ def read_gpu(uuid: str) -> dict[str, Any]:
         "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
         "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         "throttled_by": lambda: throttle_reasons(nvml, handle),
-        "other_processes": lambda: sum(
-            process.pid != os.getpid() for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        "other_processes": lambda: count_others(
+            process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ),
     }
     for name, ask in readings.items():
@@ -98,3 +99,44 @@ def text_of(path: str) -> str:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
+
+
+def others_on(gpu_uuid: str | None) -> int:
+    """The other processes on a GPU on which this one computes; 0 without a GPU, or where the driver does not say."""
+    return int(read_gpu(gpu_uuid).get("other_processes", 0)) if gpu_uuid else 0
+
+
+def count_others(pids: Iterable[int]) -> int:
+    """The processes other than this one, among those that NVML lists for a GPU on which this one computes.
+
+    Raises LookupError where it lists none. In a container with process numbers of its own, this process is listed by
+    another number.
+    """
+    listed = set(pids)
+    if not listed:
+        raise LookupError("NVML lists no process here, not even this one (some containers)")
+    return len(listed - {os.getpid()}) if os.getpid() in listed else len(listed) - 1
+
+
+def others_on_gpu(conditions: Mapping[str, Any]) -> str:
+    """That other processes computed on a training's GPU, in words; empty where none was seen.
+
+    `conditions`: a manifest's. Two trainings that share a GPU both lose time, and neither can tell how much.
+    """
+    seen = {
+        "before": inside(conditions, "before", "gpu", "other_processes"),
+        "while it trained": inside(conditions, "between", "other_processes"),
+        "after": inside(conditions, "after", "gpu", "other_processes"),
+    }
+    counts = {when: int(count) for when, count in seen.items() if isinstance(count, int | float)}
+    if not any(counts.values()):
+        return ""
+    said = ", ".join(f"{count or 'none'} {when}" for when, count in counts.items())
+    return f"other processes on its GPU ({said})"
+
+
+def inside(value: Any, *names: str) -> Any:
+    """value["before"]["gpu"] where all of it is there, else None: a manifest may be of an older version."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

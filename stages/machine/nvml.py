@@ -4,10 +4,12 @@ NVML finds the GPU by UUID, because its order is not CUDA's.
 """
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from stages.machine.conditions import count_others
 from stages.machine.sampler import Readings
 
 
@@ -15,6 +17,7 @@ class Gpu:
     """One GPU, a source of readings for the sampler."""
 
     known: dict[int, "Gpu"] = {}
+    listed: Sequence[Any] = ()  # the processes on it, as NVML named them last
 
     @classmethod
     def of(cls, device: torch.device) -> "Gpu":
@@ -48,26 +51,29 @@ class Gpu:
         if self.unavailable:
             return self.unavailable
         try:
-            return float(QUANTITIES[name](self.nvml, self.handle))
+            return float(QUANTITIES[name](self))
         except LookupError as error:
             return str(error.args[0])
         except Exception as error:  # under MIG, on WSL and in some containers; no reading ends a training
             return f"NVML: {error}"
 
+    def process_bytes(self) -> int:
+        """Of this process. Keeps who else NVML lists, so that counting them costs no second call."""
+        self.listed = ()
+        self.listed = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
+        own = [process for process in self.listed if process.pid == os.getpid()]
+        if not own:
+            raise LookupError("NVML does not list this process (a container with its own process numbers)")
+        if own[0].usedGpuMemory is None:
+            raise LookupError("the driver does not tell memory per process here (WSL and some containers)")
+        return int(own[0].usedGpuMemory)
 
-def process_bytes(nvml: Any, handle: Any) -> int:
-    own = [p for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid == os.getpid()]
-    if not own:
-        raise LookupError("NVML does not list this process (a container with its own process numbers)")
-    if own[0].usedGpuMemory is None:
-        raise LookupError("the driver does not tell memory per process here (WSL and some containers)")
-    return int(own[0].usedGpuMemory)
 
-
-QUANTITIES = {
-    "process_mib": lambda nvml, handle: process_bytes(nvml, handle) / 2**20,
-    "device_mib": lambda nvml, handle: nvml.nvmlDeviceGetMemoryInfo(handle).used / 2**20,
-    "gpu_busy_share": lambda nvml, handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-    "power_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-    "energy_joules": lambda nvml, handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000,
+QUANTITIES: dict[str, Callable[[Gpu], float]] = {
+    "process_mib": lambda gpu: gpu.process_bytes() / 2**20,
+    "other_processes": lambda gpu: count_others(process.pid for process in gpu.listed),  # of the call just before
+    "device_mib": lambda gpu: gpu.nvml.nvmlDeviceGetMemoryInfo(gpu.handle).used / 2**20,
+    "gpu_busy_share": lambda gpu: gpu.nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu / 100,
+    "power_watts": lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000,
+    "energy_joules": lambda gpu: gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) / 1000,
 }

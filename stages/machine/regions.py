@@ -28,6 +28,7 @@ class Measurement:
     peak_reserved_mib: float | None = None  # by torch, from the driver
     process_mib: float | None = None  # by the driver, for this process, CUDA context included; the largest sample
     device_mib: float | None = None  # by the driver, for everybody on this GPU; the largest sample
+    other_processes: float | None = None  # that computed on this GPU; the largest sample
     gpu_busy_share: float | None = None  # of the time, during which a kernel ran; mean of the samples
     power_watts: float | None = None  # mean of the samples
     energy_joules: float | None = None  # by the GPU's own counter
@@ -109,3 +110,7 @@ def synchronize(device: torch.device) -> None:
 def free_bytes(device: torch.device) -> int:
     """Bytes that can still be allocated on `device` right now."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None

@@ -55,7 +55,7 @@ class Window:
         self.end = time.monotonic()
 
     def found(self) -> Readings:
-        """The largest number of MiB, what the counter of joules went up by, the mean of others; or why there is none.
+        """The largest number of MiB and of processes, what joules went up by, the mean of others; or why there is none.
 
         Where one reading lacks a quantity, there is none: it would not be that of the whole window.
         """
@@ -68,7 +68,7 @@ class Window:
         return {"sampled_seconds": self.seconds, **found} if found else {}
 
     def reduced(self, name: str) -> float | str:
-        if name.endswith("mib"):
+        if name.endswith(("mib", "processes")):
             return self.largest[name]
         if not self.num_averages:
             return f"the driver averages over up to {DRIVER_SECONDS:g} s, and the region took only {self.seconds:.2f} s"

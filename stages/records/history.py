@@ -30,7 +30,9 @@ RUN_METRICS = {
     "cpu/share_mean": "cpu_share",
 }
 # What the sampler reads of the GPU, from the first epoch to the last.
-SAMPLED = ("sampled_seconds", "process_mib", "device_mib", "gpu_busy_share", "power_watts", "energy_joules")
+SAMPLED = (
+    "sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts", "energy_joules",
+)  # fmt: skip
 # What is measured of an epoch besides its time: MLflow's name, and the field of a Measurement.
 EPOCH_METRICS = {
     "vram/peak_allocated_mib": "peak_allocated_mib",
@@ -187,7 +189,7 @@ def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | No
         values = [part[name] for part in parts]
         if reasons := [value for value in values if isinstance(value, str)]:
             missing_reasons[name] = reasons[0]
-        elif name.endswith("mib"):
+        elif name.endswith(("mib", "processes")):
             found[name] = max(values)
         elif name in ("energy_joules", "sampled_seconds"):
             found[name] = sum(values)

@@ -10,6 +10,7 @@ cores. A step's wait is what is left of it without the sum: the same step is als
 """
 
 import os
+import signal
 import statistics
 import sys
 import time
@@ -62,6 +63,9 @@ def main(arguments: list[str]) -> int:
             print(alone)
             return 0
         points = measure(options)
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -107,15 +111,19 @@ def measure(options: Namespace) -> list[Point]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from stages.params.loading import load_workload
-    from stages.training.launcher import place
+    from stages.training.launcher import LEFT_TO_TORCH, place
+    from stages.training.workload import require_sequences
 
     device = options.device or identify("auto")["kind"]
     room = identify("cuda")["count"] if device == "cuda" else int(usable_cores())
     counts = sorted(set(options.workers or [2**power for power in range(13) if 2**power <= max(room, 2)]) | {1})
-    identify(f"{counts[-1]}x{device}" if counts[-1] > 1 else device)  # refuses more than there are
-    batches = options.batches or [factor * load_workload(options.workload).train.batch_size for factor in FACTORS]
-    if min(counts) < 1 or min(batches) < counts[-1]:
-        raise ValueError(f"a batch of {min(batches)} has no sequence for each of {counts[-1]} workers")
+    if counts[0] < 1 or counts[-1] < 2:
+        raise ValueError(f"--workers {' '.join(map(str, options.workers))} compares nothing; name a number from 2 on")
+    identify(f"{counts[-1]}x{device}")  # refuses more than there are
+    settings = load_workload(options.workload).train
+    batches = options.batches or [factor * settings.batch_size for factor in FACTORS]
+    smallest = replace(settings, batch_size=min(batches), scaling="strong")
+    require_sequences(options.workload, f"{counts[-1]}x{device}", smallest)
     with TemporaryDirectory() as folder:
         found = Path(folder) / "points.json"
         numbers = ["--workers", *map(str, counts), "--batches", *map(str, batches)]
@@ -123,7 +131,7 @@ def measure(options: Namespace) -> list[Point]:
         command = ["-m", "stages.tools.scaling", options.workload, "--device", device, *numbers, *length]
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         try:
-            processes = ["--nproc-per-node", str(counts[-1])]
+            processes = ["--nproc-per-node", str(counts[-1]), "--signals-to-handle", LEFT_TO_TORCH]
             run.run(run.parse_args([*processes, *place(), *command, "--out", str(found)]))
         except ChildFailedError as error:
             raise ValueError(f"the workers ended early ({error.get_first_failure()[1].exitcode})") from None
@@ -152,6 +160,8 @@ def work(options: Namespace) -> None:
 
     count = max(options.workers)
     with joined_group(f"{count}x{options.device}", count, options.device) as workers:
+        for number in (signal.SIGINT, signal.SIGTERM):  # there is nothing to save
+            signal.signal(number, signal.SIG_DFL)
         import torch
         import torch.distributed as dist
 
@@ -239,8 +249,8 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
 
     if rank >= number:
         return (lambda: None), (lambda: None)
-    shares = shares_of(size, 1, rank, number)
     split, step = trainer.train_split, trainer.step
+    shares = shares_of(size, step.accumulation, rank, number)
     rows = (torch.arange(size) % len(split))[places_of(shares)]
     batch = next(split.batches(rows, len(rows)))
     batch = replace(batch, shares=shares if number > 1 else ())

@@ -89,10 +89,14 @@ def launch(workload: str, device: str, seed: str) -> int:
         if num_nodes() > 1:  # torch's launcher has started them again before
             raise ChildProcessError(f"{describe(statuses)}; run the same command again on every machine")
         if number == MAX_RESTARTS:
+            step = (
+                "the system kills a process where memory runs out: lower train.batch_size or the number of workers, or "
+                "look at the kernel's log (dmesg)"
+            )
+            if min(statuses.values()) > 0:
+                step = "what they printed above says how they lost each other: mend that"
             raise ChildProcessError(
-                f"{describe(statuses)}, after {MAX_RESTARTS} restarts; the system kills a process where memory runs "
-                "out: lower train.batch_size or the number of workers, or look at the kernel's log (dmesg), and run "
-                "the same command again"
+                f"{describe(statuses)}, after {MAX_RESTARTS} restarts; {step}, and run the same command again"
             )
         number += 1
         again = f"all {num_workers} go on from the last checkpoint (restart {number} of {MAX_RESTARTS})"

@@ -45,12 +45,8 @@ def places_of(shares: tuple[Share, ...]) -> Tensor:
     return torch.cat(places)
 
 
-def own_rows(order: Tensor, batch_size: int, num_parts: int, rank: int, num_workers: int) -> Tensor:
-    """What of `order` ((N,) int64, all workers' batches one after the other) worker `rank` takes, batch by batch."""
-    num_batches = len(order) // batch_size
-    whole, ragged = order.split([num_batches * batch_size, len(order) % batch_size])
-    whole = whole.view(num_batches, batch_size)
-    own = [whole[:, places_of(shares_of(batch_size, num_parts, rank, num_workers))].flatten()]
-    if len(ragged):
-        own.append(ragged[places_of(shares_of(len(ragged), num_parts, rank, num_workers))])
-    return torch.cat(own)
+def own_rows(order: Tensor, batch_size: int, shares: tuple[Share, ...]) -> Tensor:
+    """What of `order` ((N,) int64, whole batches of all workers one after the other) a worker with these `shares` of
+    each batch takes, batch by batch.
+    """
+    return order.view(-1, batch_size)[:, places_of(shares)].flatten()

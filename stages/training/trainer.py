@@ -230,13 +230,16 @@ class Trainer:
         return self.shared_batches(order, change)
 
     def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
-        """Of every batch of `order` this worker's share."""
-        size, place = self.params.batch_size, (self.step.accumulation, self.workers.rank, self.workers.count)
-        own, whole = own_rows(order, size, *place), shares_of(size, *place)
-        batches = self.oom.batches(self.train_split, own, sum(share.num_passed for share in whole), change)
-        for number, batch in enumerate(batches):
-            left = len(order) - number * size
-            yield replace(batch, shares=whole if left >= size else shares_of(left, *place))
+        """Of every batch of `order` this worker's share: first of the whole ones, then of the ragged one."""
+        num_ragged = len(order) % self.params.batch_size
+        whole, ragged = order.split([len(order) - num_ragged, num_ragged])
+        for rows, size in ((whole, self.params.batch_size), (ragged, num_ragged)):
+            if len(rows):
+                shares = shares_of(size, self.step.accumulation, self.workers.rank, self.workers.count)
+                own = own_rows(rows, size, shares)
+                num_passed = sum(share.num_passed for share in shares)
+                for batch in self.oom.batches(self.train_split, own, num_passed, change):
+                    yield replace(batch, shares=shares)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
         """The first `size` sequences as a batch on the device, with teacher forcing where the decoder takes it.

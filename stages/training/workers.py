@@ -14,9 +14,11 @@ import os
 import re
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 
 from stages.params.parsing import one_line
 from stages.params.schema import Train
+from stages.stopping import StopSignals
 
 # Exit statuses of a worker: its work ended with another's (sysexits.h: try again); its memory ran out, and all may try
 # again with batches in more parts.
@@ -37,7 +40,7 @@ WORDS = re.compile(
     r"sendBytes|recvBytes|Socket closed",
     re.IGNORECASE,
 )
-COMPARED = ("seed", "parameters", "data", "code")  # of what a training rests on; workers may have other hardware
+COMPARED = ("seed", "parameters", "data", "code")  # and torch: workers may have other hardware
 
 
 class LostWorker(SystemExit):
@@ -45,6 +48,16 @@ class LostWorker(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(LOST)
+
+
+class Asked(StopSignals):
+    """Of the workers but the first: `asked` says whether this machine's launcher was told to stop, or is gone.
+
+    Ctrl+C may come on any of the machines. The first worker is told, and all stop after the same epoch.
+    """
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
 
 
 class Workers:
@@ -113,17 +126,29 @@ class Workers:
             return value
         return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
 
+    def any(self, flag: bool) -> bool:
+        """Whether it holds on one of the workers."""
+        return bool(self.sum(torch.tensor(int(flag))))
+
+    def cpu_seconds_of_others(self) -> float:
+        """The processor time so far of the other workers on the first one's machine. All of them ask at once."""
+        if self.count == 1:
+            return 0.0
+        own = time.process_time() if 0 < self.rank < self.local_count else 0.0  # ranks go machine by machine
+        return float(self.sum(torch.tensor(own, dtype=torch.float64)))
+
     def require_same(self, inputs: Mapping[str, Any]) -> None:
-        """Raises ValueError where another machine would train on other data, with other code or other parameters."""
+        """Raises ValueError where another machine would train on other data, with other code, parameters or torch."""
         if self.count == 1:
             return
-        own = {name: json.dumps(inputs[name], sort_keys=True) for name in COMPARED}
+        compared = {name: inputs[name] for name in COMPARED} | {"torch": inputs["hardware"]["torch"]}
+        own = {name: json.dumps(value, sort_keys=True) for name, value in compared.items()}
         differing = [name for name, theirs in self.told(own).items() if own[name] != theirs]
         if int(self.sum(torch.tensor(len(differing)))):
             which = f"worker {self.rank} has other {' and '.join(differing)}" if differing else "another worker differs"
             raise ValueError(
                 f"the workers do not train the same: {which} than worker 0; have all machines at the same commit, with "
-                "the same params.yaml and the same prepared data"
+                "the same params.yaml, prepared data and torch"
             )
 
     def close(self) -> None:

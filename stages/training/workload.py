@@ -160,8 +160,13 @@ def scaled(settings: Train, num_workers: int) -> Train:
 
 
 def require_sequences(workload: str, device: str, settings: Train) -> None:
-    """Raises ValueError where a worker would have no sequence of a batch that goes through in parts."""
+    """Raises ValueError where several workers have nothing to share, or one no sequence of a batch in parts."""
     num_workers, kind = split_device(device)
+    if num_workers > 1 and isinstance(settings.model, schema.Rocket):
+        raise ValueError(
+            f"device {device!r} has several workers, and {workload}'s model {settings.model.name} is fitted in closed "
+            f"form, which one does; accepted: {kind}"
+        )
     most = scaled(settings, num_workers).batch_size // settings.accumulation
     if num_workers > max(most, 1):
         parts = f" in {settings.accumulation} parts (train.accumulation)" if settings.accumulation > 1 else ""

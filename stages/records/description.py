@@ -1,0 +1,305 @@
+"""What the records hold of one training: its run in MLflow, and the files that it leaves beside its weights.
+
+In: a job, its trainer and what was recorded of its epochs (history.py). Out, in the job's folder: the weights,
+`model.json`, `history.csv`, `timings.csv`, `timings.json`, `measured.json` and `training.json`, the manifest
+(manifest.py); and the same for MLflow, through the journal.
+"""
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import asdict
+from typing import Any
+
+from safetensors.torch import save
+
+from stages import files
+from stages.files import preset_file, read_json
+from stages.machine import conditions
+from stages.machine.regions import gpu_uuid
+from stages.params.loading import load_params
+from stages.params.parsing import as_written, flatten
+from stages.params.schema import Rally
+from stages.records import journal as tracking
+from stages.records import manifest, provenance
+from stages.records.history import (
+    RUN_METRICS,
+    Record,
+    circumstances,
+    device_sentence,
+    memory_tags,
+    summarize,
+    summarize_gpu,
+    timings_here,
+    workers_of,
+)
+from stages.training.device import describe
+from stages.training.trainer import Trainer, snapshot
+from stages.training.workload import Job
+
+# What preprocess learned from the data, which a new table must be treated with too.
+LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
+# What the manifest takes from measured.json and timings.json.
+REALIZED = (
+    "threads", "precision", "step", "why_not_graph", "residency", "finished_on", "out_of_memory", "workers",
+    "workers_from_epoch", "batch_size", "learning_rate",
+)  # fmt: skip
+TIMING = (
+    "epoch_seconds", "samples_per_second", "num_epochs_measured", "train_seconds",
+    "peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib", "missing_reasons",
+)  # fmt: skip
+
+
+def describe_start(trainer: Trainer) -> dict[str, Any]:
+    """What the manifest holds of a training's first moment, also where another process ends it."""
+    return {
+        "tree": provenance.tree(),
+        "conditions": conditions.read(gpu_uuid(trainer.device)),
+        "weights_sha256": trainer.weights_sha256(),
+        "process": os.getpid(),
+    }
+
+
+def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
+    """What the results hold of a training's last moment, also where another process writes them.
+
+    `cpu_seconds_of_others`: the processor time that the other workers on this machine have taken for it.
+    """
+    before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
+    after["own_cpu_seconds"] += cpu_seconds_of_others
+    return {
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "conditions": after,
+        # The processor's time is counted by process: that of a resumed training has no sum.
+        "between": conditions.between(before, after) if record.start["process"] == os.getpid() else {},
+        **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
+    }
+
+
+def write_results(
+    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal
+) -> None:
+    """Write all but tracking.json, and give MLflow copies."""
+    out = job.folder
+    for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
+        files.write_bytes(out / f"{name}.safetensors", save(weights))
+    files.write_json(out / "model.json", describe_model(job))
+    files.write_table(out / "history.csv", record.history)
+    files.write_table(out / "timings.csv", record.timings)
+    of_gpu, missing_reasons = summarize_gpu(record.sampled.values())
+    result = {**summarize(timings_here(record)), **of_gpu}
+    record.missing_reasons |= missing_reasons
+    files.write_json(out / "timings.json", result)
+    measured = describe_measurement(job, trainer, record, inputs, result)
+    files.write_json(out / "measured.json", measured)
+    about = describe_run(job, trainer, record, inputs, {**result, **measured})
+    files.write_json(out / manifest.OF_TRAINING, about)
+
+    journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
+    if record.probe:
+        probed = {"probe": record.probe, "not_probed": record.not_probed}
+        journal.text(json.dumps(probed, indent=2) + "\n", "probe.json")
+    journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
+    for name in ("history.csv", "timings.csv"):
+        journal.artifact(out / name)
+    journal.artifact(out / manifest.OF_TRAINING, name=manifest.NAME)
+    if others := conditions.others_on_gpu(about["conditions"]):
+        journal.tags({"not_comparable": others})
+        print(f"warning: {others}: no comparison of times takes this run", flush=True)
+
+    timed = "no epoch of it was timed there"
+    if result["num_epochs_measured"]:
+        timed = (
+            f"epoch {result['epoch_seconds']:.3f} s (median of {result['num_epochs_measured']}), "
+            f"{result['samples_per_second']:,.0f} samples/s"
+        )
+    finished = ", finished on the CPU" if job.is_on_fallback else ""
+    print(f"{job.workload} on {job.identity['name']}{finished}: {timed}, {result['train_seconds']:.1f} s in all")
+
+
+def describe_measurement(
+    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], result: dict[str, Any]
+) -> dict[str, Any]:
+    """measured.json. Completes the record's sentences."""
+    num_on_cpu = sum(row["is_elsewhere"] for row in record.timings)
+    seen = {**result, "num_kernels": record.probe.get("num_kernels")}
+    record.summary_lines["device"] = device_sentence(job.identity["kind"], len(trainer.verified), num_on_cpu, seen)
+    if trainer.oom.actions:
+        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
+    missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
+    if not result["num_epochs_measured"]:
+        why = (
+            f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; "
+            "those on the CPU do not count for it"
+        )
+        missing_reasons |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
+    return {
+        **circumstances(missing_reasons, job.identity, trainer.params.num_threads, record.end["measured_at"]),
+        **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
+        "out_of_memory": trainer.oom.actions,
+        "finished_on": job.kind,
+        **workers_of(record),
+        **batch_of(job),
+        "residency": trainer.oom.residency,
+        "precision": trainer.step.precision,
+        "step": trainer.step.execution_mode,
+        **({"why_not_graph": why} if (why := trainer.step.fallback_reason) else {}),
+        "asked": {name: getattr(job.params.train, name) for name in ("threads", "precision", "step")},
+        "probe": record.probe,
+        "not_probed": record.not_probed,
+        "summary_lines": record.summary_lines,
+    }
+
+
+def batch_of(job: Job) -> dict[str, Any]:
+    """What several workers came to with `scaling: weak-...`; otherwise params.yaml has it."""
+    if job.settings.batch_size == job.params.train.batch_size:
+        return {}
+    return {"batch_size": job.settings.batch_size, "learning_rate": job.settings.learning_rate}
+
+
+def describe_run(
+    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], measured: dict[str, Any]
+) -> dict[str, Any]:
+    """The manifest (stages/records/manifest.py) without the test's result."""
+    found = provenance.environment()
+    if trainer.device.type == "cuda":
+        found["versions"] |= provenance.gpu_versions(job.identity["driver"])
+    losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{job.task.score_name}")
+    others = measured["other_processes"]  # the most of all readings
+    return {
+        "schema": manifest.SCHEMA,
+        **{name: measured[name] for name in ("device", "measured_at")},
+        "workload": job.workload,
+        "requested": job.device,
+        "seed": job.seed,
+        "machine": measured["measured_on"],
+        "token": record.token,
+        "tree": record.start["tree"],
+        "block": as_written(job.params),
+        "preset": read_json(preset_file(job.workload))["preset"],
+        "realized": {
+            **{name: measured[name] for name in REALIZED if name in measured},
+            "accumulation": trainer.step.accumulation,
+        },
+        "digests": {
+            "data": {
+                "table": job.summary.get("table_sha256"),
+                "prepared": job.summary["sha256"],
+                "packed": inputs["data"],
+            },
+            "code": inputs["code"],
+            "weights": {
+                "initial": record.start["weights_sha256"],
+                **{name: files.sha256_file(job.folder / f"{name}.safetensors") for name in ("best", "last")},
+            },
+        },
+        "environment": found,
+        "hardware": job.identity,
+        "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
+        "conditions": {
+            "before": record.start["conditions"],
+            "after": record.end["conditions"],
+            "between": record.end["between"] | ({} if others is None else {"other_processes": others}),
+        },
+        "epochs": [
+            {**{name: row[name] for name in losses}, **digests}
+            for row, digests in zip(record.history, record.digests, strict=True)
+        ],
+        "timing": {name: measured[name] for name in TIMING},
+    }
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def describe_model(job: Job) -> dict[str, Any]:
+    """model.json: how to build the network, and what must be done to a new table before the model sees it."""
+    learned = {name: job.summary[name] for name in LEARNED if name in job.summary}
+    return {
+        "model": asdict(job.params.train.model),
+        "shape": asdict(job.shape),
+        "task": job.params.task,
+        "workload": job.workload,
+        "preprocessing": {**asdict(job.params.preprocess), **learned},
+    }
+
+
+def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal) -> None:
+    """Tell MLflow what is trained, where, on what data, and from which code."""
+    about, git = describe(trainer.device, job.identity), provenance.git_tags(record.start["tree"])
+    preset = read_json(preset_file(job.workload))["preset"]
+    seeds, group = load_params().seeds, group_of(inputs)
+    experiment = os.environ.get("DVC_EXP_NAME")
+    device = job.device if job.num_workers > 1 else trainer.device.type
+    name = f"{f'{experiment}: ' if experiment else ''}{job.workload}-{device}"
+    journal.run(
+        record.token,
+        experiment=job.workload,
+        name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
+        # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
+        params={
+            **flatten(job.params),
+            **{name: about[name] for name in ("device", "device.name", "torch")},
+            "preset": preset,
+            "seed": job.seed,
+            "threads": trainer.params.num_threads,
+            "precision": trainer.step.precision,
+            "step": trainer.step.execution_mode,
+            **({"workers": job.num_workers} if job.num_workers > 1 else {}),
+            "data.sha256": data_sha256(job),
+            "git.commit": git.get("mlflow.source.git.commit", "none"),
+            "git.dirty": git.get("git.dirty", "unknown"),
+            "code.sha256": digest(inputs["code"])[:16],
+            "environment.sha256": digest(provenance.environment())[:16],
+            "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+            "residency": trainer.oom.residency,
+            **record.bound,
+        },
+        tags={
+            **about,
+            "mlflow.source.name": f"train@{job.workload}-{job.device}-{job.seed}",
+            "mlflow.source.type": "LOCAL",
+            "workload": job.workload,
+            "requested_device": job.device,
+            "preset": preset,
+            "data.sha256": data_sha256(job),
+            "tandem.group": group,
+            **git,
+            **memory_tags(trainer.oom.actions),
+            **({"finished_on": job.kind} if job.is_on_fallback else {}),
+            **provenance.caller_tags(),
+        },
+        dataset=dataset_of(job),
+        parent={"token": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
+    )
+
+
+def group_of(inputs: dict[str, Any]) -> str:
+    """What the runs have in common that differ in their seed alone."""
+    return digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
+
+
+def data_sha256(job: Job) -> str:
+    """Of the raw table; where the data is simulated, of the packed training split."""
+    return str(job.summary.get("table_sha256", job.plan["sha256"]["train"]))
+
+
+def dataset_of(job: Job) -> dict[str, Any]:
+    """The fields of mlflow.entities.Dataset."""
+    summary, params = job.summary, job.params.preprocess
+    table = None if isinstance(params, Rally) else files.raw_dir(job.workload) / params.table
+    source = files.relative(table) if table else "stages/data/rally.py"
+    profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
+    if "classes" in summary:
+        profile["num_classes"] = len(summary["classes"])
+    return {
+        "name": job.workload,
+        "digest": data_sha256(job)[:16],
+        "source_type": "local",
+        "source": json.dumps({"uri": source}),
+        "schema": None,
+        "profile": json.dumps(profile),
+    }
