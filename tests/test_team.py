@@ -9,16 +9,16 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from prefect import Flow
-from prefect.events.schemas.automations import AutomationCore
 
-from flows.team import compare
 from stages.files import ROOT
 from stages.params.loading import read_yaml
 from tests.conftest import commit, environment, git, make_project, run
 
 
 def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost_is_found() -> None:
+    from prefect import Flow
+    from prefect.events.schemas.automations import AutomationCore
+
     for deployment in read_yaml(ROOT / "prefect.yaml")["deployments"]:
         module, _, name = deployment["entrypoint"].rpartition(".")
         flow = getattr(import_module(module), name)
@@ -30,6 +30,8 @@ def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost
 
 
 def test_a_pool_whose_record_is_missing_is_not_taken_for_one_that_trained_nothing() -> None:
+    from flows.team import compare
+
     state = compare({"cpu": {"tiny cpu": ["a"]}, "gpu": {}})
     assert state.is_failed() and "does not know what gpu trained" in state.message
 

@@ -356,6 +356,8 @@ def test_it_is_said_from_which_batch_on_a_second_worker_pays():
     ]
     assert "do not pay with any batch that was tried (32 to 64)" in verdicts(points(0.8, 0.9))[0]
     assert "pay with a batch of 32 alone" in verdicts(points(1.2, 0.9))[0]
+    doubtful = [replace(point, speed_up_lowest=0.7) for point in points(1.2)]
+    assert "not certain, for rounds disagree (batch 32)" in verdicts(doubtful)[0]
 
 
 # As a user starts them ------------------------------------------------------------------------------------------------

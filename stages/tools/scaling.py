@@ -307,7 +307,7 @@ def row(point: Point) -> str:
 
 
 def verdicts(points: list[Point]) -> list[str]:
-    """For each number of workers, whether it pays and from which batch on."""
+    """For each number of workers, whether it pays and from which batch on, and where the rounds disagree on that."""
     found = []
     for number in sorted({point.workers for point in points if point.workers > 1}):
         own = sorted((point for point in points if point.workers == number), key=lambda point: point.batch_size)
@@ -326,6 +326,9 @@ def verdicts(points: list[Point]) -> list[str]:
                 f"{number} workers do not pay with any batch that was tried ({tried}): at best they are "
                 f"{best.speed_up:.2f} times as fast as one (batch {best.batch_size:,}); one worker wins"
             )
+        if open_ones := [point for point in own if point.speed_up_lowest < 1 < point.speed_up_highest]:
+            sizes = ", ".join(f"{point.batch_size:,}" for point in open_ones)
+            found[-1] += f"; not certain, for rounds disagree (batch {sizes}): more --rounds on a quiet machine tell"
     return found
 
 
