@@ -170,8 +170,31 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
     assert value == 2.0
     md5 = hashlib.md5(timings.read_bytes(), usedforsecurity=False).hexdigest()
     (tmp_path / "dvc.lock").write_text(f"md5: {md5}\n")
-    checkpoint.prune()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.lock", "timings.csv"]
+    for num_removed in range(1, 4):  # killed after so many files; what was left by that was left for good
+        checkpoint.save(weights(1.0))
+        checkpoint.save(weights(2.0))
+        checkpoint.ended(timings)
+        fork_that_is_killed(checkpoint, num_removed)
+        checkpoint.prune()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.lock", "timings.csv"]
+
+
+def fork_that_is_killed(checkpoint: Checkpoint, num_removed: int) -> None:
+    """Prune in another process, which kills itself after it has removed so many files."""
+    process = os.fork()
+    if not process:
+        unlink, left = Path.unlink, iter(range(num_removed))
+
+        def unlink_some(path: Path, missing_ok: bool = False) -> None:
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            unlink(path, missing_ok)
+
+        Path.unlink = unlink_some  # type: ignore[method-assign]
+        checkpoint.prune()
+        os._exit(0)
+    _, status = os.waitpid(process, 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
 
 
 def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):

@@ -143,7 +143,8 @@ class Checkpoint:
         files.write_text(self.result, hashlib.md5(timings.read_bytes(), usedforsecurity=False).hexdigest())
 
     def remove(self) -> None:
-        for path in (self.result, self.previous, self.path, self.token_file):
+        """The note of the result last: a process that is killed in between leaves what tells the next one to go on."""
+        for path in (self.previous, self.path, self.token_file, self.result):
             path.unlink(missing_ok=True)
 
     def prune(self) -> None:
