@@ -472,8 +472,10 @@ def test_a_killed_launcher_leaves_no_worker_behind(several: Path, tmp_path: Path
 
 @pytest_long
 def test_a_reason_ends_all_workers_at_once(several: Path):
-    params = (several / "params.yaml").read_text()
-    (several / "params.yaml").write_text(params.replace("learning_rate: 1e-2", "learning_rate: 1e30"))
+    text = (several / "params.yaml").read_text()  # the largest values that are accepted, as in test_pipeline.py
+    for usual, largest in (("1e-2", "10"), ("weight_decay: 0.01", "weight_decay: 100"), ("one-cycle", "cosine")):
+        text = text.replace(usual, largest)
+    (several / "params.yaml").write_text(text.replace("epochs: 3", "epochs: 12"))
     failed = stage(several, "train", "tiny", "2xcpu", "0", check=False)
     assert failed.returncode == 1 and "restart" not in failed.stdout
     assert failed.stdout.count("error: the training loss is") >= 1 and "Traceback" not in failed.stdout
