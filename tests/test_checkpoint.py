@@ -15,6 +15,7 @@ import torch
 from stages import files
 from stages.records import checkpoint as checkpoints
 from stages.records.checkpoint import Checkpoint
+from tests import forked
 from tests.conftest import ROOT, run, wait_for
 
 CPU = torch.device("cpu")
@@ -174,27 +175,26 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
         checkpoint.save(weights(1.0))
         checkpoint.save(weights(2.0))
         checkpoint.ended(timings)
-        fork_that_is_killed(checkpoint, num_removed)
+        process = forked.context().Process(target=prune_until_killed, args=(tmp_path, checkpoint, num_removed))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         checkpoint.prune()
         assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.lock", "timings.csv"]
 
 
-def fork_that_is_killed(checkpoint: Checkpoint, num_removed: int) -> None:
-    """Prune in another process, which kills itself after it has removed so many files."""
-    process = os.fork()
-    if not process:
-        unlink, left = Path.unlink, iter(range(num_removed))
+def prune_until_killed(root: Path, checkpoint: Checkpoint, num_removed: int) -> None:
+    """In a process of its own: prune, and be killed after so many files."""
+    unlink, left = Path.unlink, iter(range(num_removed))
 
-        def unlink_some(path: Path, missing_ok: bool = False) -> None:
-            if next(left, None) is None:
-                os.kill(os.getpid(), signal.SIGKILL)
-            unlink(path, missing_ok)
+    def unlink_some(path: Path, missing_ok: bool = False) -> None:
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        unlink(path, missing_ok)
 
-        Path.unlink = unlink_some  # type: ignore[method-assign]
-        checkpoint.prune()
-        os._exit(0)
-    _, status = os.waitpid(process, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL
+    checkpoints.ROOT = root
+    Path.unlink = unlink_some  # type: ignore[method-assign]
+    checkpoint.prune()
 
 
 def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):
