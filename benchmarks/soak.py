@@ -44,6 +44,7 @@ import psutil
 
 from benchmarks.soak_project import SAVING, SERVERS, STORING, TRAINING, Project
 from stages.files import ROOT
+from stages.params.parsing import one_line
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 KILLS_PER_ROUND = 6
@@ -275,7 +276,7 @@ def table(kills: list[Kill]) -> str:
             found = [sum(kind in wrong for wrong in own) for kind in KINDS]
             lines.append(f"| {value} | {count} | {' | '.join(map(str, found))} |")
     problems = [
-        f"- round {kill['round']}, {kill['killed']}, {kill['moment']}: {kind}: {'; '.join(texts)[:500]}"
+        f"- round {kill['round']}, {kill['killed']}, {kill['moment']}: {kind}: {one_line('; '.join(texts))}"
         for kill in kills
         for kind, texts in kill["wrong"].items()
     ]

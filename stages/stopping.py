@@ -1,11 +1,12 @@
 """What stops a training from outside: Ctrl+C (SIGINT) and SIGTERM."""
 
 import signal
+from abc import ABC, abstractmethod
 from types import FrameType
 from typing import Self
 
 
-class StopSignals:
+class StopSignals(ABC):
     """While it is entered, these signals come to `handle`; `asked` says whether one has come."""
 
     def __init__(self) -> None:
@@ -19,5 +20,5 @@ class StopSignals:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def handle(self, number: int, frame: FrameType | None) -> None: ...

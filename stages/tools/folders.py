@@ -31,6 +31,7 @@ from stages.tools.recordings import (
     kind_of_file,
     kinds_of,
     path_table,
+    whole_parquet,
     without_ending,
 )
 from stages.tools.text_tables import Note
@@ -254,8 +255,7 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table | None:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
-        with pa.parquet.ParquetFile(path) as file:
-            return file.read()
+        return whole_parquet(path)
     table = text_tables.sniff(path, options.get("encoding"))
     if not table.has_header:
         return None

@@ -46,6 +46,12 @@ def without_ending(name: str) -> str:
     return re.sub(r"\.(csv|tsv|txt|dat|parquet|npy)$", "", name, flags=re.IGNORECASE)
 
 
+def whole_parquet(path: Path) -> pa.Table:
+    """The file alone: pyarrow's read_table would add columns for folders that are called `a=b`."""
+    with pa.parquet.ParquetFile(path) as file:
+        return file.read()
+
+
 def ending_of(path: Path) -> str:
     """`.csv` of `a.CSV.gz`."""
     name = path.name.lower()
@@ -89,8 +95,7 @@ class Reader:
         """With the kinds that this file alone suggests."""
         try:
             if self.kind == "parquet":
-                with pa.parquet.ParquetFile(path) as file:  # and nothing of the folders' names, as read_table has it
-                    return file.read()
+                return whole_parquet(path)
             if self.kind == "npy":
                 return self.of_array(path)
             assert self.form is not None

@@ -11,7 +11,6 @@ import gzip
 import lzma
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,13 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from stages.data import tables
 from stages.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from stages.params.parsing import one_line
 from stages.tools.progress import progress
 
 Note = tuple[str, str, str]  # what was found out, which it is, and why or how to say otherwise
-# What reading a compressed file may raise that is cut off or changed.
-DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, zipfile.BadZipFile)
+DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile)  # of the compressions that are read here, too
 OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 NO_TEXT = {
