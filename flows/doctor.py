@@ -352,7 +352,7 @@ def dvc() -> Iterator[Finding]:
     except FileNotFoundError:
         pass
     except (ValueError, AttributeError, KeyError, TypeError) as error:
-        why = "every dvc repro fails until it is gone; it only lists running processes, so nothing is lost"
+        why = "dvc repro fails until then, make repro removes it; it only lists running processes, nothing is lost"
         fix = "".join(f"wait for process {pid}, then: " for pid in holders) + "rm .dvc/tmp/rwlock"
         yield Finding("dvc", "problem", f".dvc/tmp/rwlock is damaged ({error})", why, fix)
         return

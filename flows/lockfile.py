@@ -1,10 +1,11 @@
 """Files that DVC refuses to read, so that no `dvc repro` runs any more, and the way out.
 
-git leaves conflict markers in them. DVC writes dvc.lock in place, so a kill at that moment leaves a part. A lock file
-is a record only: DVC's run-cache restores what was stored from the same inputs, without running it. Importing this
-needs the standard library only: the doctor runs where no package is installed.
+git leaves conflict markers in them. DVC writes dvc.lock and its list of running processes in place, so a kill at that
+moment leaves a part. A lock file is a record only: DVC's run-cache restores what was stored from the same inputs,
+without running it. Importing this needs the standard library only: the doctor runs where no package is installed.
 """
 
+import json
 import os
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from stages.files import ROOT
 
 LOCK_FILES = ("dvc.lock", "hw/dvc.lock")
+DVC_TMP = ".dvc/tmp"
 READ_BY_DVC = (*LOCK_FILES, "dvc.yaml", "hw/dvc.yaml", "params.yaml")
 # SQLite on a file that is none any more. DVC's error does not say that its own index is meant, or where that is.
 NO_DATABASE = ("file is not a database", "database disk image is malformed")
@@ -42,7 +44,12 @@ def explained(error: str) -> str:
 
 
 def mend(root: Path = ROOT) -> list[str]:
-    """Move lock files that are cut off aside; returns a sentence on each. One with marks of a merge conflict stays."""
+    """Put right what a kill of DVC leaves cut off; returns a sentence on each file."""
+    return [*move_cut_locks(root), *remove_damaged_rwlock(root)]
+
+
+def move_cut_locks(root: Path) -> list[str]:
+    """Move lock files that are cut off aside. One with marks of a merge conflict stays."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc.utils.serialize import loads_yaml
     from ruamel.yaml import YAMLError
@@ -63,6 +70,45 @@ def mend(root: Path = ROOT) -> list[str]:
                 "DVC restores from its cache what it has stored"
             )
     return found
+
+
+def remove_damaged_rwlock(root: Path) -> list[str]:
+    """Remove DVC's list of the processes that read or write its files, where DVC cannot read it any more.
+
+    A training knows by a lock of its own whether another process has it (stages/records/checkpoint.py), so what the
+    list said of one that still lives is not missed.
+    """
+    from dvc.lock import LockError, make_lock
+    from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
+
+    path = root / DVC_TMP / RWLOCK_FILE
+    if not path.exists() or is_readable(path):
+        return []
+    try:
+        with make_lock(str(path.with_name(RWLOCK_LOCK)), tmp_dir=str(path.parent)):  # while it has this, DVC writes
+            if is_readable(path):
+                return []
+            path.unlink(missing_ok=True)
+    except LockError:  # DVC itself will say who has it
+        return []
+    return [
+        f"{DVC_TMP}/{RWLOCK_FILE} is cut off (a process was killed while DVC wrote it) and was removed; "
+        "it only lists running processes"
+    ]
+
+
+def is_readable(path: Path) -> bool:
+    """Whether DVC can read this list of processes, or finds none and begins one."""
+    from dvc.rwlock import SCHEMA
+    from voluptuous import Invalid
+
+    try:
+        SCHEMA(json.loads(path.read_bytes()))
+        return True
+    except FileNotFoundError:
+        return True
+    except (ValueError, RecursionError, Invalid):
+        return False
 
 
 def text_of(path: Path) -> str:

@@ -1,5 +1,6 @@
 """A disk that is full, or may not be written: one sentence with path, bytes and next step; nothing is lost."""
 
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dvc.lock import make_lock
+from dvc.rwlock import SCHEMA
 
 from flows import lockfile
 from stages import files
@@ -156,6 +159,30 @@ def test_a_lock_file_that_dvc_was_killed_in_is_moved_aside(trained: Path, tmp_pa
     for text in (whole, b"<<<<<<< ours\n"):  # nothing is wrong; and a conflict, which is the user's to solve
         path.write_bytes(text)
         assert not lockfile.mend(tmp_path) and path.read_bytes() == text
+
+
+@pytest.mark.case(44)
+def test_a_list_of_processes_that_dvc_left_cut_is_removed(trained: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """.dvc/tmp/rwlock is cut off at every place, as a kill of dvc leaves it; then `make repro`"""
+    path = tmp_path / ".dvc/tmp/rwlock"
+    path.parent.mkdir(parents=True)
+    assert not lockfile.mend(tmp_path), "there is none"
+    whole = b'{"write": {"/a": {"pid": 4711, "cmd": "dvc repro"}}, "read": {}}'
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with make_lock(f"{path}.lock", tmp_dir=str(path.parent)):
+            assert length % 32 or not lockfile.mend(tmp_path), "another DVC writes it at this moment"
+        assert len(lockfile.mend(tmp_path)) == 1 and not path.exists()
+    for text in (whole, b"{}"):
+        SCHEMA(json.loads(text))  # what DVC asks of it
+        path.write_bytes(text)
+        assert not lockfile.mend(tmp_path) and path.read_bytes() == text
+
+    project = copy_of(trained, tmp_path / "project")
+    (project / ".dvc/tmp/rwlock").write_bytes(b"")
+    assert "Unable to read RWLock-file" in dvc(project, "repro", "preprocess@tiny", check=False).stdout
+    output = run(project, sys.executable, "-m", "flows.repro", "preprocess@tiny").stdout
+    saw(next(line for line in output.splitlines() if "rwlock is cut off" in line))
 
 
 @pytest.mark.case(25)

@@ -169,7 +169,7 @@ def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_sam
 
 
 def test_a_file_that_is_only_read_is_not_memory_of_this_process(packed: str):
-    assert apart(mib_of_mapping, packed) < 1
+    assert apart(mib_of_mapping, packed) < DATA_MIB / 8  # the heap grows by a MiB or so, whatever is read
 
 
 def mib_of_mapping(path: str) -> float:
