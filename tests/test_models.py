@@ -192,14 +192,15 @@ def test_event_scores_of_literal_sequences():
     task = open_task("detect", SUMMARIES["detect"])
     actual = np.array([[0, 1, 0, 0, 0, 2, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0, 0, 2]])
     found = np.array([[0, 0, 0, 1, 0, 2, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0, 2, 2]])
-    hit, bounce = task.per_class(found, actual)
+    hit, bounce = task.per_class(task.counts(found, actual))
     assert (hit["precision"], hit["recall"], hit["f1"], hit["num_true"]) == (0.5, 0.5, 0.5, 2)
     assert (bounce["precision"], bounce["recall"], bounce["f1"]) == (2 / 3, 1.0, 0.8)
     whole = torch.ones(2, 10, dtype=torch.bool)
     score = task.score(torch.from_numpy(found), torch.from_numpy(actual), whole)
     assert score == pytest.approx((0.5 + 0.8) / 2)
     whole[1, 5:] = False  # the last ones lie in the padding now: a hit at 3 is left, and nothing found
-    assert task.per_class(*detect.on_cpu(torch.from_numpy(found), torch.from_numpy(actual), whole))[1]["f1"] == 1.0
+    counts = task.counts(*detect.on_cpu(torch.from_numpy(found), torch.from_numpy(actual), whole))
+    assert task.per_class(counts)[1]["f1"] == 1.0
     rows = task.list_events(found, actual, np.zeros((2, 10, 3)), np.array(["p", "q"]))
     assert [(row["sequence"], row["event"], row["actual"], row["predicted"]) for row in rows] == [
         ("p", "hit", 1, 3), ("p", "bounce", 5, 5), ("q", "hit", 3, ""), ("q", "hit", "", 6),

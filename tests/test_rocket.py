@@ -22,7 +22,6 @@ from stages.params.parsing import parse
 from stages.params.schema import Augment, Rocket
 from stages.predictor import Predictor
 from stages.tasks import open_task, ridge
-from stages.tasks.yardsticks import against, nearest_neighbours, summaries
 from stages.training import closed_form
 from stages.training.batches import Split
 from stages.training.trainer import Trainer, snapshot
@@ -263,15 +262,3 @@ def test_a_label_that_is_no_number_or_never_changes_is_refused(tmp_path: Path):
         params, _ = prepared(tmp_path)
         with pytest.raises(ValueError, match=message):
             data.prepare("regress", params, folder)
-
-
-def test_yardsticks_of_literal_sequences():
-    assert against(0.66, {"the most frequent class": 0.12, "1-NN": 0.71}) == (
-        "the most frequent class reaches 0.12, 1-NN 0.71: the network does not beat 1-NN"
-    )
-    known = np.array([[[0.0], [1.0]], [[5.0], [5.0]]], dtype=np.float32)
-    assert nearest_neighbours(known, known[[1, 1, 0]] + 0.4).tolist() == [1, 1, 0]
-    values = np.array([[[1.0], [2.0], [6.0], [0.0]]], dtype=np.float32)
-    np.testing.assert_allclose(
-        summaries(values, np.array([3])), [[3.0, np.sqrt(14 / 3), 1.0, 6.0, 1.0, 6.0, 2.5]], rtol=1e-6
-    )

@@ -5,13 +5,21 @@ Shapes: outputs (B, C) logits, targets (B,) int64, predictions (N,) int64, confu
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from stages.tasks import Evaluation, Read
 from stages.tasks.scores import macro_f1, precision_recall_f1
-from stages.tasks.yardsticks import against, nearest_neighbours, num_comparable, sample
+from stages.tasks.yardsticks import (
+    Yardstick,
+    against,
+    interval_of_gain,
+    nearest_neighbours,
+    num_comparable,
+    sample,
+)
 
 RARE = 0.5  # of the share that a class would have if all were equally frequent
 SCALES = [2 ** (power / 2) for power in range(13)]  # from 1 to 64
@@ -58,9 +66,14 @@ class Task:
         keys = ("sequence", "actual", "predicted", "confidence")
         rows = zip(read("test", "ids").tolist(), actual, predicted, confidence, strict=True)
         wrong = int((predictions != targets).sum())
-        yardsticks, names = self.yardsticks(targets, read)
-        metrics |= yardsticks
-        compared = against(metrics["accuracy"], {word: yardsticks[f"{key}_accuracy"] for key, word in names.items()})
+        yardsticks = self.yardsticks(targets, read)
+        beside = []
+        for key, (name, guesses) in yardsticks.items():
+            found = scores(confusion_matrix(guesses, targets, self.num_outputs))
+            metrics |= {f"{key}_{score}": value for score, value in found.items()}
+            gain = interval_of_gain(share_right, counted(predictions, targets), counted(guesses, targets))
+            beside.append(Yardstick(name, found["accuracy"], gain))
+        compared = against(metrics["accuracy"], beside, len(targets))
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,
@@ -72,19 +85,18 @@ class Task:
             {"cells": confusion.tolist(), "classes": self.classes},
         )
 
-    def yardsticks(self, targets: Tensor, read: Read) -> tuple[dict[str, float], dict[str, str]]:
-        """The scores of two predictions that need no training, and what each is called."""
+    def yardsticks(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
+        """Two predictions that need no training: the name of each under its key, and its classes (N,)."""
         known = torch.from_numpy(read("train", "targets"))
         values, asked = (read(split, "values") for split in ("train", "test"))
         rows = sample(len(values), num_comparable(values, asked))
-        nearest = known[rows][nearest_neighbours(values[rows], asked)]
-        most_frequent = torch.full_like(targets, int(torch.bincount(known).argmax()))
-        found: dict[str, float] = {}
-        for name, predictions in (("most_frequent", most_frequent), ("nearest_neighbour", nearest)):
-            own = scores(confusion_matrix(predictions, targets, self.num_outputs))
-            found |= {f"{name}_{key}": value for key, value in own.items()}
         of_some = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
-        return found, {"most_frequent": "the most frequent class", "nearest_neighbour": f"1-NN{of_some}"}
+        most_frequent = torch.full_like(targets, int(torch.bincount(known).argmax()))
+        nearest = known[rows][nearest_neighbours(values[rows], asked)]
+        return {
+            "most_frequent": ("the most frequent class", most_frequent),
+            "nearest_neighbour": (f"1-NN{of_some}", nearest),
+        }
 
     def of_rare(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
         """Of classes that are rare in the test split: what accuracy hides. Empty where none is."""
@@ -99,6 +111,17 @@ class Task:
             f"; macro F1 {metrics['macro_f1']:.4g} (the most frequent class {metrics['most_frequent_macro_f1']:.4g}, "
             f"1-NN {metrics['nearest_neighbour_macro_f1']:.4g}); found of the rarest: {found}{more}"
         )
+
+
+def counted(predictions: Tensor, targets: Tensor) -> np.ndarray:
+    """(N, 2): whether each sequence is right, and 1."""
+    right = (predictions == targets).numpy().astype(np.float64)
+    return np.stack([right, np.ones_like(right)], axis=1)
+
+
+def share_right(sums: np.ndarray) -> np.ndarray:
+    """Accuracy from sums (..., 2) of `counted`."""
+    return sums[..., 0] / sums[..., 1]
 
 
 def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stages.tasks import Evaluation, Read
-from stages.tasks.scores import macro_f1, precision_recall_f1
-from stages.tasks.yardsticks import against, sample
+from stages.tasks.scores import macro_f1, macro_f1_of_sums, precision_recall_f1
+from stages.tasks.yardsticks import Yardstick, against, interval_of_gain, sample
 
 TOLERANCE = 2  # frames
 THRESHOLD = 0.5  # of the probability at an event's frame
@@ -61,39 +61,47 @@ class Task:
         return predict(outputs, mask)
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
-        return macro_f1(self.per_class(*on_cpu(predictions, targets, mask)))
+        return macro_f1(self.per_class(self.counts(*on_cpu(predictions, targets, mask))))
 
-    def per_class(self, predictions: np.ndarray, targets: np.ndarray) -> list[dict[str, Any]]:
-        """Event precision, recall and F1 of every class but 0."""
+    def counts(self, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """(N, C - 1, 3): of each sequence's events of every class but 0 how many are matched, actual and predicted."""
         rows = []
         for number in range(1, self.num_outputs):
             actual, found = np.argwhere(targets == number), np.argwhere(predictions == number)
-            matched = match(actual, found, targets.shape[1])
-            rows.append({"class": self.classes[number], **precision_recall_f1(len(matched), len(actual), len(found))})
-        return rows
+            matched = actual[[index for index, _ in match(actual, found, targets.shape[1])]]
+            rows.append([np.bincount(events[:, 0], minlength=len(targets)) for events in (matched, actual, found)])
+        return np.array(rows).transpose(2, 0, 1)
+
+    def per_class(self, counts: np.ndarray) -> list[dict[str, Any]]:
+        """Event precision, recall and F1 of every class but 0."""
+        names, sums = self.classes[1:], counts.sum(axis=0).tolist()
+        return [{"class": name, **precision_recall_f1(*row)} for name, row in zip(names, sums, strict=True)]
 
     def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
         targets, lengths = torch.from_numpy(read("test", "targets")), torch.from_numpy(read("test", "lengths"))
         mask = torch.arange(targets.shape[1])[None, :] < lengths[:, None]
         probabilities = outputs.softmax(dim=2)
         predictions, actual = on_cpu(predict(outputs, mask), targets, mask)
-        per_class = self.per_class(predictions, actual)
-        others = self.yardsticks(actual, mask.numpy(), read)
+        counts = self.counts(predictions, actual)
+        per_class = self.per_class(counts)
+        beside = [
+            Yardstick(name, macro_f1(self.per_class(found)), interval_of_gain(macro_f1_of_sums, counts, found))
+            for name, found in self.yardsticks(actual, mask.numpy(), read).items()
+        ]
         metrics = {
             "event_f1": macro_f1(per_class),
             **{f"event_{name}": float(np.mean([row[name] for row in per_class])) for name in ("precision", "recall")},
             "frame_accuracy": (outputs.argmax(dim=2) == targets)[mask].float().mean().item(),
             "loss": self.loss(outputs, targets, mask, 0.0).item(),
-            "threshold_event_f1": others["the best threshold on one feature"],
-            "base_rate_event_f1": others["events at the base rate"],
+            **dict(zip(("threshold_event_f1", "base_rate_event_f1"), (each.score for each in beside), strict=True)),
         }
         rows = self.list_events(predictions, actual, probabilities.numpy(), read("test", "ids"))
         missed, invented = (sum(not row[name] for row in rows) for name in ("predicted", "actual"))
         worst = min(per_class, key=lambda row: row["f1"])
         return Evaluation(
             metrics,
-            f"{against(metrics['event_f1'], others)}; {len(rows) - missed - invented:,} events found within "
-            f"{TOLERANCE} frames, {missed:,} missed, {invented:,} invented; hardest class: {worst['class']} "
+            f"{against(metrics['event_f1'], beside, len(actual))}; {len(rows) - missed - invented:,} events found "
+            f"within {TOLERANCE} frames, {missed:,} missed, {invented:,} invented; hardest class: {worst['class']} "
             f"(F1 {worst['f1']:.3f})",
             per_class,
             self.confused(predictions, actual),
@@ -110,8 +118,8 @@ class Task:
             },
         )
 
-    def yardsticks(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, float]:
-        """Event F1 of two detectors that need no training: each class where one feature crosses one threshold, chosen
+    def yardsticks(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
+        """The counts of two detectors that need no training: each class where one feature crosses one threshold, chosen
         on training sequences, and events at random steps, as many as in training.
         """
         known, lengths = read("train", "targets"), read("train", "lengths")
@@ -134,8 +142,8 @@ class Task:
             feature, sign, level = chosen
             crossing[crossings(sign * asked[:, :, feature], level) & mask] = number
             random[(draw.random(actual.shape) < (known == number).sum() / is_real.sum()) & mask] = number
-        scores = (macro_f1(self.per_class(each, actual)) for each in (crossing, random))
-        return dict(zip(("the best threshold on one feature", "events at the base rate"), scores, strict=True))
+        detectors = {"the best threshold on one feature": crossing, "events at the base rate": random}
+        return {name: self.counts(found, actual) for name, found in detectors.items()}
 
     def list_events(
         self, predictions: np.ndarray, targets: np.ndarray, probabilities: np.ndarray, ids: np.ndarray

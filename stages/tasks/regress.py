@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stages.tasks import Evaluation, Read
 from stages.tasks.ridge import centred, leave_one_out
-from stages.tasks.yardsticks import MAX_FITTED, against, sample, summaries
+from stages.tasks.yardsticks import MAX_FITTED, Yardstick, against, interval_of_gain, sample, summaries
 
 YARDSTICKS = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
 
@@ -65,7 +65,11 @@ class Task:
         }
         for name in others:
             metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
-        compared = against(metrics["r2"], {word: found[name]["r2"] for name, word in YARDSTICKS.items()})
+        beside = [
+            Yardstick(word, found[name]["r2"], gain_over(others[name], predicted, actual))
+            for name, word in YARDSTICKS.items()
+        ]
+        compared = against(metrics["r2"], beside, len(actual))
         of = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in YARDSTICKS.items())
         return Evaluation(
             metrics,
@@ -86,6 +90,16 @@ def explained(predicted: np.ndarray, actual: np.ndarray) -> float:
     if not total:
         return float(not residual)
     return float(1 - residual / total)
+
+
+def gain_over(other: np.ndarray, own: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
+    """95% interval of how much more of the targets' variance one prediction (N,) explains than another.
+
+    The variance is taken as that of these targets: it says how large the gain is, and not which of the two is better.
+    """
+    unit = actual.var() or 1.0
+    sums = (np.stack([np.square(actual - each) / unit, np.ones(len(actual))], axis=1) for each in (own, other))
+    return interval_of_gain(lambda total: -total[..., 0] / total[..., 1], *sums)
 
 
 def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:

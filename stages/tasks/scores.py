@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 
 def precision_recall_f1(num_right: int, num_true: int, num_predicted: int) -> dict[str, Any]:
     """Of one class; 0 where a ratio is 0/0, as in scikit-learn."""
@@ -19,3 +21,11 @@ def macro_f1(per_class: Sequence[dict[str, Any]]) -> float:
     """Mean F1 of the classes that occur, as label or prediction, as in scikit-learn; 0 where none does."""
     present = [row["f1"] for row in per_class if row["num_true"] or row["num_predicted"]]
     return sum(present) / len(present) if present else 0.0
+
+
+def macro_f1_of_sums(sums: np.ndarray) -> np.ndarray:
+    """`macro_f1` from sums (..., C, 3): of each class how many were right, true and predicted."""
+    right, true, predicted = np.moveaxis(sums, -1, 0)
+    is_present = true + predicted > 0
+    f1 = 2 * right / np.where(is_present, true + predicted, 1)
+    return np.asarray(f1.sum(axis=-1) / np.maximum(1, is_present.sum(axis=-1)))
