@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from stages.records import recorded
+from stages.records import journal, recorded
 from stages.records.sending import TOKEN_TAG
 
 TABLES = ("runs", "params", "tags", "metrics", "latest_metrics")
@@ -66,6 +66,7 @@ def questions(run_id: str) -> dict[str, Callable[[], object]]:
             experiment, f"tags.`{TOKEN_TAG}` = '{token}'"
         ),
         "a journal writes ten metrics and a tag": lambda: write(client, run_id),
+        f"a whole journal is sent: a run of {NUM_EPOCHS} epochs, MLflow's import included": lambda: send(entry),
     }
 
 
@@ -75,6 +76,24 @@ def write(client: Any, run_id: str) -> None:
     now = int(time.time() * 1000)
     client.log_batch(run_id, metrics=[Metric(f"benchmark/{index}", 1.0, now, 0) for index in range(10)])
     client.set_tag(run_id, "benchmark", str(now))
+
+
+def send(like: Any) -> None:
+    """A training's journal, from its first line until MLflow has all of it."""
+    written = journal.start()
+    written.run(
+        token=uuid.uuid4().hex,
+        experiment=recorded.open_store().get_experiment(like.info.experiment_id).name,
+        name="benchmark",
+        params=dict(like.data.params),
+        tags={name: value for name, value in like.data.tags.items() if name != TOKEN_TAG and "." not in name},
+        dataset={},
+    )
+    for epoch in range(1, NUM_EPOCHS + 1):
+        written.metrics({f"benchmark/{index}": epoch / 7 for index in range(10)}, epoch)
+    written.end("FINISHED")
+    if written.uploader.wait() or written.folder.exists():
+        raise SystemExit(f"error: the journal in {written.folder} was not sent; its uploader.log says why")
 
 
 def ask(run_id: str) -> dict[str, float]:

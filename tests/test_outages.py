@@ -17,7 +17,7 @@ import pytest
 
 from stages.records.headline import rounded
 from tests.conftest import TINY, copy_of, environment, held, recorded_runs, run, settle, stage, wait_for
-from tests.test_tracking import (
+from tests.recording import (
     LONG,
     answers,
     client_of,

@@ -1,19 +1,16 @@
-"""MLflow on the real thing: a real sqlite store, a real server that dies, a real kill."""
+"""What MLflow gets of a run, when, and once: on a real store, with a real server that dies, and a real kill."""
 
 import base64
-import csv
 import json
 import os
 import re
 import shutil
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,7 +27,6 @@ import torch
 from stages.diagnosis.findings import Probe
 from stages.machine.activity import Activity
 from stages.records import headline, provenance, registry, store, summary
-from stages.records.connection import make_schema
 from stages.records.history import EPOCH_METRICS, RUN_METRICS
 from stages.records.summary import SUMMED_UP
 from stages.records.uploader import bring_up_to_date
@@ -41,7 +37,6 @@ from tests.conftest import (
     copy_of,
     environment,
     held,
-    make_project,
     recorded_runs,
     run,
     settle,
@@ -49,29 +44,21 @@ from tests.conftest import (
     stages_at_once,
     wait_for,
 )
+from tests.recording import (
+    LONG,
+    answers,
+    client_of,
+    free_port,
+    record,
+    runs_of,
+    said_of_tracking,
+    start_training,
+    statuses,
+    table_of,
+    uploader,
+)
 
 mlflow = pytest.importorskip("mlflow")
-
-LONG = ("epochs: 3", "epochs: 20")
-
-
-def client_of(project: Path) -> mlflow.MlflowClient:
-    make_schema(project / "mlruns/mlflow.db")  # the trainer's uploader may be making it right now
-    uri = f"sqlite:///{project}/mlruns/mlflow.db"
-    mlflow.set_tracking_uri(uri)  # the client's downloads go by the global one, which would make a database here
-    return mlflow.MlflowClient(uri)
-
-
-def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
-    found = client.get_experiment_by_name(experiment)
-    return list(client.search_runs([found.experiment_id])) if found else []
-
-
-def start_training(project: Path, **extra: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "0"], cwd=project, env=environment(**extra),
-        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
 
 
 def test_a_run_tells_what_where_and_how_well(trained: Path):
@@ -152,13 +139,6 @@ def test_the_saved_view_and_the_description_show_first_what_runs_are_compared_by
 def six_digits(value: float) -> float:
     """As MLflow has what the files have in full."""
     return float(f"{value:.6g}")
-
-
-def table_of(path: Path) -> dict[str, list[float]]:
-    """Column -> its numbers, bit for bit."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
 
 
 def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path):
@@ -382,12 +362,6 @@ def test_a_killed_trainings_journal_that_arrives_after_its_end_changes_nothing(r
     assert entry.info.status == "FINISHED"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def closed_port() -> Iterator[int]:
     """Where nobody listens, and nobody else begins to."""
@@ -439,229 +413,6 @@ def test_a_black_hole_costs_bounded_seconds(ready: Path, saw: Callable[[str], No
     assert seconds < 600  # mlflow's own limits add up to 1,200
 
 
-# Writes the journal of a small run and prints what `Journal.end` returns. Arguments: the run's name, seconds to wait.
-RECORD = """
-import json, sys
-from stages.records import journal
-journal.WAIT_SECONDS = float(sys.argv[2])
-written = journal.start()
-written.run(sys.argv[1], "tiny", sys.argv[1], {"a": 1}, {}, {})
-written.metrics({"train/loss": 0.5}, step=0)
-print(json.dumps(written.end("FINISHED")))
-"""
-
-
-def record(ready: Path, name: str, wait_seconds: float = 120, **extra: str) -> str:
-    return run(ready, sys.executable, "-c", RECORD, name, str(wait_seconds), **extra).stdout
-
-
-def said_of_tracking(output: str) -> str:
-    return next(line for line in output.splitlines() if line.startswith("tracking: "))
-
-
-def statuses(ready: Path) -> dict[str, str]:
-    """The runs that arrived in the ready's own store."""
-    return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(ready))}
-
-
-def uploader(ready: Path, command: str, **extra: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "stages.records.uploader", command], cwd=ready, env=environment(**extra),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-
-
-def killed_at(path: Path, num_bytes: int, folder: Path) -> Path:
-    """For PYTHONPATH: a process ends by SIGKILL once `path` has grown to so many bytes, however quick it is."""
-    (folder / "sitecustomize.py").write_text(f"""
-import os, signal, threading, time
-
-def watch():
-    while not os.path.exists({str(path)!r}) or os.path.getsize({str(path)!r}) < {num_bytes}:
-        time.sleep(0.001)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-threading.Thread(target=watch, daemon=True).start()
-""")
-    return folder
-
-
-@pytest.mark.long
-@pytest.mark.case(43)
-def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path, saw: Callable[[str], None]):
-    """kill -9 at three moments of making a fresh store's tables."""
-    new = project / "mlruns/mlflow.db.new"
-    saw("nothing: the next one makes the tables, and sends the record")
-    for num_bytes in (1, 200_000, 500_000):
-        new.unlink(missing_ok=True)
-        making = uploader(project, "open", PYTHONPATH=str(killed_at(new, num_bytes, project)))
-        output = making.communicate()[0]
-        assert making.returncode == -signal.SIGKILL, output
-        assert new.stat().st_size >= num_bytes
-    assert '"run_id"' in record(project, "after")
-    settle(project)
-    assert statuses(project) == {"after": "FINISHED"}
-    left = {entry.name for entry in (project / "mlruns").iterdir()} - {"README.md", "artifacts"}
-    assert left == {"mlflow.db", "mlflow.db.lock"}
-
-
-@pytest.mark.parametrize(("num_projects", "of_each"), [(2, 1), pytest.param(8, 2, marks=pytest.mark.long)])
-@pytest.mark.case(43)
-def test_projects_open_one_fresh_store_at_once(
-    tmp_path: Path, num_projects: int, of_each: int, saw: Callable[[str], None]
-):
-    """Two projects, and two processes of each of eight, open one SQLite file that is not there yet."""
-    projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
-    shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
-    code = "from stages.records.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
-    together = [
-        subprocess.Popen(
-            [sys.executable, "-c", code],
-            cwd=project,
-            env=environment(MLFLOW_TRACKING_URI=shared),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for project in projects * of_each
-    ]
-    outputs = [process.communicate()[0] for process in together]
-    assert not any(process.returncode for process in together), outputs
-    saw("nothing: one of them makes the tables, the others wait")
-    client = mlflow.MlflowClient(shared)
-    assert sorted(experiment.name for experiment in client.search_experiments()) == ["Default", "same"]
-
-
-def migrate_part_way(path: Path, revisions: int) -> None:
-    """Make the schema as MLflow does, but stop before its last `revisions` migrations."""
-    from alembic import command
-    from alembic.script import ScriptDirectory
-    from mlflow.store.db.utils import _get_alembic_config
-    from mlflow.store.tracking.dbmodels.initial_models import Base
-    from sqlalchemy import create_engine
-
-    engine = create_engine(f"sqlite:///{path}")
-    Base.metadata.create_all(engine)
-    config = _get_alembic_config(str(engine.url))
-    config.attributes["connection"] = engine
-    newest_first = list(ScriptDirectory.from_config(config).walk_revisions())
-    command.upgrade(config, newest_first[revisions].revision)
-    engine.dispose()
-    os.utime(path, (0, 0))  # nobody works on it any more
-
-
-@pytest.mark.long
-def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project: Path):
-    path = project / "mlruns/mlflow.db"
-    migrate_part_way(path, 20)
-    with sqlite3.connect(path) as database:
-        database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")  # what the kill leaves
-    database.close()
-    os.utime(path, (0, 0))
-    assert store.inspect(path).kind == "unfinished" and store.inspect(path).is_empty
-    assert '"run_id"' in record(project, "after")
-    settle(project)
-    assert statuses(project) == {"after": "FINISHED"}
-    assert len(list(path.parent.glob("mlflow.db.unfinished-*"))) == 1
-
-
-@pytest.mark.long
-@pytest.mark.case(37)
-def test_an_older_store_is_kept_and_the_given_command_upgrades_it(project: Path, saw: Callable[[str], None]):
-    """A store three versions old, then the command that the sentence gives; half upgraded; of the future."""
-    path = project / "mlruns/mlflow.db"
-    migrate_part_way(path, 3)
-    with sqlite3.connect(path) as database:
-        database.execute(
-            "INSERT INTO experiments (experiment_id, name, lifecycle_stage) VALUES (0, 'Default', 'active')"
-        )
-        database.execute("INSERT INTO runs (run_uuid, experiment_id, lifecycle_stage) VALUES ('old', 0, 'active')")
-    database.close()
-    before = path.read_bytes()
-    output = record(project, "new")
-    assert "mlruns/mlflow.db has schema" in output and "could not be reached" not in output
-    assert path.read_bytes() == before
-    saw(said_of_tracking(output))
-    fix, then = re.search(r"run: (.*); then: (.*)", output).groups()
-    run(project, "bash", "-ec", fix)
-    assert "up to date" in run(project, "bash", "-ec", then.replace("python", sys.executable)).stdout
-    assert statuses(project) == {"new": "FINISHED"}
-    with sqlite3.connect(path) as database:
-        assert database.execute("SELECT count(*) FROM runs WHERE run_uuid = 'old'").fetchone() == (1,)
-        # What a kill in the middle of an upgrade leaves: there are records, so it stays where it is.
-        database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")
-        [(wanted,)] = database.execute("SELECT version_num FROM alembic_version")
-        before_it = sorted(store.schema_versions()[1] - {wanted})[0]
-        database.execute("UPDATE alembic_version SET version_num = ?", (before_it,))
-    database.close()
-    found = store.inspect(path)
-    assert (found.kind, found.is_empty) == ("unfinished", False) and found.fix.startswith("mv ")
-    saw(f"{found.message}; run: {found.fix}")
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE alembic_version SET version_num = 'of the future'")
-    database.close()
-    found = store.inspect(path)
-    assert found.kind == "newer"
-    saw(f"{found.message}; run: {found.fix}")
-
-
-@pytest.mark.case(37)
-def test_a_slow_store_is_not_called_unreachable(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
-    """MLflow is not there yet when the training ends."""
-    go_on = tmp_path / "go_on"
-    (tmp_path / "sitecustomize.py").write_text(f"""
-import pathlib, sys, time
-
-class SlowImport:
-    def find_spec(self, name, path=None, target=None):
-        while name == "mlflow" and not pathlib.Path({str(go_on)!r}).exists():
-            time.sleep(0.05)
-
-if "stages.records.uploader" in sys.orig_argv:
-    sys.meta_path.insert(0, SlowImport())
-""")
-    output = record(ready, "slow", 2, PYTHONPATH=str(tmp_path))
-    saw(said_of_tracking(output))
-    assert "still starting" in output and "in the background" in output and "could not be reached" not in output
-    assert len([path for path in (ready / ".tandem/journals").iterdir() if path.is_dir()]) == 1
-    go_on.touch()
-    settle(ready)
-    assert statuses(ready) == {"slow": "FINISHED"}
-
-
-@pytest.mark.case(37)
-def test_a_damaged_store_is_named_and_the_given_command_mends_it(project: Path, saw: Callable[[str], None]):
-    """mlruns/mlflow.db is overwritten with text; then the command that the sentence gives."""
-    path = project / "mlruns/mlflow.db"
-    path.write_text("no database at all " * 99)
-    output = record(project, "kept")
-    assert "mlruns/mlflow.db is damaged: file is not a database" in output and "could not be reached" not in output
-    saw(said_of_tracking(output))
-    assert path.read_text().startswith("no database")
-    fix, then = re.search(r"run: (mv \S+ \S+) .*; then: (.*)", output).groups()
-    again = run(project, "bash", "-c", then.replace("python", sys.executable), check=False)
-    assert again.returncode == 1 and fix in again.stdout
-    run(project, "bash", "-ec", f"{fix}; {then.replace('python', sys.executable)}")
-    assert statuses(project) == {"kept": "FINISHED"}
-
-
-@pytest.mark.case(37)
-def test_a_store_that_another_process_locks_is_called_locked(
-    empty_history: Path, tmp_path: Path, saw: Callable[[str], None]
-):
-    """A second process holds SQLite's exclusive lock."""
-    path = Path(shutil.copy(empty_history, tmp_path / "mlflow.db"))
-    hold = "import sqlite3, sys; database = sqlite3.connect(sys.argv[1]); database.execute('BEGIN EXCLUSIVE')"
-    command = [sys.executable, "-c", f"{hold}; print('held', flush=True); sys.stdin.read()", str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout and holder.stdout.readline() == "held\n"
-        found = store.inspect(path, timeout_seconds=0.1)
-        holder.communicate("")
-    assert (found.kind, found.fix) == ("locked", f"fuser {path}")
-    assert store.inspect(path).kind == "whole"
-    saw(f"{found.message}; run: {found.fix}")
-
-
 @pytest.mark.case(53)
 def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, saw: Callable[[str], None]):
     """`http://me:password@host` as the tracking server's address: one that refuses, then sync to one that takes it"""
@@ -705,27 +456,6 @@ def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, saw: Callabl
     assert said == f"MLflow at http://127.0.0.1:{port}: up to date\n"
     assert "secret" not in shown + said
     assert statuses(ready) == {"kept": "FINISHED"}
-
-
-def answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-@pytest.mark.parametrize("variable", [None, "http://127.0.0.1:1"])
-def test_the_store_is_the_projects_wherever_one_stands(
-    variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    from stages import files
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    if variable:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
-    assert store.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")
 
 
 def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monkeypatch: pytest.MonkeyPatch):

@@ -1,0 +1,88 @@
+"""A small run's record, and what arrived of it: for the tests of MLflow."""
+
+import csv
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from stages.records.connection import make_schema
+from tests.conftest import environment, run
+
+mlflow = pytest.importorskip("mlflow")
+
+LONG = ("epochs: 3", "epochs: 20")
+
+# Writes the journal of a small run and prints what `Journal.end` returns. Arguments: the run's name, seconds to wait.
+RECORD = """
+import json, sys
+from stages.records import journal
+journal.WAIT_SECONDS = float(sys.argv[2])
+written = journal.start()
+written.run(sys.argv[1], "tiny", sys.argv[1], {"a": 1}, {}, {})
+written.metrics({"train/loss": 0.5}, step=0)
+print(json.dumps(written.end("FINISHED")))
+"""
+
+
+def client_of(project: Path) -> mlflow.MlflowClient:
+    make_schema(project / "mlruns/mlflow.db")  # the trainer's uploader may be making it right now
+    uri = f"sqlite:///{project}/mlruns/mlflow.db"
+    mlflow.set_tracking_uri(uri)  # the client's downloads go by the global one, which would make a database here
+    return mlflow.MlflowClient(uri)
+
+
+def runs_of(client: mlflow.MlflowClient, experiment: str = "tiny") -> list:
+    found = client.get_experiment_by_name(experiment)
+    return list(client.search_runs([found.experiment_id])) if found else []
+
+
+def record(ready: Path, name: str, wait_seconds: float = 120, **extra: str) -> str:
+    return run(ready, sys.executable, "-c", RECORD, name, str(wait_seconds), **extra).stdout
+
+
+def said_of_tracking(output: str) -> str:
+    return next(line for line in output.splitlines() if line.startswith("tracking: "))
+
+
+def statuses(ready: Path) -> dict[str, str]:
+    """The runs that arrived in the project's own store, and how they ended."""
+    return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(ready))}
+
+
+def uploader(ready: Path, command: str, **extra: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "stages.records.uploader", command], cwd=ready, env=environment(**extra),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def start_training(project: Path, **extra: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "0"], cwd=project, env=environment(**extra),
+        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def table_of(path: Path) -> dict[str, list[float]]:
+    """Column -> its numbers, bit for bit."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except OSError:
+        return False
