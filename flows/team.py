@@ -20,6 +20,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.sorting import ArtifactSort
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.runtime import flow_run
 from prefect.states import AwaitingRetry, Cancelling, Completed, Failed, State
 
 from flows.deployed import call, headline, kept, shortened
@@ -61,7 +62,7 @@ def team(
     with prefect_client(timeout=30.0, retries=3) as client:
         try:
             for pool, own in pools.items():
-                runs[pool] = start(pool, common | own)
+                runs[pool] = start(pool, common | own, client)
             see_to_the_end(runs, client, attempts)
         except ValueError as error:
             cancel(runs, client)
@@ -78,11 +79,16 @@ def team(
     return compare(recorded)
 
 
-def start(pool: str, parameters: dict[str, Any]) -> FlowRun:
-    """Raises ValueError where the pool has no deployment, or Prefect refuses the parameters."""
+def start(pool: str, parameters: dict[str, Any], client: SyncPrefectClient) -> FlowRun:
+    """The run of `pool` that belongs to this flow's run: a new one, or where this one is retried, that of before.
+
+    Of a run that is made again, what is complete stays, what still runs is waited for, and the rest starts again.
+    Raises ValueError where the pool has no deployment, or Prefect refuses the parameters.
+    """
     name = f"pipeline/{pool}"
     try:
-        run: Any = run_deployment(name, parameters=parameters, timeout=0)
+        # With the same key Prefect gives the run that it made with it.
+        run: Any = run_deployment(name, parameters=parameters, timeout=0, idempotency_key=f"{flow_run.id}/{pool}")
     except ObjectNotFound:
         known = "prefect.yaml has its deployments, and `prefect deploy --all` registers them"
         raise ValueError(f"there is no deployment {name} for the pool {pool!r}; {known}") from None
@@ -90,8 +96,11 @@ def start(pool: str, parameters: dict[str, Any]) -> FlowRun:
         if error.response.status_code >= 500:
             raise
         raise ValueError(f"Prefect refuses a run of {name}: {one_line(error.response.text)}") from None
-    print(f"{pool}: {run.name} {json.dumps(parameters)}")
     assert isinstance(run, FlowRun)
+    print(f"{pool}: {run.name} {json.dumps(parameters)}")
+    if run.state and run.state.is_final() and not run.state.is_completed():
+        print(f"{pool}: was {run.state.name}; it starts again")
+        client.set_flow_run_state(run.id, AwaitingRetry(message="the run above it starts again"), force=True)
     return run
 
 

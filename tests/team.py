@@ -1,11 +1,12 @@
 """`make team-test`: a team's servers and three workers on this machine, one pipeline over two pools, one of the two
 machines killed in the middle, and the comparison of what both recorded: docs/team.md, tried.
 
-    python -m tests.team [--without postgresql] [--without s3] [--without passwords] [--keep FOLDER] [--queue N]
+    python -m tests.team [--short] [--without NAME ...] [--keep FOLDER] [--queue N]
 
 Each "machine" is a clone of its own with a host name of its own; they have nothing in common but the servers. A part
-that cannot be started makes it fail, unless `--without` names it. `--queue N`: then N more runs on both machines, of
-which none may be lost and none be made twice. Exit status 0: everything held.
+that cannot be started makes it fail, unless `--without` names it (postgresql, s3, passwords). `--short`: no machine is
+killed. `--queue N`: then N more runs on both machines, of which none may be lost and none be made twice. Exit status 0:
+everything held.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from contextlib import suppress
@@ -32,7 +34,7 @@ from tests.conftest import TINY, commit, git, make_project
 from tests.servers import HOST, PARTS, Servers, as_header, stop_group
 
 POOLS = {"cpu": "first", "gpu": "second", "team": "beside"}  # pool -> the machine of its worker
-EPOCHS = 600  # long enough to be killed in the middle
+EPOCHS, SHORT_EPOCHS = 600, 20  # long enough to be killed in the middle, or short
 SECONDS = 1800.0  # for a run of both pools on a slow, busy machine
 SECONDS_BETWEEN_LOOKS = 5.0  # at a queue: each look takes time from the servers
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -47,8 +49,8 @@ class Team:
                                              for what in ("NAME", "EMAIL")}  # fmt: skip
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
 
-    def make_clones(self) -> None:
-        seed = make_project(self.folder / "seed", TINY.replace("epochs: 3", f"epochs: {EPOCHS}"))
+    def make_clones(self, epochs: int) -> None:
+        seed = make_project(self.folder / "seed", TINY.replace("epochs: 3", f"epochs: {epochs}"))
         for name in ("prefect.yaml", "requirements.txt"):
             shutil.copy(ROOT / name, seed)
         remote = f"{self.folder}/remote" if "s3" in self.servers.without else "s3://dvc/tandem"
@@ -130,8 +132,14 @@ asyncio.run(automations())
         headers = {"Content-Type": "application/json", **self.servers.authorization()}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.environment['PREFECT_API_URL']}{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.loads(answer.read() or b"null")
+        for seconds in (1, 2, 4, 8, None):
+            try:
+                with urllib.request.urlopen(request, timeout=120) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:  # 503: SQLite was locked for too long, and nothing was done
+                if error.code != 503 or seconds is None:
+                    raise
+                time.sleep(seconds)
 
     def create(self, deployment: str, **parameters: Any) -> str:
         id = self.api("GET", f"/deployments/name/{deployment}")["id"]
@@ -189,11 +197,35 @@ def until(condition: Any, seconds: float, what: str) -> Any:
     return found
 
 
-def over_both(team: Team) -> None:
-    """One run over both pools; the second machine is lost in the middle of its training, and comes back."""
+def over_both(team: Team, loses_one: bool) -> None:
+    """One run over both pools; the second machine may be lost in the middle of its training, and comes back."""
     pools = {"cpu": {"devices": ["cpu"]}, "gpu": {"devices": ["cpu"]}}  # this machine may have no GPU
     run = team.create("team/pools", pools=pools)
-    say("one run over the pools cpu and gpu; the second machine will be killed while it trains")
+    say(f"one run over the pools cpu and gpu{'; the second machine will be killed while it trains' * loses_one}")
+    lost = lose_second(team) if loses_one else None
+    state = team.wait(run)
+    if state["type"] != "COMPLETED":
+        raise SystemExit(f"error: the run over both pools is {state['name']}: {state['message']}\n{team.logs(run)}")
+    print(team.artifact(run, "compare"))
+    say(state["message"])
+    if lost:
+        check_second(team, lost)
+    runs = team.recorded()
+    if len(runs) != 2 or {each["status"] for each in runs} != {"FINISHED"}:
+        raise SystemExit(
+            f"error: MLflow has {[(each['id'], each['status']) for each in runs]}, expected two finished runs"
+        )
+    again = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True}
+    team.api("POST", f"/flow_runs/{run}/set_state", again)
+    until(lambda: team.state(run)["type"] == "RUNNING", SECONDS, "the same run, started again")
+    state, pools_runs = team.wait(run), [len(team.runs_of(f"pipeline/{pool}")) for pool in pools]
+    if state["type"] != "COMPLETED" or pools_runs != [1, 1] or len(team.recorded()) != 2:
+        raise SystemExit(f"error: started again, it is {state['name']}, with {pools_runs} runs in the pools")
+    say("the same run started again: it compares, and nothing is trained again")
+
+
+def lose_second(team: Team) -> str:
+    """Kill the second machine while it trains, and start its worker again once Prefect knows. Returns the lost run."""
     checkpoints = team.folder / "second/.tandem/checkpoints/tiny"
     until(lambda: list(checkpoints.glob("*.pt")), SECONDS, "the second machine's first checkpoint")
     team.kill_machine("gpu")
@@ -203,22 +235,16 @@ def over_both(team: Team) -> None:
     until(lambda: team.state(lost["id"])["type"] in ("CRASHED", "SCHEDULED"), 600, "the loss of a machine, in Prefect")
     say(f"Prefect knows of the loss after {time.monotonic() - since:.0f} s")
     team.start_worker("gpu")
-    state = team.wait(run)
-    if state["type"] != "COMPLETED":
-        raise SystemExit(f"error: the run over both pools is {state['name']}: {state['message']}\n{team.logs(run)}")
-    print(team.artifact(run, "compare"))
-    say(state["message"])
+    return str(lost["id"])
+
+
+def check_second(team: Team, lost: str) -> None:
+    """The lost run was started once more, and went on from its checkpoint."""
     [again] = team.runs_of("pipeline/gpu")
-    if again["id"] != lost["id"] or again["run_count"] != 2:
+    if again["id"] != lost or again["run_count"] != 2:
         raise SystemExit(f"error: the lost run was started {again['run_count']} times, expected 2")
-    trained = (team.folder / "logs/second.log").read_text(errors="replace")
-    if "going on from" not in trained:
+    if "going on from" not in (team.folder / "logs/second.log").read_text(errors="replace"):
         raise SystemExit("error: the second machine's training did not go on from its checkpoint; see its log")
-    runs = team.recorded()
-    if len(runs) != 2 or {each["status"] for each in runs} != {"FINISHED"}:
-        raise SystemExit(
-            f"error: MLflow has {[(each['id'], each['status']) for each in runs]}, expected two finished runs"
-        )
 
 
 def check_passwords(team: Team) -> None:
@@ -240,7 +266,7 @@ def check_passwords(team: Team) -> None:
         for name, secret in known.items():
             if secret in text:
                 raise SystemExit(f"error: the password of {name} stands in {where}")
-    if "going on from" not in texts["Prefect's logs"]:
+    if "Running stage 'train@" not in texts["Prefect's logs"]:
         raise SystemExit("error: the logs that were looked through do not hold what the runs have printed")
 
 
@@ -280,6 +306,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--without", action="append", default=[], choices=PARTS, help="leave this part out")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in FOLDER, which must not exist, and keep it")
     parser.add_argument("--queue", type=int, default=0, metavar="N", help="then N more runs on both machines")
+    parser.add_argument("--short", action="store_true", help="no machine is killed, and the trainings are short")
     parser.add_argument("--hold", action="store_true", help="in the end keep the servers until Ctrl+C, to look at them")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -288,12 +315,12 @@ def main(arguments: list[str]) -> int:
         with Servers(folder, set(options.without)) as servers:
             say(f"servers: {', '.join(servers.processes)}; without {', '.join(options.without) or 'nothing'}")
             team = Team(servers)
-            team.make_clones()
+            team.make_clones(SHORT_EPOCHS if options.short else EPOCHS)
             team.register()
             try:
                 for pool in POOLS:
                     team.start_worker(pool)
-                over_both(team)
+                over_both(team, not options.short)
                 if options.queue:
                     queue(team, options.queue)
                 check_passwords(team)

@@ -69,12 +69,22 @@ def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Pat
     assert "Traceback" not in refused.stdout
 
 
-@pytest.mark.long
 def test_two_machines_with_servers_in_common(tmp_path: Path) -> None:
-    """In the short form: SQLite and folders. `make team-test` has PostgreSQL and S3."""
-    command = [sys.executable, "-m", "tests.team", "--without", "postgresql", "--without", "s3"]
+    """In a short form: SQLite and folders, and no machine is lost."""
+    assert "| machine " in team_test(tmp_path, "--short")
+
+
+@pytest.mark.long
+def test_two_machines_of_which_one_is_lost(tmp_path: Path) -> None:
+    """With SQLite and folders. `make team-test` has PostgreSQL and S3."""
+    assert "Prefect knows of the loss" in team_test(tmp_path)
+
+
+def team_test(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "tests.team", "--without", "postgresql", "--without", "s3", *arguments]
     done = subprocess.run(
-        [*command, "--keep", str(tmp_path / "team")], cwd=ROOT, env=environment(), capture_output=True, text=True
+        [*command, "--keep", str(folder / "team")], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "| machine " in done.stdout and "no password in any log" in done.stdout
+    assert "nothing is trained again" in done.stdout and "no password in any log" in done.stdout
+    return done.stdout
