@@ -118,9 +118,9 @@ SETTINGS = Train(
 
 # The files that start processes: with two workers, the long ones must not come last, nor both wait for `trained`.
 SLOWEST = (
-    "pipeline", "flows", "tracking", "outages", "compare", "memory_trainings", "verify", "workloads", "published",
-    "choices", "seeds", "new_workload", "speed", "memory", "models", "benchmarks", "closure", "doctor", "manifest",
-    "sweep",
+    "pipeline", "flows", "team", "tracking", "outages", "store", "compare", "memory_trainings", "verify", "workloads",
+    "published", "choices", "seeds", "new_workload", "speed", "memory", "models", "benchmarks", "closure", "doctor",
+    "manifest", "sweep",
 )  # fmt: skip
 
 

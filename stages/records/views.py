@@ -22,6 +22,7 @@ COLUMNS = {
     "tags.`verified`": 110,
     "tags.`compared`": 260,
     "params.`seed`": 60,
+    "tags.`host`": 110,
     "tags.`device.name`": 200,
     "attributes.`Duration`": 90,
 }
