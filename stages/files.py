@@ -259,7 +259,7 @@ def read_numbers(path: Path) -> list[dict[str, float | None]]:
 
 
 def read_run(workload: str, device: str, seed: int) -> dict[str, Any]:
-    """What `plots.page` shows of an evaluated run."""
+    """What figures/training.py shows of an evaluated run."""
     folder = run_dir(workload, device, seed)
     measured, result = read_json(folder / "measured.json"), read_json(folder / "result.json")
     return {

@@ -83,6 +83,12 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     stage(other, "compare")
     text = (other / "results/report.html").read_text(encoding="utf-8")
     assert "the same as CPU" in text and "Bit-equal to the published run" in text
+    page, drawn = other / "results/pages/tiny.png", other / "results/runs/tiny/cpu/0/plots/training.png"
+    taken = page.read_bytes()
+    assert taken == drawn.read_bytes()
+    drawn.unlink()  # then it draws the page itself
+    stage(other, "compare")
+    assert page.read_bytes() == taken
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
     assert entry["timings"]["0"]["epoch_seconds"] > 0
