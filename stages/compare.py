@@ -19,9 +19,11 @@ from stages.params.parsing import flatten
 from stages.records import manifest
 
 # What a row takes from timings.json and measured.json.
+TEXTS = (
+    "device", "device_name", "torch", "precision", "parameters_sha256", "data_sha256", "measured_at", "measured_on",
+)  # fmt: skip
 MEASURED = (
-    "device", "device_name", "threads", "torch", "precision", "parameters_sha256", "data_sha256",
-    "measured_at", "measured_on",
+    *TEXTS, "threads",
     "epoch_seconds", "epoch_seconds_quartile_low", "epoch_seconds_quartile_high", "samples_per_second",
     "num_epochs_measured", "train_seconds", "peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib",
     "missing_reasons", "finished_on", "out_of_memory", "summary_lines",
@@ -102,7 +104,8 @@ def judged(workload: str, rows: list[dict[str, Any]]) -> Judgement:
 
 def read_row(workload: str, device: str, seed: int) -> dict[str, Any]:
     folder, block = run_dir(workload, device, seed), load_workload(workload)
-    timings, measured = read_json(folder / "timings.json"), read_json(folder / "measured.json")
+    timings = read_json(folder / "timings.json")
+    measured = read_json(folder / "measured.json", dict.fromkeys(TEXTS, str))
     return {
         "workload": workload,
         "requested": device,

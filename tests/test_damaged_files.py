@@ -1,5 +1,6 @@
 """Files that Tandem wrote and something damaged: what reads them gives a value or one sentence, never a traceback."""
 
+import json
 import os
 import shutil
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, copy_of, run
+from tests.conftest import ROOT, copy_of, run, stage
 
 
 @pytest.mark.parametrize("seconds", ["0", pytest.param("120", marks=pytest.mark.long)])
@@ -25,3 +26,12 @@ def test_every_file_that_is_read_back(trained: Path, tmp_path: Path, saw: Callab
     assert done.returncode == 0, done.stdout
     number, *sentences = done.stdout.strip().splitlines()
     saw(f"{number}; {next(line.strip() for line in sentences if 'plan.json' in line)}")
+
+
+def test_a_text_that_is_a_list_now_is_named(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    path = project / "results/runs/tiny/cpu/0/measured.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"device": ["cpu"]}))
+    done = stage(project, "compare", check=False)
+    assert "measured.json is damaged (its 'device' is no str); `dvc repro` makes it anew" in done.stdout
+    assert "Traceback" not in done.stdout
