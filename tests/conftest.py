@@ -146,8 +146,9 @@ def saw(
     record_property: Callable[[str, object], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], None]:
     """Hands over what the user read, for the table of cases (tests/catalogue.py), without this machine's folders."""
-    folder = re.escape(str(tmp_path_factory.getbasetemp()))
-    return lambda text: record_property("saw", re.sub(rf"{folder}/[^/\s'`)]+/?", "", text))
+    base = tmp_path_factory.getbasetemp()
+    folder = re.escape(str(base.parent if base.name.startswith("popen-") else base))  # each of xdist's workers has one
+    return lambda text: record_property("saw", re.sub(rf"{folder}/(popen-\w+/)?[^/\s'`)]+/?", "", text))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
