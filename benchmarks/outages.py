@@ -188,7 +188,8 @@ def of_mlflow(folder: Path, project: Path, epochs: int) -> None:
         _, _, output = timed(command, project, server, fault, moment, epochs, settings)
         first, *metrics, last = json.loads(output[-1])
         start = time.monotonic()
-        call(SYNC, project, **settings)
+        with suppress(SystemExit):  # the training's own uploader is still at it, which `sync` says
+            call(SYNC, project, **settings)
         wait_for_journals(project)
         synced = time.monotonic() - start
         counts = " | ".join(map(str, recorded(database, epochs, number)))
