@@ -82,7 +82,7 @@ def remove_damaged_rwlock(root: Path) -> list[str]:
     from dvc.rwlock import RWLOCK_FILE, RWLOCK_LOCK
 
     path = root / DVC_TMP / RWLOCK_FILE
-    if not path.exists() or is_readable(path):
+    if is_readable(path):
         return []
     try:
         with make_lock(str(path.with_name(RWLOCK_LOCK)), tmp_dir=str(path.parent)):  # while it has this, DVC writes

@@ -1,7 +1,6 @@
 """A small run's record, and what arrived of it: for the tests of MLflow."""
 
 import csv
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.soak_project import free_port as free_port
 from stages.records.connection import make_schema
 from tests.conftest import environment, run
 
@@ -72,12 +72,6 @@ def table_of(path: Path) -> dict[str, list[float]]:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def answers(port: int) -> bool:

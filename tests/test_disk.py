@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from dvc.lock import make_lock
-from dvc.rwlock import SCHEMA
 
 from flows import lockfile
 from stages import files
@@ -164,6 +162,9 @@ def test_a_lock_file_that_dvc_was_killed_in_is_moved_aside(trained: Path, tmp_pa
 @pytest.mark.case(44)
 def test_a_list_of_processes_that_dvc_left_cut_is_removed(trained: Path, tmp_path: Path, saw: Callable[[str], None]):
     """.dvc/tmp/rwlock is cut off at every place, as a kill of dvc leaves it; then `make repro`"""
+    from dvc.lock import make_lock
+    from dvc.rwlock import SCHEMA
+
     path = tmp_path / ".dvc/tmp/rwlock"
     path.parent.mkdir(parents=True)
     assert not lockfile.mend(tmp_path), "there is none"

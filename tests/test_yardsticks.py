@@ -3,11 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import ttest_rel
 
 from stages.tasks import classify, detect, regress
 from stages.tasks.scores import macro_f1_of_sums
-from stages.tasks.yardsticks import Yardstick, against, interval_of_gain, nearest_neighbours, summaries
+from stages.tasks.yardsticks import (
+    Yardstick,
+    against,
+    interval_of_gain,
+    nearest_neighbours,
+    students_quantile,
+    summaries,
+)
 
 
 def test_a_yardstick_is_beaten_where_the_test_split_can_tell():
@@ -27,12 +33,15 @@ def test_a_yardstick_is_beaten_where_the_test_split_can_tell():
 
 
 def test_the_interval_of_the_gain_is_students_for_a_mean_and_covers_the_truth_for_r2_and_event_f1():
+    stats = pytest.importorskip("scipy.stats")
     draw = np.random.default_rng(0)
     own, other = (torch.from_numpy(draw.integers(0, 2, 30)) for _ in range(2))
     targets = torch.ones(30, dtype=torch.int64)
     found = interval_of_gain(classify.share_right, *(classify.counted(each, targets) for each in (own, other)))
-    students = ttest_rel(own.numpy(), other.numpy()).confidence_interval()
-    assert found == pytest.approx((students.low, students.high))
+    students = stats.ttest_rel(own.numpy(), other.numpy()).confidence_interval()
+    assert found == pytest.approx((students.low, students.high), rel=1e-4)
+    for freedom in range(2, 200):
+        assert students_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=0.01)
     assert interval_of_gain(classify.share_right, np.ones((2, 2)), np.ones((2, 2))) is None
 
     covered = 0
