@@ -34,6 +34,7 @@ from pathlib import Path
 from ruamel.yaml import YAML
 
 from benchmarks.overhead import FLOW, STRIPPED, WORKLOAD, call, describe_machine, make_tandem
+from benchmarks.soak_project import free_port
 
 FAULTS = ("dead", "frozen", "black hole", "restarted")
 MOMENTS = ("start", "middle", "end")
@@ -278,12 +279,6 @@ def recorded(database: Path, epochs: int, num_runs: int) -> tuple[int, int, int]
         ).fetchall()
     wrong = abs(len(runs) - num_runs) + sum(status != "FINISHED" for _, status in runs)
     return epochs - len(set(steps)), len(steps) - len(set(steps)), wrong
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -128,13 +128,13 @@ def scores_by_noise(
     job: Job, params: Rally, model: torch.nn.Module, device: torch.device, oom: OomPolicy
 ) -> dict[float, float]:
     """The score on newly simulated sequences with less and more noise than in training: how good the camera must be."""
-    task, source, found = job.task, open_source(params.source), {}
-    for factor in source.NOISE_FACTORS:
-        simulated = source.with_noise(params, factor, NUM_NOISE_SEQUENCES, job.summary)
+    task, found = job.task, {}
+    new = open_source(params.source).with_noises(params, NUM_NOISE_SEQUENCES, job.summary)
+    for pixels, simulated in new.items():
         values, targets = torch.from_numpy(simulated.values), torch.from_numpy(simulated.labels)
         mask = torch.ones(targets.shape, dtype=torch.bool)
         outputs = predict(model, Split({"values": values, "mask": mask, "targets": targets}, device), oom).cpu()
-        found[factor * params.noise] = task.score(task.predict(outputs, mask), targets, mask)
+        found[pixels] = task.score(task.predict(outputs, mask), targets, mask)
     return found
 
 

@@ -3,12 +3,10 @@
 import csv
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from benchmarks.soak_project import free_port as free_port
 from stages.records.connection import make_schema
 from tests.conftest import environment, run
 
@@ -72,11 +70,3 @@ def table_of(path: Path) -> dict[str, list[float]]:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return {name: [float(row[name]) for row in rows if row[name]] for name in rows[0]}
-
-
-def answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-            return True
-    except OSError:
-        return False

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import TINY, copy_of, environment, run, settle, stage, wait_for
+from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.long  # four trainings; tests/test_comparing.py has the short form, from manifests
@@ -57,7 +57,7 @@ def machines(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_for(lambda: answers(uri), 600, "the answer of MLflow's server")
+        wait_for(lambda: answers(f"{uri}/health"), 600, "the answer of MLflow's server")
         one = copy_of(prepared, folder / "one")
         edited = copy_of(prepared, folder / "edited")
         other = copy_of(prepared, folder / "other", TINY.replace("seeds: [0]", "seeds: [0, 1]"))
@@ -81,14 +81,6 @@ def machines(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def answers(uri: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{uri}/health", timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def rows(text: str) -> dict[str, list[str]]:

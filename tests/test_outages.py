@@ -15,18 +15,18 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import pytest
 
+from benchmarks.soak_project import free_port
 from stages.records.headline import rounded
 from tests.conftest import TINY, copy_of, environment, held, recorded_runs, run, settle, stage, wait_for
 from tests.recording import (
     LONG,
-    answers,
     client_of,
-    free_port,
     runs_of,
     said_of_tracking,
     start_training,
     table_of,
 )
+from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -271,7 +271,7 @@ def server_of(folder: Path, port: int) -> Iterator[Callable[[int], None]]:
             started.append(start())
 
     try:
-        wait_for(lambda: answers(port), what="the server")
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), what="the server")
         yield send
     finally:
         os.killpg(started[-1].pid, signal.SIGKILL)
@@ -313,7 +313,7 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
                 assert logs
                 printed += "".join(log.read_text() for log in logs)
                 send(signal.SIGCONT)
-            wait_for(lambda: answers(port), what="the server")
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), what="the server")
             printed += synced()
             settle(project)
             assert len(runs_of(client)) == number

@@ -257,7 +257,8 @@ def test_the_source_splits_in_order_and_interpolates_what_is_not_seen() -> None:
 
 def test_new_rallies_with_other_noise_are_standardized_as_in_training() -> None:
     summary = rally.prepare(PARAMS, Path(), per_step=True).summary
-    calm, noisy = (rally.with_noise(PARAMS, factor, 20, summary) for factor in (0.0, 4.0))
+    found = rally.with_noises(PARAMS, 20, summary)
+    calm, noisy = found[0.0], found[4 * PARAMS.noise]
     assert np.array_equal(calm.labels, noisy.labels)
     seen = (calm.values[:, :, 2] == calm.values[:, :, 2].max()) & (noisy.values[:, :, 2] == noisy.values[:, :, 2].max())
     error = (noisy.values - calm.values)[seen][:, :2] * summary["std"][:2]

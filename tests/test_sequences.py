@@ -387,7 +387,11 @@ def test_a_missing_column_is_named_with_the_nearest_and_all_there_are(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("cell", "found"), [("", ""), ("nan", ""), ("inf", "inf"), ("left", "left"), ("1,5", None), ("12abc", "12abc")]
+    ("cell", "found"),
+    [
+        *[("", ""), ("nan", ""), ("inf", "inf"), ("left", "left"), ("1,5", None), ("12abc", "12abc")],
+        *[("1_0", "1_0"), ("٣", "٣")],  # which Python takes for numbers
+    ],
 )
 @pytest.mark.case(3)
 def test_what_is_no_number_is_named_with_line_and_column(
@@ -415,6 +419,15 @@ def test_the_row_of_a_parquet_table_is_named(tmp_path: Path):
     table.to_parquet(tmp_path / "table.parquet")
     with pytest.raises(ValueError, match=r"table\.parquet, (line 5|row 4): column 'y' must hold finite numbers"):
         prepare(tmp_path / "table.parquet", PARAMS)
+
+
+def test_numbers_kept_as_text_are_read_with_the_spaces_around_them(tmp_path: Path):
+    table = make_table()
+    table.to_csv(tmp_path / "table.csv", index=False)
+    table["y"] = [f" {y}\t" for y in table["y"]]
+    table.to_parquet(tmp_path / "texts.parquet", index=False)
+    numbers, texts = (prepare(tmp_path / name, PARAMS).sequences for name in ("table.csv", "texts.parquet"))
+    assert (numbers.values == texts.values).all()
 
 
 def test_a_step_that_is_there_twice(tmp_path: Path):

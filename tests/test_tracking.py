@@ -24,6 +24,7 @@ import pandas as pd
 import pytest
 import torch
 
+from benchmarks.soak_project import free_port
 from stages.diagnosis.findings import Probe
 from stages.machine.activity import Activity
 from stages.records import headline, provenance, registry, store, summary
@@ -46,9 +47,7 @@ from tests.conftest import (
 )
 from tests.recording import (
     LONG,
-    answers,
     client_of,
-    free_port,
     record,
     runs_of,
     said_of_tracking,
@@ -57,6 +56,7 @@ from tests.recording import (
     table_of,
     uploader,
 )
+from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -447,7 +447,7 @@ def test_a_server_gets_the_password_and_nobody_sees_it(ready: Path, saw: Callabl
     kept = [path for path in (ready / ".tandem/journals").rglob("*") if path.is_file()]
     shown = output + "".join(path.read_text() for path in kept)
     try:
-        wait_for(lambda: answers(port))
+        wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"))
         sync = uploader(ready, "sync", MLFLOW_TRACKING_URI=f"http://me:secret@127.0.0.1:{port}")
         said = sync.communicate()[0]
     finally:

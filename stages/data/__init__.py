@@ -8,7 +8,7 @@ Every source is one module of this package, named as `preprocess.source` in para
 step has a label of its own (detect); to regress, it gets `is_number=True` too. It raises ValueError, in one sentence,
 for what a user can get wrong. No source imports another one.
 
-A source that can make new data with other noise also has NOISE_FACTORS and `with_noise` (see rally.py).
+A source that can make new data with other noise also has `with_noises` (see rally.py).
 """
 
 import importlib

@@ -4,6 +4,7 @@ In: the params of a `rally` source. Out: see stages/data/__init__.py. Where the 
 is interpolated.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,22 +24,30 @@ def prepare(params: Rally, folder: Path, per_step: bool) -> PreparedSequences:
     sizes = [int(params.split.train), int(params.split.val), int(params.split.test)]
     numbers = np.arange(sum(sizes))
     parts = dict(zip(SPLITS, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True))
-    return prepared(simulated(params, sum(sizes)), numbers, parts, table=None)
+    (sequences,) = simulated(params, sum(sizes), [params.noise])
+    return prepared(sequences, numbers, parts, table=None)
 
 
-def with_noise(params: Rally, factor: float, num_sequences: int, summary: dict[str, Any]) -> Sequences:
-    """Rallies that training has not seen, with `factor` times its noise, standardized as preprocess's `summary`
-    says."""
-    sequences = simulated(replace(params, noise=factor * params.noise, seed=params.seed + 1), num_sequences)
-    standardize(sequences, summary["mean"], summary["std"])
-    return sequences
+def with_noises(params: Rally, num_sequences: int, summary: dict[str, Any]) -> dict[float, Sequences]:
+    """Noise -> the same rallies with it, which training has not seen, standardized as preprocess's `summary` says."""
+    noises = [factor * params.noise for factor in NOISE_FACTORS]
+    found = dict(zip(noises, simulated(replace(params, seed=params.seed + 1), num_sequences, noises), strict=True))
+    for sequences in found.values():
+        standardize(sequences, summary["mean"], summary["std"])
+    return found
 
 
-def simulated(params: Rally, num_sequences: int) -> Sequences:
-    values, labels = tennis.simulate(
-        num_sequences, params.num_steps, params.seed, params.noise, params.missed, params.occlusion
+def simulated(params: Rally, num_sequences: int, noises: Sequence[float]) -> list[Sequences]:
+    values, labels = tennis.simulate_noises(
+        num_sequences, params.num_steps, params.seed, noises, params.missed, params.occlusion
     )
-    lengths = np.full(num_sequences, params.num_steps, dtype=np.int32)
+    return [interpolated(each, labels) for each in values]
+
+
+def interpolated(values: np.ndarray, labels: np.ndarray) -> Sequences:
+    """What `tennis.simulate` gives, with the frames filled in that have no detection. Changes `values`."""
+    num_sequences, num_steps = labels.shape
+    lengths = np.full(num_sequences, num_steps, dtype=np.int32)
     u, v, visible = np.moveaxis(values, 2, 0)
     num_filled = 0
     for column in (u, v):

@@ -289,7 +289,7 @@ def numbers(table: Table, column: str, allow_missing: bool = False) -> np.ndarra
     if not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
         wrong = (not is_number(cell, allow_missing) for chunk in cells.chunks for cell in chunk.to_pylist())
         refuse(table, np.fromiter(wrong, dtype=bool, count=len(cells)), why, cells)
-        texts = cells.cast(pa.string())  # numbers kept as text, which a Parquet file can hold
+        texts = pc.utf8_trim_whitespace(cells.cast(pa.string()))  # numbers kept as text, which a Parquet file can hold
         cells = pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())
     if cells.null_count and not allow_missing:
         refuse(table, pc.is_null(cells).to_numpy(), why, cells)
@@ -305,6 +305,8 @@ def numbers(table: Table, column: str, allow_missing: bool = False) -> np.ndarra
 def is_number(value: Any, allow_missing: bool) -> bool:
     if value is None or value == "":
         return allow_missing
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
+        return False  # Python reads 1_0 and digits of other scripts, Arrow does not
     try:
         return not isinstance(value, bool) and bool(np.isfinite(float(value)))
     except (TypeError, ValueError):

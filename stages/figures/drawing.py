@@ -24,8 +24,9 @@ def png_bytes(figure: Figure) -> bytes:
         # matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         # Constrained layout moves things in every run. The first is the best: later ones push labels over the edge.
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        if layout := figure.get_layout_engine():
+            layout.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
     return file.getvalue()
 

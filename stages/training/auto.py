@@ -74,7 +74,7 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
     if len(free) == 1:
         return 1, "threads 1: other work has the cores, not even a product of matrices gains from a second; not kept"
     choice = measure("threads", trainer, identity, {number: partial(torch.set_num_threads, number) for number in free})
-    if free != numbers:
+    if free != numbers or not has_cores(free[-1]):  # other work may also have begun meanwhile
         return said(choice, "chosen by measuring; not kept, because other work has some of the cores")
     return kept(key, choice)
 
