@@ -4,6 +4,7 @@ No test reads the wall clock: time is what was planted, as a cost of a step by t
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -35,8 +36,11 @@ Speed = Callable[[int, bool], float]  # (threads, whether in bf16) -> steps per 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """Four cores, of which `num_free` are free, a clock that only planted costs move, and a cache of its own."""
-    planted = SimpleNamespace(seconds=0.0, num_free=4, num_steps=0, threads=1)
+    """Four cores, of which `num_free` are free, a clock that only planted costs move, and a cache of its own.
+
+    The next `num_disturbed` steps wait for a core half of their time.
+    """
+    planted = SimpleNamespace(seconds=0.0, num_free=4, num_disturbed=0.0, waited=0.0, num_steps=0, threads=1)
     # More threads than the machine has free cores wait for one another, for minutes.
     monkeypatch.setattr(torch, "get_num_threads", lambda: planted.threads)
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: setattr(planted, "threads", threads))
@@ -48,6 +52,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return threads <= planted.num_free
 
     monkeypatch.setattr(auto, "has_cores", has_cores)
+    monkeypatch.setattr(auto, "waited_seconds", lambda: planted.waited)
 
     def clock() -> float:
         planted.seconds += 1e-6  # an epoch that takes no time has no rate
@@ -66,8 +71,12 @@ def planted(machine: SimpleNamespace, speed: Speed, settings: Train = AUTO, num_
             self.head = nn.Linear(4, 3)
 
         def forward(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            machine.seconds += 1 / speed(torch.get_num_threads(), torch.is_autocast_enabled("cpu"))
+            seconds = 1 / speed(torch.get_num_threads(), torch.is_autocast_enabled("cpu"))
+            machine.seconds += seconds
             machine.num_steps += 1
+            if machine.num_disturbed > 0:
+                machine.waited += seconds / 2
+                machine.num_disturbed -= 1
             return self.head(values.mean(1))
 
     torch.manual_seed(0)
@@ -182,7 +191,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
 
 
 def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamespace):
-    machine.num_free = 1
+    machine.num_free, machine.num_disturbed = 1, math.inf
     trainer = planted(machine, speeds(1.0, 1.9, 3.5, in_bf16=2.0), replace(AUTO, precision="auto"))
     sentences = auto.realize(trainer, identify("cpu"))
     assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
@@ -201,6 +210,38 @@ def test_a_core_that_is_taken_for_a_moment_is_waited_for(machine: SimpleNamespac
     answers = iter([False, True, True, True])
     monkeypatch.setattr(auto, "has_cores", lambda threads: next(answers))
     assert auto.with_cores([1, 2, 4]) == [1, 2, 4] and not list(answers)
+
+
+def test_what_was_measured_beside_other_work_is_measured_again(
+    machine: SimpleNamespace,
+):
+    machine.num_disturbed = 60  # an import, which ends: until then, threads wait for the core that it has
+
+    def speed(threads: int, is_bf16: bool) -> float:
+        return 100.0 / threads if machine.num_disturbed else 100.0 * threads
+
+    trainer = planted(machine, speed)
+    assert "threads 4, chosen by measuring (2: 2.00 times" in auto.realize(trainer, identify("cpu"))["threads"]
+    assert len(choices.kept()) == 1
+
+
+def test_other_work_that_stays_costs_the_keeping(machine: SimpleNamespace):
+    machine.num_disturbed = math.inf
+    trainer = planted(machine, speeds(1.0, 1.9, 2.0))
+    assert "not kept, because other work has some" in auto.realize(trainer, identify("cpu"))["threads"]
+    assert trainer.params.threads == 2 and choices.kept() == {}
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not say how long a thread waited"
+)
+def test_waiting_for_a_core_is_seen():
+    """Two processes on one core: each waits while the other runs."""
+    code = "import os, time; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    code += "from stages.machine.threads import waited_seconds\n"
+    code += "while time.process_time() < 1: pass\nprint(waited_seconds())"
+    both = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in "12"]
+    assert min(float(each.communicate()[0]) for each in both) > 0.5
 
 
 def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
@@ -261,7 +302,7 @@ import sys
 from flows.stage import main
 from stages.training import auto
 from stages.training.trainer import Trainer
-auto.usable_cores, auto.has_cores = lambda: 2.0, lambda threads: True
+auto.usable_cores, auto.has_cores, auto.waited_seconds = lambda: 2.0, lambda threads: True, lambda: 0.0
 auto.seconds_with = lambda uses, trainer: {{value: 1.0 if value == {fastest} else 2.0 for value in uses}}
 epoch = Trainer.epoch
 def interrupted(trainer):

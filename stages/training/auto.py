@@ -23,7 +23,7 @@ from stages.files import ROOT, sha256_file
 from stages.machine.identity import usable_cores
 from stages.machine.rates import has_cores
 from stages.machine.regions import seconds_of
-from stages.machine.threads import threads_kept
+from stages.machine.threads import threads_kept, waited_seconds
 from stages.machine.turns import in_turns
 from stages.params.parsing import flatten
 from stages.params.schema import Rocket
@@ -35,6 +35,7 @@ PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together; as long as a step with each of them where that is longer
 PATIENCE_SECONDS = 5.0  # for cores that are taken: the uploader, which starts with the training, imports mlflow as long
+MAX_WAITED = 0.1  # of the time of measuring, that threads waited for a core: 0.003 alone, 0.3 to 0.6 beside an import
 NUM_ROUNDS = 3  # in turns, because a machine's speed drifts
 # Of results/hardware/<device>.json: how the device was asked for is no hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")
@@ -73,8 +74,9 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
     free = with_cores(numbers)
     if len(free) == 1:
         return 1, "threads 1: other work has the cores, not even a product of matrices gains from a second; not kept"
-    choice = measure("threads", trainer, identity, {number: partial(torch.set_num_threads, number) for number in free})
-    if free != numbers or not has_cores(free[-1]):  # other work may also have begun meanwhile
+    uses = {number: partial(torch.set_num_threads, number) for number in free}
+    choice, is_alone = measure_alone(partial(measure, "threads", trainer, identity, uses))
+    if free != numbers or not is_alone:
         return said(choice, "chosen by measuring; not kept, because other work has some of the cores")
     return kept(key, choice)
 
@@ -94,8 +96,8 @@ def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, s
     key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
     if known := choices.kept().get(key):
         return said(known, "as chosen before")
-    choice = measure_precision(trainer, identity)
-    if trainer.device.type == "cpu" and not is_quiet():
+    choice, is_alone = measure_alone(partial(measure_precision, trainer, identity))
+    if trainer.device.type == "cpu" and not is_alone:
         return said(choice, "chosen by measuring; not kept, because other work has the cores")
     return kept(key, choice)
 
@@ -105,9 +107,20 @@ def measure_precision(trainer: Trainer, identity: dict[str, Any]) -> Choice:
     return measure("precision", trainer, identity, {name: partial(trainer.set_precision, name) for name in names})
 
 
-def is_quiet() -> bool:
-    """Whether other work leaves the cores to this process, as far as a product of matrices on two of them can tell."""
-    return usable_cores() < 2 or has_cores(2)
+def measure_alone(measure: Callable[[], Choice]) -> tuple[Choice, bool]:
+    """The choice, measured again while other work takes cores, for PATIENCE_SECONDS; and whether at last none did.
+
+    `has_cores` looks at a moment. The uploader's imports wait for files in between, and then fall into the measurement:
+    two threads seemed five times as slow as one where they were 1.5 times as fast.
+    """
+    begin = time.perf_counter()
+    while True:
+        waited, start = waited_seconds(), time.perf_counter()
+        choice = measure()
+        end = time.perf_counter()
+        is_alone = waited_seconds() - waited <= MAX_WAITED * (end - start)
+        if is_alone or end - begin > PATIENCE_SECONDS:
+            return choice, is_alone
 
 
 def kept(key: str, choice: Choice) -> tuple[Any, str]:
