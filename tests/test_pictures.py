@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.container import BarContainer
 from matplotlib.text import Text
 
 from stages.figures import classify, detect, drawing, forecast, noise, overview, training
@@ -166,3 +167,14 @@ def test_what_was_not_timed_is_said_in_the_pictures_too():
     run["timings"] = [{**row, "is_elsewhere": float(row["epoch"] > 6)} for row in run["timings"]]
     titles = [axes.get_title() for axes in training.page("sign", [run]).axes]
     assert any("(5 epochs), 5 of warm-up or on the CPU in grey" in title for title in titles), titles
+
+
+def test_several_seeds_are_drawn_with_their_range():
+    rows = [make_row(score=0.9, seeds=3), make_row(device="cuda", score=0.8)]
+    scores, _ = overview.summary(rows).axes
+    (bars,) = (each for each in scores.containers if isinstance(each, BarContainer))
+    ranges = [segment[:, 0].tolist() for segment in bars.errorbar.lines[2][0].get_segments()]
+    assert ranges == [pytest.approx([0.9, 0.908]), pytest.approx([0.8, 0.8])]
+    assert scores.get_title(loc="left").endswith("mean and range")
+    alone, _ = overview.summary([make_row()]).axes
+    assert alone.containers[0].errorbar is None and alone.get_title(loc="left").endswith("accuracy")
