@@ -99,6 +99,10 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     manifest = json.loads((other / "results/runs/tiny/cpu/0/manifest.json").read_text())
     found, why = published.references([entry, elsewhere], [manifest])
     assert [each.hardware for each in found] == [entry["hardware"]["name"], "Another Processor"] and not why
+    content["workloads"]["tiny"].append(elsewhere)
+    (other / "docs/published.json").write_text(json.dumps(content))
+    stage(other, "compare")
+    assert "published run of Another Processor" in (other / "results/compare.md").read_text()
     entry["block"]["train"]["epochs"] = 4
     assert published.references([entry], [manifest]) == ([], "published with other parameters (train.epochs)")
     assert published.references([], [manifest]) == ([], "nothing is published of it")

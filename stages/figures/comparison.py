@@ -31,9 +31,9 @@ COLUMNS = {
 # How a verdict on the published run is said in a few words.
 AS_PUBLISHED = {
     "bit-equal": "Bit-equal to the published run",
-    "within rounding": "The published run, within rounding",
+    "within rounding": "Within rounding of the published run",
     "statistically compatible": "Compatible with the published scores",
-    "inconclusive": "Cannot be told from the published run, nor shown to be it",
+    "inconclusive": "Neither told from nor shown to be the published run",
     "different": "Differs from the published run",
     "not verifiable": "Not to be compared with the published run",
 }
@@ -202,7 +202,8 @@ def yardstick(row: Row) -> Cell:
 def verdict(section: Section) -> list[str]:
     """Whether the difference is real, in a few words; empty where there is nothing to compare with."""
     if section.is_alone:
-        found = [as_published(each, len(section.references) > 1) for each in section.references]
+        is_one = len(section.references) == 1
+        found = [as_published(each, "" if is_one else f" ({each.label})") for each in section.references]
     else:
         names = [KINDS.get(each, each) for each in dict.fromkeys(row["device"] for row in section.rows)]
         found = [speed_in_short(section.judgement, *names), score_in_short(section.judgement, *names)]
@@ -226,22 +227,23 @@ def against_persistence(row: Row) -> list[str]:
     return [f"{told} (95% interval {low:+.4f} to {high:+.4f})"]
 
 
-def as_published(reference: Reference, is_one_of_many: bool) -> str:
-    where = f" ({reference.label})" if is_one_of_many else ""
+def as_published(reference: Reference, which: str) -> str:
+    """`which`: of several published runs, with what stands before it."""
     if reference.verdict is None:
-        return f"Other seeds than the published run{where}, so no verdict"
+        return f"Other seeds than the published run{which}, so no verdict"
     cause = f": {reference.verdict.cause}" if reference.verdict.cause else ""
-    return f"{AS_PUBLISHED[reference.verdict.name]}{where}{cause}"
+    return f"{AS_PUBLISHED[reference.verdict.name]}{which}{cause}"
 
 
 def sentences(section: Section) -> list[str]:
     """The verdict in full."""
     if not section.is_alone:
         return section.judgement.sentences
-    found = []
+    found, is_one = [], len(section.references) == 1
     for each in section.references:
         if each.verdict:
-            told, seen = as_published(each, False), f" ({each.verdict.sentence})" if each.verdict.sentence else ""
+            told = as_published(each, "" if is_one else f" of {short_hardware(each.hardware)}")
+            seen = f" ({each.verdict.sentence})" if each.verdict.sentence else ""
             found.append(f"{section.workload}: {told[0].lower()}{told[1:]}{seen}.")
     return found
 
