@@ -343,6 +343,14 @@ def test_a_browser_as_narrow_as_a_telephone_shows_all_of_it(tmp_path: Path):
     assert "<title>0 too wide, 0 outside</title>" in done.stdout, done.stdout[-2000:]
 
 
+def test_a_run_that_mlflow_does_not_know_yet_is_shown_without_its_id(tmp_path: Path):
+    unknown = make_row()
+    unknown["runs"] = [{**unknown["runs"][0], "tracking": {"experiment": "sign", "token": "abc"}}]
+    for row, found in ((make_row(), 1), (unknown, 0)):
+        report.write_report(tmp_path / "report.html", [alone(row)])
+        assert (tmp_path / "report.html").read_text(encoding="utf-8").count("MLflow run") == found
+
+
 def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
     """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
     from flows.repro import results_lines

@@ -376,7 +376,8 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(
 ):
     """Nobody listens where MLFLOW_TRACKING_URI points; then sync."""
     uri = f"http://user:secret@127.0.0.1:{closed_port}"
-    done = stages_at_once(ready, "train tiny cpu 0", "evaluate tiny cpu 0", MLFLOW_TRACKING_URI=uri)
+    stages = ("train tiny cpu 0", "evaluate tiny cpu 0", "speed tiny", "compare")
+    done = stages_at_once(ready, *stages, MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 2, "once a stage"
     saw(said_of_tracking(done.stdout))
     assert "secret" not in done.stdout and "python -m stages.records.uploader sync" in done.stdout
@@ -386,6 +387,7 @@ def test_a_server_that_is_down_costs_nothing_and_the_journal_is_sent_later(
     assert not [path for path in kept if b"secret" in path.read_bytes()]
     assert (ready / "results/runs/tiny/cpu/0/last.safetensors").exists()
     assert "run_id" not in json.loads((ready / "results/runs/tiny/cpu/0/tracking.json").read_text())
+    assert "MLflow run" not in (ready / "results/report.html").read_text()
     assert not runs_of(client_of(ready))
     synced = run(ready, sys.executable, "-m", "stages.records.uploader", "sync")  # to the default store
     assert "up to date" in synced.stdout
