@@ -415,6 +415,16 @@ def test_any_small_table_runs_or_gets_one_sentence(tmp_path_factory: pytest.Temp
     parse_block("mine", params_block.from_yaml(plan.block)["mine"], {})
 
 
+def test_a_number_that_is_too_large_is_named_with_its_file_and_sequence(tmp_path: Path):
+    names, cells = ["label", *(f"x_{step}" for step in range(4))], [1.0, 2.0, 3.0, 4.0]
+    rows = [["ab"[number % 2], *(number + cell for cell in cells)] for number in range(24)]
+    rows[7][2] = -5e18
+    pd.DataFrame(rows, columns=names).to_csv(tmp_path / "t.csv", index=False)
+    found = r"^t\.csv, sequence 7: column 'x' must hold numbers from -4e\+18 to 4e\+18, found -5e\+18; correct"
+    with pytest.raises(ValueError, match=found):
+        planned(tmp_path / "t.csv")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

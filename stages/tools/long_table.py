@@ -69,7 +69,7 @@ def write(shape: Shape, target: Path) -> Index:
                 if writer is None:
                     writer = pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
                 block = cast_as(block, writer.schema, name)
-                count_numbers(block, index)
+                count_numbers(block, index, name, sequence)
                 writer.write_table(block, row_group_size=block.num_rows)
                 _, first, counts = np.unique(as_codes(block[sequence]), return_index=True, return_counts=True)
                 order = np.argsort(first)
@@ -110,20 +110,20 @@ def splits_of(block: pa.Table, rows: pa.Array) -> np.ndarray:
     return np.asarray(found.fill_null(-1).to_numpy())
 
 
-def count_numbers(block: pa.Table, index: Index) -> None:
+def count_numbers(block: pa.Table, index: Index, name: str, sequence: str) -> None:
     """What a sample of a large table may not show. Raises ValueError where a number is too large to be a feature."""
-    for name in block.column_names:
-        if not pa.types.is_floating(block[name].type):
+    for column in block.column_names:
+        if not pa.types.is_floating(block[column].type):
             continue
-        missing = pc.sum(pc.is_null(block[name], nan_is_null=True)).as_py()
-        index.num_missing[name] = index.num_missing.get(name, 0) + (missing or 0)
-        limits = pc.min_max(block[name]).as_py()
-        for number in limits.values():
-            if number is not None and abs(number) > LARGEST:
-                raise ValueError(
-                    f"column {name!r} must hold numbers from {-LARGEST:g} to {LARGEST:g}, found {number}; correct the "
-                    "data and run again"
-                )
+        missing = pc.sum(pc.is_null(block[column], nan_is_null=True)).as_py()
+        index.num_missing[column] = index.num_missing.get(column, 0) + (missing or 0)
+        wrong = pc.greater(pc.abs(block[column]), LARGEST)
+        if pc.any(wrong).as_py():
+            row = pc.index(wrong, True).as_py()
+            raise ValueError(
+                f"{name}, sequence {block[sequence][row]}: column {column!r} must hold numbers from {-LARGEST:g} to "
+                f"{LARGEST:g}, found {block[column][row]}; correct the data and run again"
+            )
 
 
 def as_codes(cells: pa.ChunkedArray) -> np.ndarray:
