@@ -39,6 +39,13 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 # or a width of the terminal, warnings that are errors in every process.
 SERVERS = ("PREFECT", "MLFLOW", "DVC", "TANDEM")
 FOREIGN = (*SERVERS, "GIT_", "FORCE_COLOR", "COLUMNS", "PYTHONWARNINGS", "PYTHONDONTWRITE")
+if importlib.util.find_spec("hypothesis"):
+    from hypothesis import settings
+
+    # The same tables in every `make test`, new ones in every `make faults`: what it finds gets a test of its own.
+    settings.register_profile("same", derandomize="HYPOTHESIS_EXAMPLES" not in os.environ)
+    settings.load_profile("same")
+
 for variable in [name for name in os.environ if name.startswith(FOREIGN)]:
     del os.environ[variable]
 os.environ |= {

@@ -415,6 +415,13 @@ def test_any_small_table_runs_or_gets_one_sentence(tmp_path_factory: pytest.Temp
     parse_block("mine", params_block.from_yaml(plan.block)["mine"], {})
 
 
+def test_a_column_of_infinity_is_no_step_and_no_warning(tmp_path: Path):
+    table = clips(["a", "b", "c"] * 6, seed=0)
+    table.insert(0, "far", np.inf)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    assert "step: far" not in planned(tmp_path / "t.csv").block
+
+
 def test_a_number_that_is_too_large_is_named_with_its_file_and_sequence(tmp_path: Path):
     names, cells = ["label", *(f"x_{step}" for step in range(4))], [1.0, 2.0, 3.0, 4.0]
     rows = [["ab"[number % 2], *(number + cell for cell in cells)] for number in range(24)]

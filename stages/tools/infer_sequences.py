@@ -162,7 +162,8 @@ def find_steps(columns: Columns, sequence: str, of: Sequence[str] | None = None)
     names = named(STEP_NAMES, candidates)
     for column in dict.fromkeys((*names, *candidates)):
         values = columns.numbers(column).to_numpy()
-        if (np.diff(values[order])[same] > 0).all() and not np.isnan(values).any():
+        ordered = values[order]
+        if (ordered[1:] > ordered[:-1])[same].all() and np.isfinite(values).all():
             yield column, "it rises from row to row in every sequence"
         elif column in names and not columns.frame.duplicated([sequence, column]).any():
             yield column, "named so, and never twice the same in a sequence"
