@@ -78,9 +78,10 @@ class Display:
     A thread sends them: a slow server then never blocks DVC's output, and a signal interrupts no request.
     """
 
-    def __init__(self, pipeline_run: FlowRun, client: SyncPrefectClient):
+    def __init__(self, pipeline_run: FlowRun, client: SyncPrefectClient, on_work: Callable[[], None]):
+        """`on_work`: see dvc.Progress."""
         self.pipeline_run, self.client = pipeline_run, client
-        self.progress = dvc.Progress()
+        self.progress = dvc.Progress(on_work)
         self.token = dvc.prepare_environment()
         self.child: FlowRun | None = None
         self.training: Training | None = None  # of the child, or of the last one

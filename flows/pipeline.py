@@ -21,6 +21,7 @@ from flows.display import NOTHING_LOST, Display, StageCancelled, prefect_client
 from flows.plan import Plan, make_plan, parse_set
 from flows.turn import known_to_the_next, one_at_a_time
 from stages.params.schema import Device
+from stages.records import journal
 from stages.urls import without_password
 
 # With Prefect's own settings a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
@@ -61,7 +62,12 @@ def pipeline(
         return Failed(message=str(error))
     display: Display | None = None
     try:
-        with one_at_a_time(), prefect_client(timeout=5.0) as client, Display(run.flow_run, client) as display:
+        with (
+            one_at_a_time(),
+            prefect_client(timeout=5.0) as client,
+            journal.uploaders() as uploaders,
+            Display(run.flow_run, client, uploaders.start) as display,
+        ):
             with known_to_the_next(run.flow_run, client):
                 result = execute(plan, display)
                 if run.flow_run.work_pool_name and result.is_completed():

@@ -15,7 +15,7 @@ from typing import Any
 
 from flows import cache, dvc, lockfile
 from stages import files
-from stages.records import store
+from stages.records import journal, store
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # stages whose time is printed
@@ -45,9 +45,10 @@ def main(arguments: list[str]) -> int:
         print(sentence, flush=True)
     from dvc.cli import main as run_dvc  # sets up its loggers
 
-    progress = dvc.Progress()
-    logging.getLogger("dvc").addHandler(LogHandler(progress))
-    status: int = run_dvc(["repro", *arguments])
+    with journal.uploaders() as uploaders:
+        progress = dvc.Progress(on_work=uploaders.start)
+        logging.getLogger("dvc").addHandler(LogHandler(progress))
+        status: int = run_dvc(["repro", *arguments])
     sys.stdout.flush()
     restored = [name for name, outcome in progress.outcomes.items() if outcome == "restored"]
     objects = cache.damaged(restored) if status == 0 and restored else []
