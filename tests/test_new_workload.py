@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,50 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages import files
 from stages.files import sha256_file
-from stages.params.loading import parse_block, parse_params
+from stages.params.loading import parse_block
 from stages.params.schema import MODELS
 from stages.tools import new_workload, params_block, recipe
-from tests.conftest import ROOT, TINY, recorded_runs, run, settle
+from tests.conftest import ROOT, recorded_runs, run, settle
+from tests.own_tables import chosen, clips, planned, saved
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
-COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
 
 
 def blocks(language: str) -> list[str]:
     """What stands in the document's fenced blocks of `language`."""
     return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
-
-
-def planned(table: Path, *options: str, name: str = "mine") -> new_workload.Plan:
-    with TemporaryDirectory(dir=table.parent) as scratch:
-        return new_workload.make_plan(
-            new_workload.make_parser().parse_args([name, str(table), *options]), Path(scratch)
-        )
-
-
-def chosen(plan: new_workload.Plan) -> dict[str, str]:
-    return {key: value for key, value, _ in plan.choices}
-
-
-def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
-    """One sequence per label, of different lengths, each feature a random walk."""
-    draw = np.random.default_rng(seed)
-    parts = []
-    for number, label in enumerate(labels):
-        length = int(draw.integers(*lengths))
-        features = draw.normal(size=(length, num_features)).cumsum(axis=0).round(3)
-        part = pd.DataFrame(features, columns=[f"f{index}" for index in range(num_features)])
-        part.insert(0, "clip", f"c{number:03}")
-        part.insert(1, "frame", range(length))
-        parts.append(part.assign(label=label))
-    return pd.concat(parts, ignore_index=True)
-
-
-def saved(table: pd.DataFrame, path: Path) -> Path:
-    table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
-    return path
 
 
 @pytest.mark.long
@@ -456,14 +424,6 @@ def test_a_file_that_is_no_table_gets_one_sentence(tmp_path: Path, name: str, co
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["x", "a: b", "1e3", "null", "True", "- x", "#", "a, b", 'say "x"', "it's", "\\", "ü", "0x1f", "15min"]
-)
-def test_any_name_of_a_column_comes_back_from_params_yaml(name: str):
-    value = {"target": name, "features": [f"{name} {number}" for number in range(100)]}
-    assert params_block.from_yaml(params_block.to_yaml({"columns": value})) == {"columns": value}
-
-
 @pytest.mark.parametrize("task", MODELS)
 @pytest.mark.parametrize("num", [1, 7, 63, 1_000, 10_000_000])
 def test_settings_are_valid_at_every_size(task: str, num: int):
@@ -477,107 +437,3 @@ def test_settings_are_valid_at_every_size(task: str, num: int):
         assert 8 <= settings["batch_size"] <= 128
         assert settings["epochs"] == 1 if model == "rocket" else 10 <= settings["epochs"] <= 100
         assert settings["model"]["name"] == model
-
-
-# params.yaml in other layouts: Windows line endings, a list in lines, presets in the middle, no last line end.
-LAYOUTS = {
-    "committed": COMMITTED,
-    "presets first": TINY,
-    "windows": COMMITTED.replace("\n", "\r\n"),
-    "list in lines": TINY.replace(
-        "workloads: [tiny]", "workloads: # which\n  # all of them\n  - tiny # the small one\n"
-    ),
-    "list over lines": TINY.replace("[tiny]", "[\n  tiny, # the small one\n]"),
-    "list at the end": TINY.replace("workloads: [tiny]\n", "") + "workloads:\n- tiny",
-    "no last line end": TINY.rstrip(),
-    "presets last": TINY.replace("presets: {}\n", "") + "\n# what they are for\n# and more\npresets: {} # none",
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_block_goes_in_and_everything_else_stays(tmp_path: Path, layout: str):
-    before = LAYOUTS[layout]
-    block = planned(saved(clips(["a", "b"] * 6), tmp_path / "t.csv")).block
-    after = params_block.with_workload(before, "mine", block)
-    newline = "\r\n" if "\r\n" in before else "\n"
-    inserted = block.replace("\n", newline)
-    entry = next(entry for entry in (", mine", f"{newline}  - mine", f"{newline}- mine") if entry in after)
-    assert after.count(inserted) == after.count(entry) == 1
-    rest = after.replace(inserted, "").replace(entry, "")
-    at = next((place for place, (a, b) in enumerate(zip(rest, before, strict=False)) if a != b), len(before))
-    added = len(rest) - len(before)  # an empty line in front of the block or behind it, where the two parts meet
-    assert rest[:at] + rest[at + added :] == before
-    assert set(rest[at : at + added]) <= set("\r\n")
-
-    raw = params_block.from_yaml(after)
-    assert raw["workloads"] == [*params_block.from_yaml(before)["workloads"], "mine"]
-    assert {name: value for name, value in raw.items() if name not in ("workloads", "mine")} == {
-        name: value for name, value in params_block.from_yaml(before).items() if name != "workloads"
-    }
-    parse_params(raw)
-    if layout == "presets last":
-        assert after.index("\nmine:") < after.index("# what they are for") < after.index("presets:")
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """As much of a project as the command writes into."""
-    folder = tmp_path / "project"
-    (folder / "data/raw/tiny").mkdir(parents=True)
-    (folder / "data/raw/tiny/table.csv").write_text("anything")
-    (folder / "params.yaml").write_text(TINY)
-    monkeypatch.setattr(files, "ROOT", folder)
-    return folder
-
-
-def everything(folder: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("tiny", "has a block 'tiny' already"),
-        ("taken", "data/raw/taken is there already"),
-        ("../x", "not a usable name"),
-        ("presets", "means something else"),
-        ("1e3", "means something else"),
-    ],
-)
-def test_it_never_overwrites(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str):
-    (project / "data/raw/taken").mkdir()
-    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
-    assert new_workload.main([name, str(table)]) == 1
-    message = capsys.readouterr().err
-    assert words in message and message.count("\n") == 1
-    assert everything(project) == before
-
-
-@pytest.mark.parametrize("failing", ["copyfile", "replacing", "with_workload"])
-def test_a_failure_midway_leaves_everything_as_it_was(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failing: str
-):
-    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
-
-    def fail(*arguments: Any) -> None:
-        raise OSError(28, "No space left on device", "somewhere")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(new_workload.shutil if failing == "copyfile" else new_workload, failing, fail)
-        assert new_workload.main(["mine", str(table)]) == 1
-    # A slow machine shows lines of progress before it.
-    assert capsys.readouterr().err.endswith("error: somewhere: no space left on device; nothing is changed\n")
-    assert everything(project) == before
-    assert new_workload.main(["mine", str(table)]) == 0
-    assert set(everything(project)) - set(before) == {"data/raw/mine", "data/raw/mine/t.csv", "data/raw/mine/README.md"}
-
-
-def test_params_that_no_preset_fits_are_refused_before_anything_is_written(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    params = TINY.replace("presets: {}", "presets: {deep: {all: {train.model.bidirectional: false}}}")
-    (project / "params.yaml").write_text(params)
-    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
-    assert new_workload.main(["mine", str(table), "--model", "transformer"]) == 1
-    assert "presets.deep: mine has no 'train.model.bidirectional'" in capsys.readouterr().err
-    assert everything(project) == before

@@ -1,0 +1,40 @@
+"""Tables that nobody has seen, and what stages/tools/new_workload.py plans for one."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from stages.tools import new_workload
+
+
+def planned(table: Path, *options: str, name: str = "mine") -> new_workload.Plan:
+    with TemporaryDirectory(dir=table.parent) as scratch:
+        return new_workload.make_plan(
+            new_workload.make_parser().parse_args([name, str(table), *options]), Path(scratch)
+        )
+
+
+def chosen(plan: new_workload.Plan) -> dict[str, str]:
+    return {key: value for key, value, _ in plan.choices}
+
+
+def clips(labels: list[Any], lengths: tuple[int, int] = (5, 9), num_features: int = 2, seed: int = 0) -> pd.DataFrame:
+    """One sequence per label, of different lengths, each feature a random walk."""
+    draw = np.random.default_rng(seed)
+    parts = []
+    for number, label in enumerate(labels):
+        length = int(draw.integers(*lengths))
+        features = draw.normal(size=(length, num_features)).cumsum(axis=0).round(3)
+        part = pd.DataFrame(features, columns=[f"f{index}" for index in range(num_features)])
+        part.insert(0, "clip", f"c{number:03}")
+        part.insert(1, "frame", range(length))
+        parts.append(part.assign(label=label))
+    return pd.concat(parts, ignore_index=True)
+
+
+def saved(table: pd.DataFrame, path: Path) -> Path:
+    table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
+    return path

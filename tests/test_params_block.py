@@ -1,0 +1,126 @@
+"""A new workload's block goes into params.yaml, and nothing else changes: neither there nor in the project."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages import files
+from stages.params.loading import parse_params
+from stages.tools import new_workload, params_block
+from tests.conftest import ROOT, TINY
+from tests.own_tables import clips, planned, saved
+
+COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "a: b", "1e3", "null", "True", "- x", "#", "a, b", 'say "x"', "it's", "\\", "ü", "0x1f", "15min"]
+)
+def test_any_name_of_a_column_comes_back_from_params_yaml(name: str):
+    value = {"target": name, "features": [f"{name} {number}" for number in range(100)]}
+    assert params_block.from_yaml(params_block.to_yaml({"columns": value})) == {"columns": value}
+
+
+# params.yaml in other layouts: Windows line endings, a list in lines, presets in the middle, no last line end.
+LAYOUTS = {
+    "committed": COMMITTED,
+    "presets first": TINY,
+    "windows": COMMITTED.replace("\n", "\r\n"),
+    "list in lines": TINY.replace(
+        "workloads: [tiny]", "workloads: # which\n  # all of them\n  - tiny # the small one\n"
+    ),
+    "list over lines": TINY.replace("[tiny]", "[\n  tiny, # the small one\n]"),
+    "list at the end": TINY.replace("workloads: [tiny]\n", "") + "workloads:\n- tiny",
+    "no last line end": TINY.rstrip(),
+    "presets last": TINY.replace("presets: {}\n", "") + "\n# what they are for\n# and more\npresets: {} # none",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_block_goes_in_and_everything_else_stays(tmp_path: Path, layout: str):
+    before = LAYOUTS[layout]
+    block = planned(saved(clips(["a", "b"] * 6), tmp_path / "t.csv")).block
+    after = params_block.with_workload(before, "mine", block)
+    newline = "\r\n" if "\r\n" in before else "\n"
+    inserted = block.replace("\n", newline)
+    entry = next(entry for entry in (", mine", f"{newline}  - mine", f"{newline}- mine") if entry in after)
+    assert after.count(inserted) == after.count(entry) == 1
+    rest = after.replace(inserted, "").replace(entry, "")
+    at = next((place for place, (a, b) in enumerate(zip(rest, before, strict=False)) if a != b), len(before))
+    added = len(rest) - len(before)  # an empty line in front of the block or behind it, where the two parts meet
+    assert rest[:at] + rest[at + added :] == before
+    assert set(rest[at : at + added]) <= set("\r\n")
+
+    raw = params_block.from_yaml(after)
+    assert raw["workloads"] == [*params_block.from_yaml(before)["workloads"], "mine"]
+    assert {name: value for name, value in raw.items() if name not in ("workloads", "mine")} == {
+        name: value for name, value in params_block.from_yaml(before).items() if name != "workloads"
+    }
+    parse_params(raw)
+    if layout == "presets last":
+        assert after.index("\nmine:") < after.index("# what they are for") < after.index("presets:")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As much of a project as the command writes into."""
+    folder = tmp_path / "project"
+    (folder / "data/raw/tiny").mkdir(parents=True)
+    (folder / "data/raw/tiny/table.csv").write_text("anything")
+    (folder / "params.yaml").write_text(TINY)
+    monkeypatch.setattr(files, "ROOT", folder)
+    return folder
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tiny", "has a block 'tiny' already"),
+        ("taken", "data/raw/taken is there already"),
+        ("../x", "not a usable name"),
+        ("presets", "means something else"),
+        ("1e3", "means something else"),
+    ],
+)
+def test_it_never_overwrites(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str):
+    (project / "data/raw/taken").mkdir()
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+    assert new_workload.main([name, str(table)]) == 1
+    message = capsys.readouterr().err
+    assert words in message and message.count("\n") == 1
+    assert everything(project) == before
+
+
+@pytest.mark.parametrize("failing", ["copyfile", "replacing", "with_workload"])
+def test_a_failure_midway_leaves_everything_as_it_was(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], failing: str
+):
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+
+    def fail(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(new_workload.shutil if failing == "copyfile" else new_workload, failing, fail)
+        assert new_workload.main(["mine", str(table)]) == 1
+    # A slow machine shows lines of progress before it.
+    assert capsys.readouterr().err.endswith("error: somewhere: no space left on device; nothing is changed\n")
+    assert everything(project) == before
+    assert new_workload.main(["mine", str(table)]) == 0
+    assert set(everything(project)) - set(before) == {"data/raw/mine", "data/raw/mine/t.csv", "data/raw/mine/README.md"}
+
+
+def test_params_that_no_preset_fits_are_refused_before_anything_is_written(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    params = TINY.replace("presets: {}", "presets: {deep: {all: {train.model.bidirectional: false}}}")
+    (project / "params.yaml").write_text(params)
+    table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
+    assert new_workload.main(["mine", str(table), "--model", "transformer"]) == 1
+    assert "presets.deep: mine has no 'train.model.bidirectional'" in capsys.readouterr().err
+    assert everything(project) == before
