@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.records.connection import make_schema
-from tests.conftest import environment, run
+from tests.projects import environment, run
 
 mlflow = pytest.importorskip("mlflow")
 

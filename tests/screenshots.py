@@ -19,7 +19,8 @@ from playwright.sync_api import Page, sync_playwright
 from flows import repro
 from stages import files
 from stages.records.store import run_page, runs_page
-from tests.conftest import CHROMIUM, wait_for
+from tests.conftest import CHROMIUM
+from tests.projects import wait_for
 
 SCREEN, TELEPHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 SECONDS = 300.0  # for a run, on a busy machine

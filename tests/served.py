@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from tests.conftest import wait_for
+from tests.projects import wait_for
 
 SOURCE = Path(__file__).parents[1]
 STAGE = """

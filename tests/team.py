@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from stages.files import ROOT
-from tests.conftest import TINY, commit, git, make_project
+from tests.projects import TINY, commit, git, make_project
 from tests.servers import HOST, PARTS, Servers, as_header, stop_group
 
 POOLS = {"cpu": "first", "gpu": "second", "team": "beside"}  # pool -> the machine of its worker

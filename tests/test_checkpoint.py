@@ -16,7 +16,7 @@ from stages import files
 from stages.records import checkpoint as checkpoints
 from stages.records.checkpoint import Checkpoint
 from tests import forked
-from tests.conftest import ROOT, run, wait_for
+from tests.projects import ROOT, run, wait_for
 
 CPU = torch.device("cpu")
 

@@ -27,7 +27,8 @@ from stages.training import auto, choices
 from stages.training.batches import Split
 from stages.training.choices import Choice
 from stages.training.trainer import Trainer
-from tests.conftest import ROOT, SETTINGS, TINY, copy_of, dvc, finish, git, new_trainer, run
+from tests.projects import ROOT, TINY, copy_of, dvc, git, run
+from tests.trainers import SETTINGS, finish, new_trainer
 
 AUTO = replace(SETTINGS, threads="auto", augment=Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0))
 REAL_GET, REAL_SET = torch.get_num_threads, torch.set_num_threads

@@ -11,7 +11,7 @@ import pytest
 
 from stages.closure import Code, closure, named_by, with_parents
 from stages.params.loading import load_workload
-from tests.conftest import ROOT, commit, copy_of, dvc, make_project, run
+from tests.projects import ROOT, commit, copy_of, dvc, make_project, run
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 STAGES = ("preprocess", "preload", "train", "evaluate", "speed")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TINY, copy_of, environment, run, settle, stage, wait_for
+from tests.projects import TINY, copy_of, environment, run, settle, stage, wait_for
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, copy_of, run, stage
+from tests.projects import ROOT, copy_of, run, stage
 
 
 @pytest.mark.parametrize("seconds", ["0", pytest.param("120", marks=pytest.mark.long)])

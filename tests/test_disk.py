@@ -13,7 +13,7 @@ import pytest
 
 from flows import lockfile
 from stages import files
-from tests.conftest import TINY, copy_of, dvc, run, stage
+from tests.projects import TINY, copy_of, dvc, run, stage
 
 RUN = "results/runs/tiny/cpu/0"
 

@@ -19,7 +19,7 @@ import pytest
 
 from flows import doctor
 from stages.diagnosis.livecheck import Finding, driver_findings, judge, process_name, runs_on, visible
-from tests.conftest import ROOT, environment, make_project
+from tests.projects import ROOT, environment, make_project
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.files import sha256_file
-from tests.conftest import commit, copy_of, dvc, git, run
+from tests.projects import commit, copy_of, dvc, git, run
 
 WEIGHTS = "results/runs/tiny/cpu/0/last.safetensors"
 

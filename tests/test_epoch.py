@@ -23,7 +23,7 @@ from stages.training.memory import is_out_of_memory
 from stages.training.schedule import learning_rates
 from stages.training.step import choose_mode, why_no_graph
 from stages.training.trainer import Trainer
-from tests.conftest import SETTINGS
+from tests.trainers import SETTINGS
 
 CPU = torch.device("cpu")
 NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES = 50, 11, 4

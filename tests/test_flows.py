@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from flows import dvc, repro
-from tests.conftest import wait_for
+from tests.projects import wait_for
 from tests.served import (
     CHECKPOINT,
     GOES_ON,

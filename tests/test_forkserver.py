@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from stages.records.forkserver import ADDRESS
-from tests.conftest import environment, run, settle, wait_for
+from tests.projects import environment, run, settle, wait_for
 from tests.recording import RECORD, statuses
 
 # Prints the server's process and address, and keeps it until stdin ends.

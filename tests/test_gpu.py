@@ -19,7 +19,7 @@ from torch import Tensor
 from stages.params.schema import GRU, Train, Transformer
 from stages.tasks import classify
 from stages.training.memory import free_cache
-from tests.conftest import SETTINGS, finish, new_trainer, tensors
+from tests.trainers import SETTINGS, finish, new_trainer, tensors
 
 pytestmark = pytest.mark.gpu
 

@@ -27,7 +27,7 @@ from stages.files import ROOT
 from stages.params.loading import parse_params, read_yaml
 from stages.params.parsing import one_line
 from stages.params.schema import Columns, Params, SequenceTable, Series, SeriesColumns, Split
-from tests.conftest import TINY
+from tests.projects import TINY
 
 SEED = int(os.environ.get("HYPOTHESIS_SEED", 0))
 # A slow or busy machine is no failure; nothing is kept between two runs.

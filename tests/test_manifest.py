@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import copy_of, git, recorded_runs
 
 from stages import files
 from stages.machine import conditions
 from stages.records import manifest, provenance
+from tests.projects import copy_of, git, recorded_runs
 
 RUN = Path("results/runs/tiny/cpu/0")
 

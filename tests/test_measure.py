@@ -33,7 +33,7 @@ from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled, 
 from stages.machine.sampler import Readings, Window, sampling
 from stages.machine.turns import in_turns
 from stages.records.history import RUN_METRICS, summarize_gpu
-from tests.conftest import ROOT, run, wait_for
+from tests.projects import ROOT, run, wait_for
 
 CPU = torch.device("cpu")
 

@@ -32,22 +32,19 @@ from stages.training.memory import ONEDNN, OomPolicy, OutOfMemory, free_cache, i
 from stages.training.step import Step
 from stages.training.trainer import Epoch, Trainer
 from tests import forked
-from tests.conftest import (
+from tests.limits import (
     FREED,
     MIB,
     ONEDNN_LEFT,
     RECOMPUTED,
-    SETTINGS,
     data_bytes,
-    finish,
-    identity,
     ladder,
     leave,
     leave_in_gpu,
     lift,
-    new_trainer,
     under_a_limit,
 )
+from tests.trainers import SETTINGS, finish, identity, new_trainer
 
 LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
 CPU = torch.device("cpu")

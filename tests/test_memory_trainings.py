@@ -17,24 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import (
-    FREED,
-    RECOMPUTED,
-    ROOT,
-    TINY,
-    environment,
-    ladder,
-    leave,
-    leave_in_gpu,
-    lift,
-    make_project,
-    make_table,
-    needs,
-    settle,
-    stage,
-    stages_at_once,
-    under_a_limit,
-)
+from tests.limits import FREED, RECOMPUTED, ladder, leave, leave_in_gpu, lift, under_a_limit
+from tests.projects import ROOT, TINY, environment, make_project, make_table, needs, settle, stage, stages_at_once
 
 # A sequence of 512 steps passes layers of 2048: autograd keeps two tensors of 4 MiB of it, and 18 sequences are a
 # batch.

@@ -16,7 +16,7 @@ from stages.training import augment
 from stages.training.batches import Batch
 from stages.training.schedule import teacher_share
 from stages.training.step import Step
-from tests.conftest import ROOT, run
+from tests.projects import ROOT, run
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
 CONFIGS = {

@@ -17,8 +17,8 @@ from stages.files import sha256_file
 from stages.params.loading import parse_block
 from stages.params.schema import MODELS
 from stages.tools import new_workload, params_block, recipe
-from tests.conftest import ROOT, recorded_runs, run, settle
 from tests.own_tables import chosen, clips, planned, saved
+from tests.projects import ROOT, recorded_runs, run, settle
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
 

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.soak_project import free_port
 from stages.records.headline import rounded
-from tests.conftest import TINY, copy_of, environment, held, recorded_runs, run, settle, stage, wait_for
+from tests.projects import TINY, copy_of, environment, held, recorded_runs, run, settle, stage, wait_for
 from tests.recording import (
     LONG,
     client_of,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import CHROMIUM, ROOT, needs, run
+from tests.conftest import CHROMIUM
+from tests.projects import ROOT, needs, run
 
 INSIDE = ("unshare", "-n", sys.executable, str(ROOT / "tests/outside.py"))
 # What a browser asks for of its own accord is not ours. It waits for a page that waits for an answer.

@@ -14,7 +14,7 @@ from stages.params.loading import load_params, parse_block, parse_params, read_y
 from stages.params.parsing import flatten
 from stages.params.presets import choose_preset, overrides_of
 from stages.params.schema import MODELS, SOURCES, Model, Params, Preprocess, Rally, Task
-from tests.conftest import TINY
+from tests.projects import TINY
 
 
 def parsed(text: str) -> Params:

@@ -8,8 +8,8 @@ import pytest
 from stages import files
 from stages.params.loading import parse_params
 from stages.tools import new_workload, params_block
-from tests.conftest import ROOT, TINY
 from tests.own_tables import clips, planned, saved
+from tests.projects import ROOT, TINY
 
 COMMITTED = (ROOT / "params.yaml").read_bytes().decode()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import (
+from tests.projects import (
     ROOT,
     TINY,
     copy_of,

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import TINY, copy_of, dvc, run, stage
 
 from stages.comparing import published
+from tests.projects import TINY, copy_of, dvc, run, stage
 
 
 def verify(project: Path, *words: str, status: int = 0) -> str:

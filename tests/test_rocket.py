@@ -26,7 +26,7 @@ from stages.training import closed_form
 from stages.training.batches import Split
 from stages.training.trainer import Trainer, snapshot
 from stages.training.workload import make_trainer
-from tests.conftest import SETTINGS
+from tests.trainers import SETTINGS
 
 SMALL = Rocket("rocket", num_kernels=168, num_groups=4)
 ONCE = replace(SETTINGS, model=SMALL, augment=Augment(1, 0.0, 0.0, 0.0), epochs=1, warmup_epochs=0, label_smoothing=0.0)

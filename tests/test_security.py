@@ -26,7 +26,7 @@ from flows.plan import make_plan
 from stages.data.packed import read_array
 from stages.files import ROOT, sha256_file
 from stages.params.loading import read_yaml
-from tests.conftest import TINY, dvc, environment, make_project, needs, run, stage, wait_for
+from tests.projects import TINY, dvc, environment, make_project, needs, run, stage, wait_for
 from tests.test_inputs import COMMON, MANY, SEED, typical
 
 SECRET = "what nobody may see"

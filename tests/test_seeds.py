@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import TINY, copy_of, dvc, environment, held, settle, stage, stages_at_once, wait_for
 
 from stages.records import recorded
+from tests.projects import TINY, copy_of, dvc, environment, held, settle, stage, stages_at_once, wait_for
 
 SEEDS = [0, 1, 5]
 PARAMS = TINY.replace("seeds: [0]", f"seeds: {SEEDS}")

@@ -24,7 +24,7 @@ import pytest
 from stages.data import open_source
 from stages.data.arrays import PreparedSequences
 from stages.tools import list_cells, new_workload, progress, trial
-from tests.conftest import ROOT
+from tests.projects import ROOT
 
 LABELS = ["push", "swipe", "twist"] * 6
 PEOPLE = ["ann", "bob", "cid", "dan", "eve", "fay"]

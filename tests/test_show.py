@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stages.records import provenance
-from tests.conftest import ROOT, commit, copy_of, dvc, git, run
+from tests.projects import ROOT, commit, copy_of, dvc, git, run
 
 RESULTS = "results/runs/tiny/cpu/0"
 

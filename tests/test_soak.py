@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, needs, run
+from tests.projects import ROOT, needs, run
 
 
 @pytest.mark.long

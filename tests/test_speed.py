@@ -17,7 +17,8 @@ import pytest
 from benchmarks import aa
 from stages import speed
 from stages.comparing.statistics import paired_speed_up, ratio_of_turns
-from tests.conftest import ROOT, environment, new_trainer, run, wait_for
+from tests.projects import ROOT, environment, run, wait_for
+from tests.trainers import new_trainer
 
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer

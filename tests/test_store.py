@@ -14,7 +14,7 @@ import pytest
 
 from stages import files
 from stages.records import store
-from tests.conftest import TINY, environment, make_project, run, settle
+from tests.projects import TINY, environment, make_project, run, settle
 from tests.recording import record, said_of_tracking, statuses, uploader
 
 mlflow = pytest.importorskip("mlflow")

@@ -9,7 +9,7 @@ import pytest
 
 from stages.tools import sweep
 from stages.tools.sweep import Point, verdicts
-from tests.conftest import run
+from tests.projects import run
 
 
 def test_a_sweep_of_a_workload(ready: Path, capsys: pytest.CaptureFixture[str]):

@@ -12,7 +12,7 @@ import pytest
 
 from stages.files import ROOT
 from stages.params.loading import read_yaml
-from tests.conftest import commit, environment, git, make_project, run
+from tests.projects import commit, environment, git, make_project, run
 
 
 def test_every_deployment_is_of_a_flow_and_takes_its_parameters_and_what_is_lost_is_found() -> None:

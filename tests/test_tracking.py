@@ -32,7 +32,7 @@ from stages.records.history import EPOCH_METRICS, RUN_METRICS
 from stages.records.summary import SUMMED_UP
 from stages.records.uploader import bring_up_to_date
 from stages.tasks import detect, forecast, regress
-from tests.conftest import (
+from tests.projects import (
     ROOT,
     TINY,
     copy_of,

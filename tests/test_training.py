@@ -17,7 +17,7 @@ from stages.records.checkpoint import Checkpoint
 from stages.training.batches import Split, load_split, sequential_indices, shuffled
 from stages.training.device import open_device
 from stages.training.workload import choose_residency
-from tests.conftest import SETTINGS, finish, identity, new_trainer, tensors
+from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

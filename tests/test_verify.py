@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import TINY, commit, copy_of, dvc, environment, git, held, run, stages_at_once, wait_for
 
 from stages.comparing import retraced
 from stages.files import sha256_file
 from stages.records import provenance
 from stages.records.manifest import NAME, OF_TRAINING
+from tests.projects import TINY, commit, copy_of, dvc, environment, git, held, run, stages_at_once, wait_for
 
 RUN = "results/runs/tiny/cpu/0"
 TABLE = "data/raw/tiny/table.csv"

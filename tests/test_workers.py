@@ -45,20 +45,9 @@ from stages.training.shares import own_rows, places_of, shares_of
 from stages.training.trainer import Trainer
 from stages.training.workers import LOST, NEEDS_SMALLER_PARTS, Workers, lost_workers_noticed
 from stages.training.workload import require_sequences, scaled, smaller_parts_asked
-from tests.conftest import (
-    SETTINGS,
-    copy_of,
-    dvc,
-    environment,
-    held,
-    leave,
-    new_trainer,
-    recorded_runs,
-    settle,
-    stage,
-    under_a_limit,
-    wait_for,
-)
+from tests.limits import leave, under_a_limit
+from tests.projects import copy_of, dvc, environment, held, recorded_runs, settle, stage, wait_for
+from tests.trainers import SETTINGS, new_trainer
 
 NUM_STEPS, HORIZON, NUM_SEQUENCES = 12, 4, 45
 CLASSES = ["none", "one", "two"]

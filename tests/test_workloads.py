@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.conftest import dvc, make_project, recorded_runs, run, settle, stages_at_once
+from tests.projects import dvc, make_project, recorded_runs, run, settle, stages_at_once
 
 COMMON = """
   preload: {residency: auto}

@@ -1,0 +1,53 @@
+"""Memory that runs out, in a process of its own."""
+
+import resource
+from pathlib import Path
+
+MIB = 2**20
+
+
+FREED = "freed what the allocators keep"
+
+
+RECOMPUTED = "activations are computed again instead of kept"
+
+
+ONEDNN_LEFT = "the CPU computes without oneDNN, whose memory ran out"
+
+
+def under_a_limit() -> None:
+    """As `ulimit -d` before the process: with room for everything, until `leave`."""
+    resource.setrlimit(resource.RLIMIT_DATA, (2**40, resource.RLIM_INFINITY))
+
+
+def leave(mib: float) -> None:
+    """From here on this process can allocate so much more. None of it is left over from before."""
+    from stages.training.memory import free_cache
+
+    free_cache()
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + int(mib * MIB), resource.RLIM_INFINITY))
+
+
+def lift() -> None:
+    under_a_limit()
+
+
+def data_bytes() -> int:
+    """What counts against the limit."""
+    return int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) * 1024
+
+
+def leave_in_gpu(mib: float) -> None:
+    """As `leave`, of the card's memory."""
+    import torch
+
+    from stages.training.memory import free_cache
+
+    free_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + mib * MIB) / total)
+
+
+def ladder(actions: list[str]) -> list[str]:
+    """The actions without that about oneDNN: whether memory runs out in it depends on the processor."""
+    return [action for action in actions if action != ONEDNN_LEFT]

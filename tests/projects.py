@@ -1,0 +1,249 @@
+"""Copies of this project with tiny trainings, as real git and DVC repositories, and what runs and records in them."""
+
+import importlib.util
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests import forked
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+SERVERS = ("PREFECT", "MLFLOW", "DVC", "TANDEM")  # how the variables begin that lead to a server, or to another project
+
+
+TINY = """
+workloads: [tiny]
+devices: [cpu]
+seeds: [0]
+preset: none
+presets: {}
+tiny:
+  task: classify
+  preprocess:
+    source: sequences
+    table: table.csv
+    columns: {sequence: sequence, step: step, features: [x, y], label: label}
+    split: {train: 0.6, val: 0.2, test: 0.2}
+    seed: 0
+    velocity: true
+    missing: refuse
+    groups: none
+  preload: {residency: auto}
+  train:
+    model: {name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}
+    augment: {coupled_features: 2, mix: 0.1, shift: 0.0, warp: 0.1}
+    epochs: 3
+    warmup_epochs: 1
+    batch_size: 16
+    accumulation: 1
+    precision: fp32
+    on_out_of_memory: stop
+    step: eager
+    probe: false
+    learning_rate: 1e-2
+    weight_decay: 0.01
+    schedule: one-cycle
+    clip_norm: 1.0
+    label_smoothing: 0.1
+    threads: 1
+    deterministic: true
+  evaluate: {weights: last}
+"""
+
+
+def needs(*packages: str) -> None:
+    """Skips a test, or what it starts from, where a package is not installed: a GPU's machine may have few."""
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+
+
+def make_table(num_sequences: int = 60, num_steps: int = 12, num_classes: int = 3, seed: int = 0) -> pd.DataFrame:
+    """Circles run through at class-dependent speeds, with noise: classes that a tiny model tells apart in a few
+    epochs.
+    """
+    draw = np.random.default_rng(seed)
+    sequence = np.repeat(np.arange(num_sequences), num_steps)
+    step = np.tile(np.arange(num_steps), num_sequences)
+    label = sequence % num_classes
+    angle = (label + 1) * step * 0.4 + draw.normal(size=num_sequences)[sequence]
+    noise = draw.normal(scale=0.05, size=(2, len(step)))
+    names = np.array([f"class {number}" for number in range(num_classes)])
+    return pd.DataFrame(
+        {
+            "sequence": sequence,
+            "step": step,
+            "x": np.cos(angle) + noise[0],
+            "y": np.sin(angle) + noise[1],
+            "label": names[label],
+        }
+    )
+
+
+def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = None) -> Path:
+    """This project's code in a repository of its own, with one workload `tiny`. Compiled code comes along: it stays
+    valid.
+    """
+    folder.mkdir(parents=True)
+    for name in ("stages", "flows"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in (
+        "dvc.yaml",
+        "hw/dvc.yaml",
+        ".dvc/config",
+        ".dvc/.gitignore",
+        ".gitignore",
+        ".dvcignore",
+        "pyproject.toml",
+    ):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "mlruns").mkdir()
+    (folder / "params.yaml").write_text(params)
+    (folder / "data" / "raw" / "tiny").mkdir(parents=True)
+    (make_table() if table is None else table).to_csv(folder / "data" / "raw" / "tiny" / "table.csv", index=False)
+    git(folder, "init", "-q", "-b", "main")
+    commit(folder)
+    return folder
+
+
+def copy_of(template: Path, folder: Path, params: str = TINY) -> Path:
+    """A project that begins where `template` stands, with other params."""
+    shutil.copytree(template, folder)
+    if params != (folder / "params.yaml").read_text():
+        (folder / "params.yaml").write_text(params)
+        commit(folder)
+    return folder
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "as it is")
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *words], cwd=folder, check=True)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """For a process of a project: its Python is this one, and who commits is said.
+
+    A PYTHONPATH comes before the caller's, on which packages may lie.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    if "PYTHONPATH" in extra and "PYTHONPATH" in os.environ:
+        extra["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
+    git = {
+        f"GIT_{who}_{what}": f"test{'@localhost' if what == 'EMAIL' else ''}"
+        for who in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
+    # Again, because mlflow.set_tracking_uri sets a variable too.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SERVERS)}
+    return {**kept, "PATH": path, **git, **extra}
+
+
+def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run `command` in a project; where it must succeed and does not, the test shows its output."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(**extra),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=1800,
+    )
+    assert not check or done.returncode == 0, done.stdout
+    return done
+
+
+def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    """A stage, as `python -m flows.stage` runs it."""
+    return in_fork(folder, [words], check, extra)
+
+
+def stages_at_once(folder: Path, *every: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Stages one after the other, as `dvc repro` runs them, in one process."""
+    return in_fork(folder, [words.split() for words in every], True, extra)
+
+
+def in_fork(
+    folder: Path, every: Sequence[Sequence[str]], check: bool, extra: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    with tempfile.TemporaryDirectory() as temporary:
+        done = forked.run_stages(folder, every, environment(**extra), Path(temporary) / "log")
+    assert not check or done.returncode == 0, done.stdout
+    return done
+
+
+def dvc(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
+    needs("dvc")
+    return run(folder, "dvc", *words, check=check, **extra)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 300.0, what: str = "the condition") -> Any:
+    """The first true value of `condition`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{what} did not come about within {seconds} s")
+
+
+def held(folder: Path, epoch: int, word: str = "train") -> dict[str, str]:
+    """Environment of a training that waits after `epoch` until `folder`/go is there, if `word` is in its command.
+
+    What must happen while it trains then happens on a quick machine and on a busy one.
+    """
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"""
+import builtins, pathlib, sys, time
+
+def print_and_wait(*words, print=print, **options):
+    print(*words, **options)
+    while words and str(words[0]).startswith("epoch {epoch}/") and not pathlib.Path({str(folder / "go")!r}).exists():
+        time.sleep(0.02)
+
+if {word!r} in sys.orig_argv:
+    builtins.print = print_and_wait
+""")
+    return {"PYTHONPATH": str(folder)}
+
+
+def settle(project: Path) -> None:
+    """Wait until MLflow has everything: an uploader finishes after the stage that started it."""
+    journals = project / ".tandem/journals"
+    wait_for(lambda: not any(path.is_dir() for path in journals.iterdir()), what="the end of every journal")
+
+
+def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:
+    """id, status, params and last metrics of an MLflow experiment's runs, from the database: mlflow's import is
+    slow.
+    """
+    # Not read-only: only a reader that may write rolls back what a killed process left half-written.
+    store = f"file:{project}/mlruns/mlflow.db?mode=rw"
+    with closing(sqlite3.connect(store, uri=True, timeout=60)) as database:
+        query = "select run_uuid, status from runs join experiments using (experiment_id) where experiments.name = ?"
+        runs = [{"id": run_id, "status": status} for run_id, status in database.execute(query, [experiment])]
+        for run in runs:
+            for key, table in (("params", "params"), ("metrics", "latest_metrics")):
+                rows = database.execute(f"select key, value from {table} where run_uuid = ?", [run["id"]])
+                run[key] = dict(rows.fetchall())
+    return runs

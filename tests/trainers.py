@@ -1,0 +1,64 @@
+"""A small training without files: random sequences, and a trainer at its start."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stages.params.schema import GRU, Augment, Train
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stages.training.trainer import Trainer
+
+SETTINGS = Train(
+    model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
+    augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
+    epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
+    on_out_of_memory="stop", step="eager", probe=False,
+    learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
+    label_smoothing=0.1, threads=1, deterministic=True,
+)  # fmt: skip
+
+
+def tensors(num_sequences: int = 50) -> dict[str, "Tensor"]:
+    import torch
+
+    draw = torch.Generator().manual_seed(3)
+    return {
+        "values": torch.randn(num_sequences, 9, 4, generator=draw),
+        "mask": torch.arange(9)[None, :] < torch.randint(3, 10, (num_sequences, 1), generator=draw),
+        "targets": torch.randint(0, 3, (num_sequences,), generator=draw),
+    }
+
+
+def identity(device: str) -> dict:
+    return {"kind": device, "name": device, "driver": None}
+
+
+def new_trainer(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> "Trainer":
+    """A small training on random sequences, from its start."""
+    import torch
+    from safetensors.torch import save_file
+
+    from stages import models
+    from stages.tasks import classify
+    from stages.training.batches import load_split
+    from stages.training.device import open_device
+    from stages.training.trainer import Trainer
+
+    where = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
+    path = folder / "split.safetensors"
+    if not path.exists():
+        save_file(tensors(), path)
+    split = load_split(path, where, residency)
+    torch.manual_seed(0)
+    model = models.build(settings.model, models.Shape(4, 3, 9, per_step=False)).to(where)
+    return Trainer(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
+
+
+def finish(trainer: "Trainer") -> tuple[dict[str, "Tensor"], list[float]]:
+    """Train to the end: the weights, and the training loss of each epoch."""
+    losses = []
+    while trainer.epochs_done < trainer.params.epochs:
+        losses.append(trainer.epoch().train_loss)
+    return {name: tensor.cpu() for name, tensor in trainer.model.state_dict().items()}, losses
