@@ -177,6 +177,12 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
         sentence = auto.realize(again, identity)["threads"]
         assert again.params.threads == 2 and machine.num_steps == 0
         assert sentence.startswith("threads 2, as chosen before (2: 1.90 times as fast as 1")
+        assert "may be many times as fast" not in sentence
+    machine.num_free = 1
+    busy = planted(machine, speeds(1.0, 1.0, 1.0))
+    assert auto.realize(busy, here)["threads"].endswith("`threads: 1` may be many times as fast")
+    assert busy.params.threads == 2, "the same training stays the same"
+    machine.num_free = 4
     for settings, identity, num_steps in (
         (replace(AUTO, batch_size=8), here, 5),
         (replace(AUTO, precision="bf16"), here, 5),

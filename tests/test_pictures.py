@@ -21,7 +21,8 @@ def make_confusion(num_classes: int) -> Any:
 
 def make_forecast(num_windows: int, num_steps: int) -> Any:
     level = 100 + np.random.default_rng(0).normal(size=num_windows + num_steps).cumsum()
-    times = (np.datetime64("2024-01-01T00:00") + 15 * np.arange(num_windows)).astype(str).tolist()
+    minutes = np.arange(0, 15 * num_windows, 15).astype("timedelta64[m]")
+    times = (np.datetime64("2024-01-01T00:00") + minutes).astype(str).tolist()
     actual = np.stack([level[1 + step : 1 + step + num_windows] for step in range(num_steps)], axis=1)
     known = np.repeat(level[:num_windows, None], num_steps, axis=1)
     baselines = {"persistence": known, "linear autoregression": 0.5 * (known + actual)}
@@ -145,7 +146,7 @@ def test_no_line_is_drawn_across_a_gap():
     minutes = np.array([0, 1, 2, 30, 31], dtype="datetime64[m]")
     times, values = forecast.with_gaps(minutes, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     assert np.array_equal(values, [1, 2, 3, np.nan, 4, 5], equal_nan=True)
-    assert (np.diff(times) >= np.timedelta64(0)).all()
+    assert (np.diff(times) >= np.timedelta64(0, "m")).all()
 
 
 def test_events_are_matched_by_class_and_each_once():

@@ -97,7 +97,7 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     stage(other, "hardware")
     assert "docs/published.json" in json.loads((other / "results/code/compare.json").read_text())
     manifest = json.loads((other / "results/runs/tiny/cpu/0/manifest.json").read_text())
-    found, why = published.references([entry, elsewhere], [manifest])
+    found, why = published.references([elsewhere, entry], [manifest])
     assert [each.hardware for each in found] == [entry["hardware"]["name"], "Another Processor"] and not why
     content["workloads"]["tiny"].append(elsewhere)
     (other / "docs/published.json").write_text(json.dumps(content))

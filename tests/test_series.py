@@ -93,7 +93,8 @@ def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
     and out of order.
     """
     draw = np.random.default_rng(seed)
-    time = np.datetime64("2024-01-01T00:00:00") + 900 * np.arange(num_points) + 7 * (draw.random(num_points) < 0.02)
+    seconds = 900 * np.arange(num_points) + 7 * (draw.random(num_points) < 0.02)
+    time = np.datetime64("2024-01-01T00:00:00") + seconds.astype("timedelta64[s]")
     x, y = 100 * np.exp(0.01 * draw.normal(size=(2, num_points)).cumsum(axis=1))
     rows = pd.DataFrame({"time": time, "x": x, "y": y})
     rows.loc[num_points // 3, "y"] = np.nan
@@ -179,7 +180,7 @@ def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: 
     params = replace(PARAMS, columns=TWO, missing=missing, transform=transform, input_steps=6, horizon=3)
     params = replace(params, split=Split(train=0.6, val=0.2, test=0.2))
     rows = walk()
-    now = np.datetime64("2024-01-01T00:00:00") + 900 * (int(share * 400) - 1)
+    now = np.datetime64("2024-01-01T00:00:00") + np.timedelta64(900 * (int(share * 400) - 1), "s")
     later = (rows["time"] > now).to_numpy()
     draw = np.random.default_rng(1)
     changed = rows.copy()
@@ -195,7 +196,8 @@ def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: 
     def until_now(windows: Windows) -> dict[str, list[bytes]]:
         known = {}
         for part in windows.parts.values():
-            ends = np.array([name.removesuffix("Z") for name in part.ids], dtype="datetime64[s]") + 3 * 900
+            last = np.array([name.removesuffix("Z") for name in part.ids], dtype="datetime64[s]")
+            ends = last + np.timedelta64(3 * 900, "s")
             for index in np.flatnonzero(ends <= now):
                 arrays = (part.values[index], part.targets[index], part.anchors[index])
                 known[str(part.ids[index])] = [array.tobytes() for array in arrays]

@@ -86,9 +86,9 @@ class Reference:
 
 
 def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Manifest]) -> tuple[list[Reference], str]:
-    """Those of `entries` that one's own runs stand beside, and in a sentence why there is none."""
+    """Those of `entries` that one's own runs stand beside, the most alike first; in a sentence why there is none."""
     found, reasons = [], []
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: distance(entry, own[0])):
         if asked := parameters(entry, own[0]):
             more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
             reasons.append(f"published with other parameters ({', '.join(asked[:3])}{more})")
@@ -104,12 +104,13 @@ def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Manifest]) ->
 
 def best_match(entries: Sequence[Mapping[str, Any]], own: Manifest) -> Mapping[str, Any]:
     """The published run on one's own kind of hardware with one's own settings, else the one that differs least."""
+    return min(entries, key=lambda entry: distance(entry, own))
 
-    def distance(published: Mapping[str, Any]) -> tuple[bool, bool, int]:
-        facts = retraced.facts_of(published, as_retraced(own))
-        return published["device"] != own["device"], bool(facts.hardware), len(facts.phrases)
 
-    return min(entries, key=distance)
+def distance(published: Mapping[str, Any], own: Manifest) -> tuple[bool, bool, int]:
+    """The smaller, the less differs in what the two ran on and with."""
+    facts = retraced.facts_of(published, as_retraced(own))
+    return published["device"] != own["device"], bool(facts.hardware), len(facts.phrases)
 
 
 def judge(published: Mapping[str, Any], own: Manifest) -> Verdict:

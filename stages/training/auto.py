@@ -36,6 +36,8 @@ MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together; as long as a step with each of them where that is longer
 PATIENCE_SECONDS = 5.0  # for cores that are taken: the uploader, which starts with the training, imports mlflow as long
 MAX_WAITED = 0.1  # of the time of measuring, that threads waited for a core: 0.003 alone, 0.3 to 0.6 beside an import
+# The choice stands all the same: other threads would round otherwise, and it may be a moment.
+BUSY = "; but now not even a product of matrices gains from them, and `threads: 1` may be many times as fast"
 NUM_ROUNDS = 3  # in turns, because a machine's speed drifts
 # Of results/hardware/<device>.json: how the device was asked for is no hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")
@@ -70,7 +72,9 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
         return 1, "threads 1: there is one core to use"
     key = key_of("threads", trainer, identity, {"precision": trainer.step.precision})
     if known := choices.kept().get(key):
-        return said(known, "as chosen before")
+        value, sentence = said(known, "as chosen before")
+        is_busy = value > 1 and not has_cores(value)
+        return value, sentence + (BUSY if is_busy else "")
     free = with_cores(numbers)
     if len(free) == 1:
         return 1, "threads 1: other work has the cores, not even a product of matrices gains from a second; not kept"
