@@ -1,6 +1,7 @@
 """One process imports MLflow for the uploaders of several stages: what they record arrives, whichever is killed."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,18 @@ with journal.uploaders() as uploaders:
 AND_HOW = "print(type(written.uploader).__name__)"
 # Goes on with the record once stdin says so.
 WAITING = RECORD.replace("print(", "print('asked', flush=True)\nsys.stdin.readline()\nprint(", 1) + AND_HOW
+
+# Another user asks for a fork, and prints what comes back.
+INTRUDER = """
+import os, sys
+from pathlib import Path
+from stages.records import forkserver
+os.setuid(65534)
+try:
+    print(forkserver.ask(Path(sys.argv[1])).connection.recv(1))
+except ConnectionResetError:
+    print("refused")
+"""
 
 
 @contextmanager
@@ -109,3 +122,12 @@ def test_what_a_killed_fork_did_not_send_the_next_one_sends(ready: Path):
         waiting.communicate("\n")
         assert recorded(ready, "two", **asking)[1] == "Forked"
         wait_for(lambda: statuses(ready) == {"one": "FINISHED", "two": "FINISHED"}, what="both records")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_gets_no_fork(ready: Path):
+    with host(ready) as (_, server, asking):
+        assert run(ready, sys.executable, "-c", INTRUDER, str(ready), **asking).stdout == "refused\n"
+        assert recorded(ready, "one", **asking)[1] == "Forked"
+        assert not is_gone(server)
+    assert not (ready / "uploader.log").exists()
