@@ -86,6 +86,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("end", ["at its end", "by kill -9"])
 def test_the_uploaders_of_one_process_send_all_and_it_ends_with_who_started_it(ready: Path, end: str):
+    (ready / "mlruns/mlflow.db").unlink()  # it makes the store
     with host(ready) as (starter, server, asking):
         (first, how), (second, _) = recorded(ready, "one", **asking), recorded(ready, "two", **asking)
         assert how == "Forked" and "run_id" in first and "run_id" in second

@@ -25,7 +25,7 @@ from stages.records import forkserver, journal, summary
 from stages.records.connection import KIND, KIND_TAG, explain, import_mlflow, keep_view, open_client, sentence
 from stages.records.live import Live
 from stages.records.sending import RunIsBusy, Sender
-from stages.records.store import shown, tracking_uri
+from stages.records.store import database_file, shown, tracking_uri
 
 
 def follow(folder: Path, is_live: bool, client: Any = None) -> str:
@@ -111,10 +111,9 @@ def is_waiting(folder: Path) -> bool:
 def serve(descriptor: int) -> None:
     """Fork a `follow` for each journal that is asked for. What a training measures then has no import beside it."""
     import_mlflow()
-    # A new store gets its tables now, and in another process: what is forked must not share a connection.
-    making = multiprocessing.get_context("fork").Process(target=make_store)
-    making.start()
-    making.join()
+    path = database_file(tracking_uri())
+    if path and not path.exists():  # it gets its tables now; in a process that ends, for no fork may share a connection
+        multiprocessing.get_context("fork").Process(target=make_store).start()
     forkserver.serve(descriptor, follow_forked)
 
 
