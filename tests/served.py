@@ -102,7 +102,8 @@ def make_project(root: Path) -> Path:
         (root / "stages" / f"{name}.py").write_text(
             f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE.replace("{CHECKPOINT}", CHECKPOINT)
         )
-    (root / "stages/records/journal.py").write_text("def start():\n    return None\n")  # the stages record nothing
+    with (root / "stages/records/journal.py").open("a") as journal:
+        journal.write("\n\ndef start():\n    return None\n")  # the stages record nothing
     params = (SOURCE / "params.yaml").read_text().splitlines()
     params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
     (root / "params.yaml").write_text("\n".join(params) + "\n")
