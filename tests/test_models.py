@@ -278,6 +278,12 @@ def test_the_sentence_says_first_whether_the_network_beats_the_best_simple_forec
     assert message("linear", -0.01, 0.1).endswith("the direction is right in 50.4% (always down 51.4%, linear 48.6%)")
     metrics |= {"always_up_directional_accuracy": 0.6, "always_down_directional_accuracy": 0.4}
     assert message("linear", -0.01, 0.1).endswith("(always up 60.0%, linear 48.6%)")
+    metrics |= {"linear_mae": 0.0}
+    assert ": it is worse (MAE of Close 1 against 0, no interval, because that makes no error)" in message("linear")
+    metrics |= {"mae": 0.0}
+    assert "does not beat the linear autoregression, the best of the three simple forecasts: neither" in message(
+        "linear"
+    )
 
 
 def test_scores_are_those_of_scikit_learn():

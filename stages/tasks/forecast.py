@@ -166,19 +166,23 @@ def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | No
     `gain`: the 95% interval of the share of its error that the network takes away; None where it has none.
     """
     error, base = metrics["mae"], metrics[f"{best}_mae"]
-    message, interval = "is not told apart from", "no interval, because the series changes in few windows only"
+    message, why = "is not told apart from", ""
+    interval = "no interval, because the series changes in few windows only"
     if gain:
         is_better, is_worse = gain[0] > 0, gain[1] < 0
-        why = ": it is worse" if is_worse else ": the two cannot be told apart"
         message = "beats" if is_better else "does not beat"
+        why = "" if is_better else ": it is worse" if is_worse else ": the two cannot be told apart"
         interval = f"95% interval of the gain {gain[0]:+.1%} to {gain[1]:+.1%}"
+    elif base == 0:  # there is no share of it to take away
+        message, why = "does not beat", ": it is worse" if error > 0 else ": neither makes an error"
+        interval = "no interval, because that makes no error"
     names = [name for name in BASELINES if f"{name}_mae" in metrics]
     of = "the better of the two" if len(names) == 2 else "the best of the three"
     others = " and of ".join(f"{BASELINES[name]} {metrics[f'{name}_mae']:.4g}" for name in names if name != best)
     scaled = f", MASE {metrics['mase']:.3f} against {metrics[f'{best}_mase']:.3f}" if "mase" in metrics else ""
     up, down = (metrics[f"always_{way}_directional_accuracy"] for way in ("up", "down"))
     return (
-        f"The network {message} {BASELINES[best]}, {of} simple forecasts{why if gain and not is_better else ''} "
+        f"The network {message} {BASELINES[best]}, {of} simple forecasts{why} "
         f"(MAE of {target} {error:.4g} against {base:.4g}, {interval}{scaled}); MAE of {others}; "
         f"skill against persistence {metrics['skill']:+.4f}; "
         f"the direction is right in {metrics['directional_accuracy']:.1%} "
