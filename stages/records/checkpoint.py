@@ -76,10 +76,12 @@ class Checkpoint:
         """
         buffer = io.BytesIO()
         torch.save({"belongs_to": as_text(self.belongs_to), "state": state}, buffer)
-        payload = buffer.getbuffer()
-        digest = hashlib.sha256(payload).digest()
-        num_bytes, kept = DIGEST_BYTES + len(payload), "the checkpoint before it is untouched; "
-        with files.replacing(self.path, num_bytes=num_bytes, kept=kept) as temporary:
+        kept = "the checkpoint before it is untouched; "
+        with (
+            buffer.getbuffer() as payload,  # ended in time: Python frees the two that an error keeps in any order
+            files.replacing(self.path, num_bytes=DIGEST_BYTES + len(payload), kept=kept) as temporary,
+        ):
+            digest = hashlib.sha256(payload).digest()
             with temporary.open("wb") as file:
                 file.write(digest)
                 file.write(payload)
