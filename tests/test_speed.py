@@ -157,7 +157,10 @@ def workers_of(stage: int) -> list[psutil.Process]:
 
 
 def command_of(process: psutil.Process) -> list[str]:
-    return process.cmdline() if is_running(process) else []
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has ended, perhaps just now
+        return []
 
 
 def test_the_sentence_names_the_faster_side_first_and_both_sides_work():
