@@ -196,9 +196,9 @@ class Progress:
         if line.startswith("ERROR:"):
             self.error = line.removeprefix("ERROR:").strip()
         event = parse(line)
-        if event and event.kind == "running" and event.stages[0] != "hardware":
-            self.on_work()
         if event:
+            if event.kind == "running" and event.stages[0] != "hardware":
+                self.on_work()
             self.outcomes |= dict.fromkeys(event.stages, event.kind)
             name, since = self.running
             if name:

@@ -132,3 +132,19 @@ def test_another_user_gets_no_fork(ready: Path):
         assert recorded(ready, "one", **asking)[1] == "Forked"
         assert not is_gone(server)
     assert not (ready / "uploader.log").exists()
+
+
+OPENED_AGAIN = """
+import gc
+from stages.records.connection import open_client
+open_client()
+kept = gc.get_freeze_count()
+garbage = [[] for _ in range(1000)]
+open_client()
+print(kept > 100_000, gc.get_freeze_count() <= kept)
+"""
+
+
+def test_a_store_that_is_opened_again_keeps_no_garbage_for_good(ready: Path):
+    """An uploader tries a store that is away every few seconds, for as long as a training takes."""
+    assert run(ready, sys.executable, "-c", OPENED_AGAIN).stdout == "True True\n"

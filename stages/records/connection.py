@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -41,23 +42,29 @@ def open_client() -> Any:
     return connect(uri)
 
 
+@cache
 def import_mlflow() -> Any:
-    """The module, and with it what opening a store imports. Looking through it for garbage takes a third of 1.9 s."""
+    """The module, and with it what opening a store imports. Looking through it for garbage takes a third of 1.9 s.
+
+    Once in a process: freezing again, as each try of a store that is away would, keeps what has become garbage since.
+    """
     set_environment()
     gc.disable()
     try:
         import mlflow
         import mlflow.store.model_registry.sqlalchemy_store
         import mlflow.store.tracking.sqlalchemy_store
-    finally:
+
         gc.freeze()
+    finally:
         gc.enable()
-    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs, with tracebacks, what it raises
     return mlflow
 
 
 def connect(uri: str) -> Any:
-    client = import_mlflow().MlflowClient(uri)
+    mlflow = import_mlflow()
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs, with tracebacks, what it raises
+    client = mlflow.MlflowClient(uri)
     client.search_experiments(max_results=1)
     return client
 
