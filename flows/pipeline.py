@@ -16,12 +16,11 @@ from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
-from flows import cache, dvc, lockfile, pages, remote, repro
+from flows import cache, dvc, forked, lockfile, pages, remote, repro
 from flows.display import NOTHING_LOST, Display, StageCancelled, prefect_client
 from flows.plan import Plan, make_plan, parse_set
 from flows.turn import known_to_the_next, one_at_a_time
 from stages.params.schema import Device
-from stages.records import journal
 from stages.urls import without_password
 
 # With Prefect's own settings a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
@@ -65,8 +64,8 @@ def pipeline(
         with (
             one_at_a_time(),
             prefect_client(timeout=5.0) as client,
-            journal.uploaders() as uploaders,
-            Display(run.flow_run, client, uploaders.start) as display,
+            forked.servers() as start,
+            Display(run.flow_run, client, start) as display,
         ):
             with known_to_the_next(run.flow_run, client):
                 result = execute(plan, display)

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import cache, dvc, lockfile
+from flows import cache, dvc, forked, lockfile
 from stages import files
-from stages.records import journal, store
+from stages.records import store
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # stages whose time is printed
@@ -45,8 +45,8 @@ def main(arguments: list[str]) -> int:
         print(sentence, flush=True)
     from dvc.cli import main as run_dvc  # sets up its loggers
 
-    with journal.uploaders() as uploaders:
-        progress = dvc.Progress(on_work=uploaders.start)
+    with forked.servers() as start:
+        progress = dvc.Progress(on_work=start)
         logging.getLogger("dvc").addHandler(LogHandler(progress))
         status: int = run_dvc(["repro", *arguments])
     sys.stdout.flush()

@@ -31,7 +31,8 @@ STAGES = {
 # What MLflow records. Where the GPU's memory runs out, these can go on on the CPU.
 RECORDED = ("train", "evaluate")
 # `dvc exp run --temp` works in a copy of the project; DVC_ROOT names the project itself
-ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOT = os.environ.get("DVC_ROOT") or CODE
 LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
 
 
@@ -46,6 +47,11 @@ def main(argv: list[str]) -> int:
         die_with(os.getppid())  # the launcher, which dies with dvc
     elif "DVC_STAGE" in os.environ:
         die_with_dvc()
+    if place == "alone" and stage in RECORDED and "TANDEM_STAGE_SERVER" in os.environ:
+        from flows import forked
+
+        if forked.is_possible(item) and (status := forked.run(stage, item)) is not None:
+            return status
     return run(stage, item, full_name(stage, item), place)
 
 
@@ -89,7 +95,7 @@ def run(stage: str, item: list[str], name: str, place: str = "alone") -> int:
             __import__("stages.train", fromlist=["follow"]).follow(*item)
             return 0
         if stage in RECORDED:
-            if sys.stdout.isatty() and place == "alone":
+            if sys.stdout.isatty() and place == "alone" and "torch" not in sys.modules:
                 print(f"{name}: loading torch", flush=True)  # for seconds
             from stages.records import journal
 
@@ -282,17 +288,19 @@ def parent_of(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-def die_with(parent: int) -> None:
-    """Have the kernel send SIGTERM when `parent`, which started this process, ends. Does nothing outside Linux."""
+def die_with(parent: int, number: int = 15) -> None:
+    """Have the kernel send the signal `number`, SIGTERM, when `parent`, which started this process, ends.
+
+    Does nothing outside Linux.
+    """
     if sys.platform != "linux":
         return
     import ctypes
-    import signal
 
     pr_set_pdeathsig = 1  # <linux/prctl.h>
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
     if os.getppid() != parent:  # it ended before the call
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 
 def watch(pid: int) -> None:

@@ -123,9 +123,11 @@ def train(
         if not trainer.epochs_done:
             print(introduction(job, trainer), flush=True)
             record.start = describe_start(trainer)
+            start = time.monotonic()
             realized = auto.realize(trainer, job.identity)
+            spent_seconds = time.monotonic() - start
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
-            find_bound(trainer, record)
+            find_bound(trainer, record, spent_seconds)
             record.summary_lines |= realized
         join(job, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
@@ -193,11 +195,11 @@ def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
     return job, saved
 
 
-def find_bound(trainer: Trainer, record: Record) -> None:
+def find_bound(trainer: Trainer, record: Record, spent_seconds: float) -> None:
     """Record what bounds a training step and what would help, where params.yaml asks for it."""
     if not trainer.params.probe:
         return
-    found = "a fit in closed form takes no steps" if trainer.closed_form else probe.probe(trainer)
+    found = "a fit in closed form takes no steps" if trainer.closed_form else probe.probe(trainer, spent_seconds)
     if isinstance(found, str):
         record.summary_lines["bound"] = f"not probed: {found}"
     else:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 from tests import forked
@@ -173,6 +174,18 @@ def run(folder: Path, *command: str, check: bool = True, **extra: str) -> subpro
     return done
 
 
+def start(folder: Path, *command: str, **extra: str) -> subprocess.Popen[str]:
+    """A process of a project, in a session of its own, with its output in one pipe."""
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(**extra), start_new_session=True, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
     """A stage, as `python -m flows.stage` runs it."""
     return in_fork(folder, [words], check, extra)
@@ -218,10 +231,12 @@ import builtins, pathlib, sys, time
 
 def print_and_wait(*words, print=print, **options):
     print(*words, **options)
+    if {word!r} not in (*sys.orig_argv, *sys.argv):  # a fork's own are in the second
+        return
     while words and str(words[0]).startswith("epoch {epoch}/") and not pathlib.Path({str(folder / "go")!r}).exists():
         time.sleep(0.02)
 
-if {word!r} in sys.orig_argv:
+if {{{word!r}, "flows.forked"}} & {{*sys.orig_argv}}:
     builtins.print = print_and_wait
 """)
     return {"PYTHONPATH": str(folder)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stages.records.connection import make_schema
-from tests.projects import environment, run
+from tests.projects import run, start
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -51,18 +51,12 @@ def statuses(ready: Path) -> dict[str, str]:
     return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(ready))}
 
 
-def uploader(ready: Path, command: str, **extra: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "stages.records.uploader", command], cwd=ready, env=environment(**extra),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+def uploader(ready: Path, command: str, **extra: str) -> subprocess.Popen[str]:
+    return start(ready, sys.executable, "-m", "stages.records.uploader", command, **extra)
 
 
-def start_training(project: Path, **extra: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "0"], cwd=project, env=environment(**extra),
-        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+def start_training(project: Path, **extra: str) -> subprocess.Popen[str]:
+    return start(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "0", **extra)
 
 
 def table_of(path: Path) -> dict[str, list[float]]:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import psutil
 import pytest
 
 from stages.records.forkserver import ADDRESS
-from tests.projects import environment, run, settle, wait_for
+from tests.projects import is_gone, run, settle, start, wait_for
 from tests.recording import RECORD, statuses
 
 # Prints the server's process and address, and keeps it until stdin ends.
@@ -27,6 +28,12 @@ with journal.uploaders() as uploaders:
 AND_HOW = "print(type(written.uploader).__name__)"
 # Goes on with the record once stdin says so.
 WAITING = RECORD.replace("print(", "print('asked', flush=True)\nsys.stdin.readline()\nprint(", 1) + AND_HOW
+
+# A record, where nothing started the server before.
+ON_DEMAND = """
+from stages.records import journal
+with journal.uploaders():
+""" + textwrap.indent(RECORD + AND_HOW, "    ")
 
 # Another user asks for a fork, and prints what comes back.
 INTRUDER = """
@@ -44,7 +51,7 @@ except ConnectionResetError:
 @contextmanager
 def host(project: Path) -> Iterator[tuple[subprocess.Popen, psutil.Process, dict[str, str]]]:
     """Who starts a fork server, the server, and the environment of those that ask it."""
-    starter = start(project, HOST)
+    starter = start(project, sys.executable, "-c", HOST)
     assert starter.stdout
     pid, address = starter.stdout.readline().split()
     server = psutil.Process(int(pid))
@@ -55,13 +62,6 @@ def host(project: Path) -> Iterator[tuple[subprocess.Popen, psutil.Process, dict
             if process.is_running() if isinstance(process, psutil.Process) else process.poll() is None:
                 process.kill()
         starter.communicate()
-
-
-def start(project: Path, script: str, *arguments: str, **extra: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", script, *arguments], cwd=project, env=environment(**extra), text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
 
 
 def recorded(project: Path, name: str, **extra: str) -> tuple[dict[str, str], str]:
@@ -80,10 +80,6 @@ def sender(project: Path) -> psutil.Process:
     return psutil.Process(int(wait_for(found, what="a process that sends the journal")))
 
 
-def is_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 @pytest.mark.parametrize("end", ["at its end", "by kill -9"])
 def test_the_uploaders_of_one_process_send_all_and_it_ends_with_who_started_it(ready: Path, end: str):
     (ready / "mlruns/mlflow.db").unlink()  # it makes the store
@@ -91,7 +87,7 @@ def test_the_uploaders_of_one_process_send_all_and_it_ends_with_who_started_it(r
         (first, how), (second, _) = recorded(ready, "one", **asking), recorded(ready, "two", **asking)
         assert how == "Forked" and "run_id" in first and "run_id" in second
         settle(ready)
-        waiting = start(ready, WAITING, "three", "120", **asking)
+        waiting = start(ready, sys.executable, "-c", WAITING, "three", "120", **asking)
         assert waiting.stdout and waiting.stdout.readline() == "asked\n"
         fork = sender(ready)
         starter.kill() if end == "by kill -9" else starter.communicate("")
@@ -103,10 +99,17 @@ def test_the_uploaders_of_one_process_send_all_and_it_ends_with_who_started_it(r
     assert not list((ready / ".tandem/journals").iterdir())
 
 
+def test_it_starts_when_it_is_asked(ready: Path):
+    """`dvc repro --quiet` says of no stage that it runs."""
+    done = run(ready, sys.executable, "-c", ON_DEMAND, "one", "120")
+    assert "run_id" in done.stdout and done.stdout.splitlines()[-1] == "Forked"
+    wait_for(lambda: statuses(ready) == {"one": "FINISHED"}, what="the record")
+
+
 def test_a_server_killed_while_it_imports_costs_no_record(ready: Path):
     with host(ready) as (_, server, asking):
         server.suspend()  # it has not come to the socket yet
-        waiting = start(ready, WAITING, "one", "120", **asking)
+        waiting = start(ready, sys.executable, "-c", WAITING, "one", "120", **asking)
         assert waiting.stdout and waiting.stdout.readline() == "asked\n"
         server.kill()
         said, _ = waiting.communicate("\n")
@@ -117,7 +120,7 @@ def test_a_server_killed_while_it_imports_costs_no_record(ready: Path):
 
 def test_what_a_killed_fork_did_not_send_the_next_one_sends(ready: Path):
     with host(ready) as (_, _, asking):
-        waiting = start(ready, WAITING, "one", "120", **asking)
+        waiting = start(ready, sys.executable, "-c", WAITING, "one", "120", **asking)
         assert waiting.stdout and waiting.stdout.readline() == "asked\n"
         sender(ready).kill()
         waiting.communicate("\n")

@@ -27,6 +27,7 @@ from tests.projects import (
     settle,
     stage,
     stages_at_once,
+    start,
     wait_for,
 )
 
@@ -137,11 +138,12 @@ def in_one_process(project: Path, *commands: str) -> list[str]:
     return run(project, sys.executable, "-c", code, *commands).stdout.split("=" * 40)[: len(commands)]
 
 
-def train_with_dvc(project: Path, **extra: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        ["dvc", "repro", "train@tiny-cpu-0"], cwd=project, env=environment(**extra), start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "flows.repro"]  # the second forks the stages
+BOTH = pytest.mark.parametrize("repro_command", [DVC_REPRO, MAKE_REPRO], ids=["dvc repro", "make repro"])
+
+
+def start_training(project: Path, command: list[str] = DVC_REPRO, **extra: str) -> subprocess.Popen[str]:
+    return start(project, *command, "train@tiny-cpu-0", **extra)
 
 
 def read_until(process: subprocess.Popen[str], start: str) -> None:
@@ -154,13 +156,14 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     raise AssertionError("".join(lines))
 
 
+@BOTH
 @pytest.mark.case(24)
 def test_a_killed_training_gives_the_uninterrupted_result(
-    prepared: Path, trained: Path, tmp_path: Path, saw: Callable[[str], None]
+    prepared: Path, trained: Path, tmp_path: Path, repro_command: list[str], saw: Callable[[str], None]
 ):
     """kill -9 of dvc in epoch 2 of 3; `dvc repro` again"""
     killed = copy_of(prepared, tmp_path / "project")
-    repro = train_with_dvc(killed, **held(tmp_path / "held", 2))
+    repro = start_training(killed, repro_command, **held(tmp_path / "held", 2))
     read_until(repro, "epoch 2/")
     repro.kill()  # dvc alone: its trainer must not go on without it
     read_until(repro, "stopping after this epoch")
@@ -186,7 +189,7 @@ def test_a_change_while_it_trains_is_not_recorded_as_its_result(
 ):
     """params.yaml is edited in epoch 3 of 6"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = train_with_dvc(project, **held(tmp_path / "held", 3))
+    repro = start_training(project, **held(tmp_path / "held", 3))
     read_until(repro, "epoch 3/")
     (project / "params.yaml").write_text(TINY.replace("epochs: 3", "epochs: 5"))
     (tmp_path / "held/go").touch()
@@ -213,11 +216,14 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
     saw(message)
 
 
+@BOTH
 @pytest.mark.case(26)
-def test_ctrl_c_saves_and_exits_non_zero(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
+def test_ctrl_c_saves_and_exits_non_zero(
+    prepared: Path, tmp_path: Path, repro_command: list[str], saw: Callable[[str], None]
+):
     """Ctrl+C in epoch 3 of 6 of a training that dvc repro started"""
     project = copy_of(prepared, tmp_path / "project", TINY.replace("epochs: 3", "epochs: 6"))
-    repro = train_with_dvc(project, **held(tmp_path / "held", 3))
+    repro = start_training(project, repro_command, **held(tmp_path / "held", 3))
     read_until(repro, "epoch 3/")
     os.killpg(repro.pid, signal.SIGINT)
     (tmp_path / "held/go").touch()

@@ -1,8 +1,8 @@
 """Measures where a training step's time goes, by running its parts apart, and what would help most, by trying it.
 
 In: a `Trainer` about to start. Out: a `Probe` (findings.py), or why there is none. The trainer, torch's generators and
-its threads stay as they were, bit for bit. Takes one to two seconds where a step takes at most 0.1 s, and as long as
-compiling where the step is compiled.
+its threads stay as they were, bit for bit. Takes one to two seconds where a step takes at most 0.1 s, less those that
+choosing has taken, and as long as compiling where the step is compiled.
 
 The parts run in turns, as the training runs its steps (eager, graph or compiled):
 
@@ -57,12 +57,15 @@ Result = TypeVar("Result")
 Steps = Iterator[int]  # each `next` does some work and returns the number of sequences in it
 
 
-def probe(trainer: Trainer) -> Probe | str:
-    """Measures the trainer's step, or says why it cannot."""
+def probe(trainer: Trainer, spent_seconds: float = 0.0) -> Probe | str:
+    """Measures the trainer's step, or says why it cannot.
+
+    `spent_seconds` of its time are spent already, on the choice of threads and precision (stages/training/auto.py).
+    """
     before = copy.deepcopy(trainer.state())
     try:
         with threads_kept():
-            return measure_parts(trainer)
+            return measure_parts(trainer, BUDGET_SECONDS - spent_seconds)
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
@@ -74,7 +77,7 @@ def probe(trainer: Trainer) -> Probe | str:
             torch.cuda.empty_cache()  # or the memory of the trials would count as reserved by the training
 
 
-def measure_parts(trainer: Trainer) -> Probe:
+def measure_parts(trainer: Trainer, seconds: float) -> Probe:
     now, device = variant(trainer, {}), trainer.device
     batch = now.one_batch(trainer.params.batch_size)
     parts = {
@@ -92,7 +95,7 @@ def measure_parts(trainer: Trainer) -> Probe:
     turns = in_turns(
         {name: partial(part.turn, TURN_SECONDS) for name, part in {**parts, **tried}.items()},
         rounds=MIN_TURNS,
-        seconds=BUDGET_SECONDS,
+        seconds=seconds,
         longest_seconds=2 * BUDGET_SECONDS,
     )
     gains = {

@@ -1,9 +1,11 @@
 """A process that has imported what others need, and forks one of them for each that asks.
 
 `ForkServer` is for whoever starts the process, `serve` is what runs in it, `ask` is for whoever wants a fork. They meet
-at a socket whose name lies in the environment variable ADDRESS, in Linux's abstract namespace: no file stays behind
-where any of them is killed. A fork gets the environment and the imports of the server, and runs in a session of its
-own. multiprocessing's forkserver serves the children of one Python process; a stage is a child of DVC's shell.
+at a socket whose name lies in an environment variable, in Linux's abstract namespace: no file stays behind where any of
+them is killed. A fork gets the environment and the imports of the server, and runs in a session of its own.
+multiprocessing's forkserver serves the children of one Python process; a stage is a child of DVC's shell.
+
+flows/forked.py has a server whose forks end with who asked for them.
 """
 
 import os
@@ -13,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,6 +25,7 @@ from typing import Self
 from stages.files import ROOT
 
 ADDRESS = "TANDEM_FORK_SERVER"
+SECONDS_BETWEEN_LOOKS = 0.5  # whether somebody asks
 TAKEN = b"t"  # the server's word for: a fork has the connection now. Its exit status follows.
 KILLED = -signal.SIGKILL
 
@@ -31,43 +35,60 @@ class ForkServer:
     this process, however that ends.
     """
 
-    def __init__(self, module: str, extra: Mapping[str, str]) -> None:
-        """`python -m <module> serve DESCRIPTOR` calls `serve`; `extra` are variables for its environment."""
-        self.module, self.extra = module, extra
+    def __init__(self, module: str, extra: Mapping[str, str], variable: str = ADDRESS) -> None:
+        """`python -m <module> serve DESCRIPTOR` serves; `extra` are variables for its environment."""
+        self.module, self.extra, self.variable = module, extra, variable
         self.process: subprocess.Popen[bytes] | None = None
         self.listener: socket.socket | None = None
+        self.lock = threading.Lock()
 
     def __enter__(self) -> Self:
         if sys.platform == "linux":
             self.listener, address = socket.socket(socket.AF_UNIX), f"tandem-{os.urandom(16).hex()}"
             self.listener.bind(f"\0{address}")
             self.listener.listen()
-            os.environ[ADDRESS] = address
+            os.environ[self.variable] = address
+            threading.Thread(target=self.start_when_asked, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.environ.pop(ADDRESS, None)
-        if self.listener:
-            self.listener.close()
+        os.environ.pop(self.variable, None)
+        with self.lock:
+            if self.listener:
+                self.listener.close()
+                self.listener = None
         if self.process and self.process.stdin:
             self.process.stdin.close()  # at which it ends
 
+    def start_when_asked(self) -> None:
+        """Nobody waits in vain where nothing called `start`: `dvc repro --quiet` says of no stage that it runs."""
+        with suppress(OSError, ValueError):  # it has started, or nobody needs it any more
+            while (listener := self.listener) and not select.select([listener], [], [], SECONDS_BETWEEN_LOOKS)[0]:
+                pass
+        self.start()
+
     def start(self) -> None:
-        """Who has asked before is served as soon as the server has imported what it imports. Twice does nothing."""
-        if not self.listener:
-            return
-        with self.listener as listener:  # the server has it from here on: where that ends, nobody waits for it
-            self.listener = None
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", self.module, "serve", str(listener.fileno())],
-                cwd=ROOT,
-                env={**os.environ, **self.extra},
-                stdin=subprocess.PIPE,  # its end says that this process has ended
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
-                start_new_session=True,
-            )
+        """It imports what it imports; who has asked before is served then. Without this it starts when asked. Twice
+        does nothing.
+        """
+        with self.lock:
+            if not self.listener:
+                return
+            with self.listener as listener:  # the server has it from here on: where that ends, nobody waits for it
+                self.listener = None
+                self.process = self.started(listener.fileno())
+
+    def started(self, descriptor: int) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-m", self.module, "serve", str(descriptor)],
+            cwd=ROOT,
+            env={**os.environ, **self.extra},
+            stdin=subprocess.PIPE,  # its end says that this process has ended
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[descriptor],
+            start_new_session=True,
+        )
 
 
 def serve(descriptor: int, work: Callable[[str], int]) -> None:
