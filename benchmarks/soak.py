@@ -5,11 +5,12 @@
     python -m benchmarks.soak --table                    # what is there so far; with --file docs/soak.jsonl, published
 
 A round is one training of one workload from its packed data to its evaluation, in a clone of this project
-(benchmarks/soak_project.py): `dvc repro`, or the Prefect flow, is started; at a random moment kill -9 takes a random
-process of it (trainer, evaluation, dvc, uploader, flow; in some rounds Prefect's server and MLflow's run too, and are
-killed too); it is started again, up to KILLS_PER_ROUND kills; then `make repro` runs to its end. A third of the kills
-waits for a checkpoint that is being written, a third for DVC that stores what the training wrote. An uploader's or a
-server's death ends nothing: the same run is killed again. One uninterrupted run of each workload comes first. Wrong is:
+(benchmarks/soak_project.py): `dvc repro`, `make repro` or the Prefect flow is started; at a random moment kill -9 takes
+a random process of it (trainer, evaluation, a fork of a stage and its server, dvc, uploader, flow; in some rounds
+Prefect's server and MLflow's run too, and are killed too); it is started again, up to KILLS_PER_ROUND kills; then `make
+repro` runs to its end. A third of the kills waits for a checkpoint that is being written, a third for DVC that stores
+what the training wrote. An uploader's or a server's death ends nothing: the same run is killed again. One uninterrupted
+run of each workload comes first. Wrong is:
 
 - differ: a file that is not the uninterrupted run's (weights, history, predictions, scores, metrics, pictures, data),
 - left running: a process that still runs a minute after the kill of another one,
@@ -42,7 +43,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.soak_project import SAVING, SERVERS, STORING, TRAINING, Project
+from benchmarks.soak_project import FORK, PROCESSES, SAVING, SERVERS, STORING, TRAINING, Project
 from stages.files import ROOT
 from stages.params.parsing import one_line
 
@@ -120,9 +121,10 @@ class Aim(NamedTuple):
 def aim(draw: random.Random, seconds: float) -> Aim:
     """`seconds`: of an uninterrupted run."""
     moment = draw.choice(["any", SAVING, STORING])
-    victims = draw.sample(["trainer", "evaluation", "another stage", "dvc", "flow", "uploader", *SERVERS], 8)
+    victims = [FORK, *PROCESSES, *SERVERS]
+    draw.shuffle(victims)
     # Of a checkpoint's writing the trainer, of DVC's commit dvc, more often than not.
-    first = {SAVING: ["trainer"], STORING: ["dvc"]}.get(moment, []) if draw.random() < 0.7 else []
+    first = {SAVING: [FORK, "trainer"], STORING: ["make repro", "dvc"]}.get(moment, []) if draw.random() < 0.7 else []
     return Aim(moment, draw.random() * 0.8 * seconds, draw.random() * 0.5, [*first, *victims])
 
 
@@ -195,10 +197,13 @@ class Soak:
 
     def start_and_kill(self, workload: str, draw: random.Random, max_kills: int) -> tuple[list[Kill], int]:
         """Start the run, kill its processes until it ends by that, or by itself: the kills, and the exit status."""
-        through_flow = bool(self.project.servers) and draw.random() < 0.7
-        command = ("dvc", "repro", f"evaluate@{workload}-cpu-0")
-        if through_flow:
-            command = (sys.executable, "-m", "flows.pipeline", "--workloads", workload)
+        through = "flow" if self.project.servers and draw.random() < 0.7 else draw.choice(["dvc", "make"])
+        python, stage = (sys.executable, "-m"), f"evaluate@{workload}-cpu-0"
+        command = {
+            "flow": (*python, "flows.pipeline", "--workloads", workload),
+            "make": (*python, "flows.repro", stage),
+            "dvc": ("dvc", "repro", stage),
+        }[through]
         started, kills = time.time(), []
         with (self.folder / "run.log").open("wb") as log:
             process = subprocess.Popen(
@@ -211,7 +216,7 @@ class Soak:
             kill = self.kill_one(workload, aim(draw, seconds), process, started)
             if kill is None:
                 break
-            kills.append(kill | {"workload": workload, "through": "flow" if through_flow else "dvc"})
+            kills.append(kill | {"workload": workload, "through": through})
             if kill["killed"] not in APART:
                 break
         try:
@@ -251,7 +256,7 @@ class Soak:
         where = project.phase(workload, started)
         with suppress(psutil.NoSuchProcess):
             alive[victim]()
-            if where == SAVING and victim == "trainer" and not project.is_saving(workload, started):
+            if where == SAVING and victim in ("trainer", FORK) and not project.is_saving(workload, started):
                 where = TRAINING  # the file was already in place
             return {
                 "killed": victim, "moment": where, "seconds": round(time.time() - started, 2),
