@@ -155,6 +155,10 @@ class Forks:
         self.of[connection] = process
         self.ends[os.pidfd_open(process)] = connection
 
+    def kill(self, connection: socket.socket) -> None:
+        send(self.of[connection], signal.SIGKILL)
+        self.ended(next(descriptor for descriptor, own in self.ends.items() if own is connection))
+
     def ended(self, descriptor: int) -> None:
         """Say how, to who asked."""
         os.close(descriptor)
@@ -195,7 +199,7 @@ def serve(descriptor: int) -> None:
                 elif each in forks.ends:
                     forks.ended(each)
                 elif each in forks.of:  # who asked never says anything more: it is gone
-                    send(forks.of[each], signal.SIGKILL)
+                    forks.kill(each)
 
 
 def fork(listener: socket.socket, forks: Forks, server: int) -> None:
