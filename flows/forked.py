@@ -1,12 +1,12 @@
-"""Runs a stage in a fork of a process that has imported torch. `make repro` and the flows have one (`servers`).
+"""Runs a stage in a fork of a process that has imported its code. `make repro` and the flows have one (`servers`).
 
 Goes in: what the stage's own process has: its item, environment, folder and standard streams. Comes out: its exit
 status. That process, DVC's child, waits for the fork: it hands signals on to it and ends as it ends, and where it is
 gone, however that came, the server kills the fork. So whoever interrupts or kills DVC's child does it to the stage.
 
-torch and what else is slow to import takes a second, and a `make repro` of four workloads has eight stages that need
-it. Tandem's own modules the fork imports, as they are then. A stage on a GPU runs in DVC's child: it is not known here
-what a fork of torch's CUDA libraries does. Linux only.
+The imports, torch's and matplotlib's above all, take 1.3 s, and a `make repro` of four workloads has eight such
+stages. The code that runs is that of the server's start, just after `hardware` has recorded it. A stage on a GPU runs
+in DVC's child: it is not known here what a fork of torch's CUDA libraries does. Linux only.
 """
 
 import json
@@ -23,14 +23,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from flows.stage import CODE, ROOT, die_with, fail, full_name
+from flows.stage import CODE, RECORDED, ROOT, die_with, fail, full_name
 from flows.stage import run as run_stage
 
 ADDRESS = "TANDEM_STAGE_SERVER"
-# What a training and an evaluation import of others' that takes long, and leaves nothing behind: matplotlib writes a
-# list of fonts into the user's folders.
-SLOW = ("torch", "torch.profiler", "torch.utils.flop_counter", "safetensors.torch", "psutil")
-LONGEST_WAIT_SECONDS = 60.0  # for the server, which imports torch meanwhile
+LONGEST_WAIT_SECONDS = 60.0  # for the server, which imports the stages meanwhile
 NUMBER = struct.Struct("!i")  # the fork's process, then its exit status; -9: killed by signal 9
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -175,14 +172,14 @@ class Forks:
 
 
 def serve(descriptor: int) -> None:
-    """Import what is slow, then fork for each that asks, until stdin has ended and all forks have."""
+    """Import the stages, then fork for each that asks, until stdin has ended and all forks have."""
     import gc
     from importlib import import_module
 
     os.close(os.pidfd_open(os.getpid()))  # a system that has none is known before anybody is served
     gc.disable()
-    for name in SLOW:
-        import_module(name)
+    for name in RECORDED:
+        import_module(f"stages.{name}")
     gc.freeze()
     gc.enable()
     forks, own, is_open = Forks(), os.getpid(), True

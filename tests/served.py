@@ -131,6 +131,7 @@ def clean_environment(root: Path, **more: str) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
     noon = f"Etc/GMT{time.gmtime().tm_hour - 12:+d}"  # or the nightly run may begin in the middle of a test
     own = {"PATH": path, "HOME": str(home), "TZ": noon, "DVC_NO_ANALYTICS": "true", "PYTHONWARNINGS": "ignore"}
+    own["MPLCONFIGDIR"] = str(root / "matplotlib")  # its list of fonts, which would lie in HOME
     return kept | own | more
 
 
