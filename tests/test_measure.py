@@ -497,6 +497,7 @@ def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_time
 def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epochs():
     device = torch.device("cuda", 0)
     matrix = torch.randn(4096, 4096, device=device)

@@ -389,6 +389,9 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
     """And trains as the eager one does, batch after batch: `made` sets the generator, so that both drop the same."""
     # cuDNN keeps the random state of dropout between layers to itself: such a step is not captured.
     changes = {"dropout": dropout, "num_layers": 1} if dropout else {}
+    changes = {name: value for name, value in changes.items() if hasattr(CONFIGS[model_name], name)}
+    if dropout and "dropout" not in changes:
+        pytest.skip(f"{model_name} has no dropout")
     device = torch.device("cuda", 0)
     values, mask, targets = (tensor.to(device) for tensor in batch(task_name))
     rows = torch.arange(len(values), device=device)

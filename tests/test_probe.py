@@ -281,6 +281,7 @@ def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = 
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_time
 def test_a_large_set_streamed_to_a_small_model_waits_for_it():
     config = Transformer("transformer", hidden_size=8, num_layers=1, num_heads=1, feedforward_size=8, dropout=0.0)
     result = found(on_gpu(replace(SETTINGS, model=config, augment=NONE, batch_size=128), 32, 4096, resident=False))
@@ -291,12 +292,31 @@ def test_a_large_set_streamed_to_a_small_model_waits_for_it():
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_time
 def test_a_small_model_on_a_gpu_is_bound_by_launching_and_wants_a_graph():
     result = found(on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="eager"), 40))
     assert result.bound == "launch" and "the GPU computes" in result.sentence()
     assert result.num_kernels > 10 and 0 < result.device_seconds < result.host_seconds
     assert "step graph" in result.gains and result.copy_seconds == 0.0
     assert "memory_context_mib" in result.numbers() or result.missing_reasons["memory_context_mib"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])
+def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behind(resident: bool):
+    """What is left of its steps in memory keeps the training from capturing its own."""
+    trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="auto"), 40, resident=resident)
+    next(iter(trainer.training_steps()))  # the optimizer's states and cuBLAS' workspace stay
+    before = torch.cuda.memory_allocated()
+    result = found(trainer)
+    known = result.numbers().keys() | result.missing_reasons.keys()
+    names = ("num_kernels", "host_seconds", "device_seconds", "memory_context_mib", "copy_bytes_per_second")
+    assert set(names) <= known | {name for name in names if getattr(result, name, None) is not None}
+    assert ("residency device" in result.gains) != resident
+    assert torch.cuda.memory_allocated() <= before + 2**20
+    epochs = [trainer.epoch() for _ in range(2)]
+    assert trainer.step.execution_mode == "graph" and trainer.step.graphs.captured
+    assert "step: graph" not in trainer.missing_reasons and len({epoch.train_loss for epoch in epochs}) == 2
 
 
 @pytest.mark.gpu
@@ -311,6 +331,7 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
 
 
 @pytest.mark.gpu
+@pytest.mark.gpu_time
 def test_a_large_model_on_a_gpu_is_bound_by_arithmetic():
     model = replace(LARGE, hidden_size=1024, num_heads=8, feedforward_size=4096)
     result = found(on_gpu(replace(SETTINGS, model=model, augment=NONE, batch_size=64), 256))

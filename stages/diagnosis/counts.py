@@ -119,7 +119,8 @@ def saved_for_backward(excluded: Iterable[torch.Tensor]) -> Iterator[dict[int, i
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in counted_apart:
             saved[storage.data_ptr()] = storage.nbytes()  # alive until the backward pass, so no address comes twice
-        return tensor
+        # An operator that saves its own output would keep itself alive by it: a cycle that Python cannot free.
+        return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         yield saved

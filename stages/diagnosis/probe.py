@@ -19,6 +19,7 @@ counted, not timed (counts.py).
 """
 
 import copy
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -250,6 +251,7 @@ def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | s
 
 def kernels_of(step: Callable[[], Any], device: torch.device) -> list[tuple[str, float, float]]:
     """Name, start and end in microseconds of all that the GPU does in one step."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines of its own about its start
     synchronize(device)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         step()

@@ -58,7 +58,7 @@ class MiniRocket(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         x = with_zero_channel(x)
-        steps = torch.arange(x.shape[2], device=x.device)
+        steps, kernels = (torch.arange(count, device=x.device) for count in (x.shape[2], len(WEIGHTS)))
         beyond = steps >= lengths[:, None]  # (B, T)
         parts, start = [], 0
         for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
@@ -81,8 +81,8 @@ class MiniRocket(nn.Module):
             for bias in biases.unbind(1):
                 # As numbers, not truth values: their sum takes a quarter of the time.
                 found.append(torch.gt(responses, bias[:, None, None], out=above).sum(dim=2))
-            which = (torch.arange(len(WEIGHTS))[:, None] // 2 + torch.arange(count)) % 2  # (K, count)
-            shares = whole.gather(2, which.to(x.device)[:, None].expand(-1, x.shape[1], -1))
+            which = (kernels[:, None] // 2 + torch.arange(count, device=x.device)) % 2  # (K, count)
+            shares = whole.gather(2, which[:, None].expand(-1, x.shape[1], -1))
             parts.append((torch.stack(found, dim=2) / shares).transpose(0, 1).flatten(1))
             start = stop
         return torch.cat(parts, dim=1)

@@ -102,10 +102,12 @@ class Split:
 
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Batches of `order` ((N,) int64 on the CPU); the last one may be smaller."""
-        for number, rows in enumerate(order.to(self.device).split(batch_size)):
-            if self.is_streamed:
-                yield from self.streamed(order[number * batch_size :], batch_size)
+        resident = None if self.is_streamed else order.to(self.device)
+        for start in range(0, len(order), batch_size):
+            if resident is None or self.is_streamed:  # it may be released to its file between two batches
+                yield from self.streamed(order[start:], batch_size)
                 return
+            rows = resident[start : start + batch_size]
             values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
             yield Batch(values, mask, targets, rows)
 

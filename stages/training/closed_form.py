@@ -71,11 +71,7 @@ class ClosedForm:
 
     def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """(B, P) of a batch that passes in as many parts as memory asks for."""
-
-        def work() -> Tensor:
-            return torch.cat([compute(part.values, part.mask) for part in batch.parts(self.oom.num_passes)])
-
-        return self.oom.run_with_fallbacks(work, lambda: self.oom.take_smaller_passes(len(batch)))
+        return self.oom.joined(self.oom.by_parts(batch, lambda part: compute(part.values, part.mask)))
 
     def batches(self, split: Split) -> Iterator[Batch]:
         return self.oom.batches(split, sequential_indices(split), self.batch_size)

@@ -60,7 +60,9 @@ class DeviceEpoch:
         Ends early where a capture failed or memory ran out: the plain loop can take the steps that are left.
         """
         num_actions = len(self.step.oom.actions)
-        self.begin(draws, first_step)
+        self.step.oom.run_with_fallbacks(lambda: self.begin(draws, first_step))
+        if len(self.step.oom.actions) > num_actions:
+            return
         chunks = self.chunks.through(draws.order) if self.chunks else None
         for number in range(self.num_whole + bool(self.num_ragged)):
             is_whole = number < self.num_whole

@@ -6,6 +6,7 @@ https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 import gc
 from collections import Counter
 from collections.abc import Callable, Hashable
+from functools import cache
 
 import torch
 
@@ -22,6 +23,15 @@ class CaptureFailed(RuntimeError):
         self.is_out_of_memory = is_out_of_memory
 
 
+@cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all warm-ups and captures of this process.
+
+    Each stream has memory of its own in torch's allocator, and a workspace of cuBLAS (32 MiB) until the process ends.
+    """
+    return torch.cuda.Stream(device)
+
+
 class Graphs:
     """Pieces of work, each captured once and replayed, in one memory pool and on one stream.
 
@@ -31,7 +41,7 @@ class Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)  # of all warm-ups and captures: each stream has memory of its own
+        self.stream = side_stream(device)
         self.pool = torch.cuda.graph_pool_handle()
         self.captured: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self.num_warmups: Counter[Hashable] = Counter()

@@ -37,16 +37,24 @@ def validate(
     precision: str,
     oom: OomPolicy,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order."""
+    """The mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order.
+
+    Where memory runs out in any part of it, a batch passes in smaller parts from there on.
+    """
     model.eval()
     total, count, predictions = None, 0, []
+
+    def evaluate(part: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        outputs = forward(model, part, precision)
+        return loss(outputs, part) * len(part), predict(outputs, part.mask)
+
     for batch in batches:
-        outputs = forward(model, batch, precision, oom)
-        summed = loss(outputs, batch) * len(batch)
-        total, count = summed if total is None else total + summed, count + len(batch)
-        predictions.append(predict(outputs, batch.mask))
+        for summed, predicted in oom.by_parts(batch, evaluate):
+            total = summed if total is None else total + summed
+            predictions.append(predicted)
+        count += len(batch)
     assert total is not None, "a validation without a batch"
-    return total / count, oom.run_with_fallbacks(lambda: torch.cat(predictions))
+    return total / count, oom.joined(predictions)
 
 
 @torch.no_grad()
@@ -54,16 +62,11 @@ def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy |
     """The model's outputs for every sequence, in the batches' order, on the device: (N, ...)."""
     model.eval()
     oom = oom or OomPolicy()
-    outputs = [forward(model, batch, "fp32", oom) for batch in batches]
-    return oom.run_with_fallbacks(lambda: torch.cat(outputs))
+    return oom.joined([found for batch in batches for found in oom.by_parts(batch, partial(forward, model))])
 
 
-def forward(model: nn.Module, batch: Batch, precision: str, oom: OomPolicy) -> torch.Tensor:
-    """The model's outputs for a batch, which passes in `oom.num_passes` parts."""
-
-    def work() -> torch.Tensor:
-        with autocast(precision, batch.values.device):
-            parts = [model(*part.inputs()).float() for part in batch.parts(oom.num_passes)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    return oom.run_with_fallbacks(work, partial(oom.take_smaller_passes, len(batch)))
+def forward(model: nn.Module, batch: Batch, precision: str = "fp32") -> torch.Tensor:
+    """The model's outputs for a batch, in fp32 whatever they are computed in."""
+    with autocast(precision, batch.values.device):
+        outputs: torch.Tensor = model(*batch.inputs()).float()
+    return outputs

@@ -141,6 +141,16 @@ class OomPolicy:
         self.num_passes = min(2 * self.num_passes, batch_size)
         return f"a batch of {batch_size} is evaluated in {self.num_passes} parts"
 
+    def by_parts(self, batch: Batch, compute: Callable[[Batch], Result]) -> list[Result]:
+        """What `compute` returns for each part of the batch, which passes in `num_passes` parts."""
+        return self.run_with_fallbacks(
+            lambda: [compute(part) for part in batch.parts(self.num_passes)],
+            lambda: self.take_smaller_passes(len(batch)),
+        )
+
+    def joined(self, parts: list[Tensor]) -> Tensor:
+        return parts[0] if len(parts) == 1 else self.run_with_fallbacks(lambda: torch.cat(parts))
+
     def recompute(self) -> str:
         if getattr(self.model, "checkpoint_activations", True):  # a model that has no such thing, or does it already
             return ""

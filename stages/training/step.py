@@ -182,6 +182,8 @@ class Step:
                 raise torch.OutOfMemoryError(str(failed))
             self.oom.say("the step is taken eagerly instead of captured as a CUDA graph")
             free_cache()
+        elif self.may_adapt:
+            print(f"steps are taken eagerly instead of captured as a CUDA graph: {failed}", flush=True)
 
     def state(self) -> dict[str, Any]:
         return {"accumulation": self.accumulation, "scaler": self.scaler.state_dict()}

@@ -98,7 +98,6 @@ class Trainer:
         self.step.join(workers)
 
     def epoch(self) -> Epoch:
-        params = self.params
         if self.device.type == "cuda":
             # cuDNN's dropout between an RNN's layers starts anew wherever torch's generator is set. Resuming sets it,
             # so every epoch does.
@@ -123,10 +122,7 @@ class Trainer:
                 self.oom,
             )
             loss, predictions = self.workers.mean(loss, num_val), self.workers.joined(predictions, num_val)
-        self.missing_reasons = {
-            **training.missing_reasons,
-            **({"step: graph": reason} if params.step == "graph" and (reason := self.step.fallback_reason) else {}),
-        }
+        self.missing_reasons = {**training.missing_reasons, **self.missing_graph()}
         self.epochs_done += 1
         self.verify_device(predictions)
         val_loss = loss.item()
@@ -143,7 +139,8 @@ class Trainer:
             0.0 if self.closed_form else float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
             train_loss.item(),
             val_loss,
-            self.task.score(predictions, *(self.on_device(self.val_split, name) for name in ("targets", "mask"))),
+            # On the CPU, for every device: it needs no memory of the GPU, and gives the same number.
+            self.task.score(predictions.cpu(), *(self.val_split.tensors[name].cpu() for name in ("targets", "mask"))),
             training,
             validation,
             is_best,
@@ -164,8 +161,11 @@ class Trainer:
     def weights_sha256(self) -> str:
         return sha256_of(snapshot(self.model).values())
 
-    def on_device(self, split: Split, name: str) -> torch.Tensor:
-        return self.oom.run_with_fallbacks(lambda: split.tensors[name].to(self.device))
+    def missing_graph(self) -> dict[str, str]:
+        """Why steps are not captured where params.yaml asks for it, or `auto` would on this device."""
+        is_wanted = self.params.step == "graph" or (self.params.step == "auto" and self.device.type == "cuda")
+        reason = self.step.fallback_reason
+        return {"step: graph": reason} if is_wanted and reason else {}
 
     def training_steps(self) -> Iterator[int]:
         """The next epoch's steps: each `next` takes one, and returns its number of sequences. Sums the loss in `total`.
@@ -181,7 +181,7 @@ class Trainer:
             self.renew_graphs()
         if self.step.graphs is None:
             self.total = torch.zeros((), device=self.device)
-            return self.plain_steps(draws.to(self.device), first_step, 0)
+            return self.plain_steps(draws, first_step, 0)
         return self.captured_steps(draws, first_step)
 
     def fitted(self, closed_form: ClosedForm, order: torch.Tensor) -> Iterator[int]:
@@ -190,7 +190,7 @@ class Trainer:
         yield len(self.train_split)
 
     def plain_steps(self, draws: Draws, first_step: int, num_done: int) -> Iterator[int]:
-        """Those of the epoch that are left after `num_done`. `draws` lie on the device."""
+        """Those of the epoch that are left after `num_done`."""
         rates = self.rates[first_step + num_done : first_step + self.steps_per_epoch].tolist()
         return loop.take_steps(self.batches(draws, num_done), self.step, rates, self.total)
 
@@ -204,7 +204,7 @@ class Trainer:
             num_done += 1
             yield count
         if num_done < self.steps_per_epoch:
-            yield from self.plain_steps(draws.to(self.device), first_step, num_done)
+            yield from self.plain_steps(draws, first_step, num_done)
 
     def renew_graphs(self) -> None:
         """Capture anew: what graphs were captured from has moved, or steps are taken in another way."""
@@ -219,11 +219,11 @@ class Trainer:
 
     def training_batches(self) -> Iterator[Batch]:
         """The next epoch's batches, as the plain loop takes them."""
-        return self.batches(self.draw().to(self.device))
+        return self.batches(self.draw())
 
     def batches(self, draws: Draws, num_done: int = 0) -> Iterator[Batch]:
-        """Those after the first `num_done`. `draws` lie on the device."""
-        size = self.params.batch_size
+        """Those after the first `num_done`."""
+        draws, size = self.oom.run_with_fallbacks(lambda: draws.to(self.device)), self.params.batch_size
         order, change = draws.order[num_done * size :], partial(draws.changed, params=self.params)
         if self.workers.count == 1:
             return self.oom.batches(self.train_split, order, size, change)
@@ -256,7 +256,7 @@ class Trainer:
 
         torch computes where its operands lie and never moves them. Called once per epoch, outside the clock.
         """
-        batch = next(self.val_split.batches(sequential_indices(self.val_split)[:1], 1))
+        batch = next(self.oom.batches(self.val_split, sequential_indices(self.val_split)[:1], 1))
         places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
         if places != {self.device.type}:
             raise RuntimeError(
