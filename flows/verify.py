@@ -58,6 +58,7 @@ examples
   python -m flows.verify sign@cpu                 train it again as it was
   python -m flows.verify sign@cpu --quick         the first epochs alone
   python -m flows.verify pen@cpu-0 --threads 2    does it hold with another number of threads?
+  python -m flows.verify pen@cuda --device cpu    does the GPU's run hold on a CPU?
 """
 
 
@@ -97,7 +98,7 @@ def main(arguments: list[str]) -> int:
             from flows import published
 
             return published.write() if options.write else published.check()
-        report = verify(options.run, options.quick, options.threads, options.python)
+        report = verify(options.run, options.quick, options.threads, options.python, device=options.device)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return retraced.STATUS["not verifiable"]
@@ -122,6 +123,7 @@ def parse(arguments: list[str]) -> Namespace:
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
     parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
+    parser.add_argument("--device", help="instead of the recorded one, as params.yaml's devices: cpu, cuda, auto")
     parser.add_argument(
         "--python", default=None, metavar="FILE", help="the Python of the run's environment, where that is another one"
     )
@@ -139,6 +141,7 @@ def verify(
     threads: int | None = None,
     python: str | None = None,
     say: Callable[[str], None] = print_now,
+    device: str | None = None,
 ) -> Report:
     """Raises ValueError where `run` names no recorded run. `say` gets a line for each step.
 
@@ -147,7 +150,7 @@ def verify(
     found, start = recorded.find(run), time.monotonic()
     notes: list[str] = []
     try:
-        verdict = judge(found, quick, threads, python, say, notes)
+        verdict = judge(found, quick, threads, python, device, say, notes)
     except NotVerifiable as error:
         verdict = Verdict("not verifiable", error.why, error.sentence)
     except OtherTable as error:
@@ -162,6 +165,7 @@ def judge(
     quick: bool,
     threads: int | None,
     python: str | None,
+    device: str | None,
     say: Callable[[str], None],
     notes: list[str],
 ) -> Verdict:
@@ -171,7 +175,7 @@ def judge(
     if python is None:
         refuse_other_environment(manifest)
     with checkout(manifest["tree"], say) as (project, folder):
-        copy = Copy(project, folder, manifest, python or sys.executable, threads, say)
+        copy = Copy(project, folder, manifest, python or sys.executable, threads, device, say)
         where = copy.place_table()
         notes.append(f"data: {where}")
         copy.prepare()
@@ -297,11 +301,12 @@ class Copy:
     manifest: dict[str, Any]
     python: str
     threads: int | None  # instead of the recorded number
+    device: str | None  # instead of the one that was asked for
     say: Callable[[str], None]
 
     @cached_property
     def item(self) -> tuple[str, str]:
-        return self.manifest["workload"], self.manifest["requested"]
+        return self.manifest["workload"], self.device or self.manifest["requested"]
 
     def place_table(self) -> str:
         """Put the raw table where it belongs; returns where it came from.

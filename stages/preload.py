@@ -16,6 +16,7 @@ import psutil
 from stages.data.packed import pack_splits
 from stages.data.splits import SPLITS
 from stages.files import hardware_file, packed_dir, preload_file, prepared_dir, read_json, sha256_file, write_json
+from stages.machine.identity import require_same_gpu
 from stages.params.loading import load_workload
 
 CHUNK_BYTES = 64 * 2**20  # what is read or copied at once while measuring
@@ -25,6 +26,8 @@ SUMMED_BYTES = 2**20  # what a checksum widens at once
 def main(workload: str, device: str) -> None:
     wanted = load_workload(workload).preload.residency
     identity = read_json(hardware_file(device))
+    if identity["kind"] == "cuda":
+        require_same_gpu(identity)
     source, target = prepared_dir(workload), packed_dir(workload, device)
     summary = read_json(source / "summary.json")
 

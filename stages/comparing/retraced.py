@@ -231,7 +231,7 @@ def spread_of(runs: Sequence[Retraced], epoch: int, loss: str) -> float:
 
 def may_round(manifest: Manifest, found: Retraced) -> bool:
     """Whether rounding alone can explain a difference: dropout draws from a generator of the device's own."""
-    return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"]["dropout"]
+    return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"].get("dropout")
 
 
 def within(manifest: Manifest, found: Retraced, facts: Facts, envelope: Envelope) -> Verdict | None:

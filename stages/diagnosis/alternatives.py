@@ -34,8 +34,7 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     sizes = (2 * params.batch_size, 8 * params.batch_size)
     found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # auto has just been chosen by measuring
-        current = "fp32" if device.type == "cpu" and precision == "tf32" else precision
-        found += [{"precision": name} for name in PRECISIONS[device.type] if name != current]
+        found += [{"precision": name} for name in PRECISIONS[device.type] if name != precision]
     if trainer.step.accumulation > 1:
         found.append({"accumulation": 1})
     if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):

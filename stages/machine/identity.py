@@ -57,6 +57,17 @@ def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
     )
 
 
+def require_same_gpu(identity: dict[str, Any]) -> None:
+    """Raises ValueError where the GPU of `identity` (results/hardware/<device>.json) is not the one that is here now."""
+    found, obstacle = cuda_identity(torch_build()[1])
+    if found is None or not identity["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
+        now = f"now {found['name']} is in its place" if found else obstacle
+        raise ValueError(
+            f"the stage `hardware` found {identity['name']}, but {now}; make that GPU visible again "
+            "(CUDA_VISIBLE_DEVICES), or run `dvc repro`, which looks for the hardware anew"
+        )
+
+
 def num_nodes() -> int:
     """Machines that train together, as torchrun's own environment variable says: 2 in `PET_NNODES=2`."""
     words = os.environ.get("PET_NNODES", "1").split(":")

@@ -22,7 +22,7 @@ def open_device(
     `index`: which of several GPUs.
 
     fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and
-    GPU compute the same thing. `precision` tf32 turns it on; the CPU has none and goes on in fp32. `threads` auto is
+    GPU compute the same thing. `precision` tf32 turns it on; the CPU has none and computes in fp32. `threads` auto is
     one until auto.py has measured. Raises ValueError where torch cannot use the GPU that the driver showed.
     """
     # cuBLAS reads this when CUDA starts; without it cuDNN's RNNs are not deterministic.
@@ -33,7 +33,7 @@ def open_device(
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
     torch.backends.cudnn.benchmark = not deterministic
-    use_tf32(precision == "tf32")
+    use_tf32(precision == "tf32" and identity["kind"] == "cuda")
     if identity["kind"] == "cpu" and precision == "fp16":
         raise ValueError(
             "train.precision is 'fp16', which needs a GPU; on the CPU accepted: fp32, bf16, tf32 (computed as fp32)"

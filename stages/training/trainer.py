@@ -48,7 +48,7 @@ class Trainer:
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
         is_fitted = getattr(model, "is_fitted_in_closed_form", False)
-        precision = "fp32" if params.precision == "auto" or is_fitted else params.precision
+        precision = "fp32" if params.precision == "auto" or is_fitted else computed_in(params.precision, self.device)
         mode, reason = choose_mode("eager" if is_fitted else params.step, self.device, precision, model)
         self.optimizer = AdamW(
             model.parameters(),
@@ -266,8 +266,8 @@ class Trainer:
 
     def set_precision(self, name: str) -> None:
         """Go on in another precision (fp16 is for the whole training: its loss scale grows over many steps)."""
-        self.step.precision = name
-        use_tf32(name == "tf32")
+        self.step.precision = computed_in(name, self.device)
+        use_tf32(self.step.precision == "tf32")
 
     def state(self) -> dict[str, Any]:
         return {
@@ -301,6 +301,11 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         set_random_state(state["torch_rng"], self.device)
         self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])
+
+
+def computed_in(precision: str, device: torch.device) -> str:
+    """The CPU has no TF32: it computes in fp32, and this is what is recorded."""
+    return "fp32" if precision == "tf32" and device.type == "cpu" else precision
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -33,7 +33,7 @@ from stages.files import (
     relative,
     run_dir,
 )
-from stages.machine.identity import identify, usable_cores
+from stages.machine.identity import identify, require_same_gpu, usable_cores
 from stages.machine.regions import free_bytes
 from stages.models import Shape
 from stages.params import parsing, schema
@@ -133,6 +133,8 @@ class Job:
 
     def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
         identity = {**self.identity, "kind": self.kind}
+        if self.kind == "cuda":
+            require_same_gpu(self.identity)
         return open_device(identity, threads, self.settings.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:
