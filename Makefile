@@ -5,7 +5,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test test-long team-test faults lint screenshots show ui doctor gpu audit lock clean
+.PHONY: help setup repro test test-long gpu-test team-test faults lint screenshots show ui doctor gpu audit lock clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ test: lint  ## lint, types, arrows, and the tests but for the long ones
 
 test-long: lint  ## the tests that are too long for make test
 	@python -m pytest -m long -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+gpu-test: $(BIN)/.installed  ## the tests that need a GPU, one after the other; ARGS="-m 'gpu and not gpu_time'"
+	@python -m pytest -m gpu $(ARGS)
 
 team-test: $(BIN)/.installed  ## a team's servers and workers on this machine, one of them killed: docs/team.md; ARGS="--without postgresql"
 	@python -m tests.team $(ARGS)

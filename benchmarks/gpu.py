@@ -101,7 +101,13 @@ def parse() -> argparse.Namespace:
 def pieces(out: Path, quick: bool) -> list[Piece]:
     """All of them, most telling first. What the CPU alone can do is there for the comparison."""
     workloads = load_params().workloads
-    tests = ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-q")
+
+    def tests(markers: str, *more: str) -> tuple[str, ...]:
+        return ("-m", "pytest", "-m", markers, "-p", "no:cacheprovider", "-q", *more)
+
+    # A file is a command, so that what is cut off goes on at the file where it stopped.
+    every = [ROOT / "tests" / "test_gpu.py"] if quick else sorted((ROOT / "tests").glob("test_*.py"))
+    gpu_tests = [f"tests/{path.name}" for path in every if "pytest.mark.gpu\n" in path.read_text(encoding="utf-8")]
 
     def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
         rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
@@ -113,21 +119,36 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         stages = {"preload": (), "train": ("0",), "evaluate": ("0",)}
         return tuple(("-m", "flows.stage", name, workload, device, *seed) for name, seed in stages.items())
 
+    def trainings(workload: str) -> list[Piece]:
+        return [
+            Piece(f"{workload}-{device}", f"{workload} trained and evaluated on the {name}", on(device, workload), 400,
+                  needs_gpu=device == "cuda")
+            for device, name in (("cuda", "GPU"), ("cpu", "CPU"))
+        ]  # fmt: skip
+
     few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
     prepare = (("-m", "flows.stage", "hardware"), *(("-m", "flows.stage", "preprocess", name) for name in workloads))
     return [
         Piece("device", "driver, versions, kernels, latencies, rates", (("-m", "benchmarks.latencies"),), 120),
+        Piece("prepare", "tables to arrays, for what follows", prepare, 240, needs_gpu=False),
+        *trainings("sign"),
+        Piece("speed", "how many times as fast as this machine's CPU: sign, in turns",
+              (("-m", "flows.stage", "speed", "sign"),), 180),
+        Piece("graph", "what a captured step brings over an eager one: sign, in turns",
+              (throughput("graph", "cuda", "guides", "--contenders", "tandem", "tandem graph", "--workloads", "sign"),),
+              120),
         Piece("capture", "a failed capture, then dropout; captured against eager",
-              ((*tests, "tests/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
-        Piece("tests", "every test that needs a GPU", (tests,), 540, in_copy=False),
+              (tests("gpu", "tests/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
         Piece("guides", "throughput at the guides' sizes, what tells most",
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
-        Piece("prepare", "tables to arrays, for what follows", prepare, 240, needs_gpu=False),
-        *(Piece(f"{name}-{device}", f"{name} trained and evaluated on the {device.replace('cuda', 'gpu').upper()}",
-                on(device, name), 400, needs_gpu=device == "cuda")
-          for name in workloads for device in ("cuda", "cpu")),
+        Piece("tests", "every test that needs a GPU",
+              tuple(tests("gpu and not gpu_time", name, *(("-k", "same_bits") if quick else ())) for name in gpu_tests),
+              540, in_copy=False),
+        Piece("tests-time", "the tests of what is fast on a GPU", (tests("gpu_time"),), 300, in_copy=False),
+        *(piece for name in workloads if name != "sign" for piece in trainings(name)),
         Piece("compare", "what may be said of GPU and CPU: in turns, then side by side",
-              (*(("-m", "flows.stage", "speed", name) for name in workloads), ("-m", "flows.stage", "compare")),
+              (*(("-m", "flows.stage", "speed", name) for name in workloads if name != "sign"),
+               ("-m", "flows.stage", "compare")),
               300, needs_gpu=False, packages=("jinja2",)),
         Piece("advice", "what the probe promises, beside what comes of it",
               (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),

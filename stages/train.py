@@ -127,6 +127,8 @@ def train(
             realized = auto.realize(trainer, job.identity)
             spent_seconds = time.monotonic() - start
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
+            for reason in trainer.missing_graph().values():
+                print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
             find_bound(trainer, record, spent_seconds)
             record.summary_lines |= realized
         join(job, trainer, record, workers)

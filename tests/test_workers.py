@@ -46,7 +46,7 @@ from stages.training.trainer import Trainer
 from stages.training.workers import LOST, NEEDS_SMALLER_PARTS, Workers, lost_workers_noticed
 from stages.training.workload import require_sequences, scaled, smaller_parts_asked
 from tests.limits import leave, under_a_limit
-from tests.projects import copy_of, dvc, environment, held, recorded_runs, settle, stage, wait_for
+from tests.projects import copy_of, dvc, environment, held, recorded_runs, settle, stage, stages_at_once, wait_for
 from tests.trainers import SETTINGS, new_trainer
 
 NUM_STEPS, HORIZON, NUM_SEQUENCES = 12, 4, 45
@@ -556,15 +556,87 @@ def test_a_model_wrapped_for_nccl_has_the_gradients_of_the_bare_one(tmp_path: Pa
 
 
 @pytest.mark.gpu
-def test_more_workers_than_gpus_are_refused_and_as_many_train(prepared: Path, tmp_path: Path):
+def test_more_workers_than_gpus_are_refused():
     count = torch.cuda.device_count()
     with pytest.raises(ValueError, match=f"needs {count + 1} GPUs here, a worker each, and the driver shows {count}"):
         identify(f"{count + 1}xcuda")
-    if count == 1:
-        pytest.skip("one GPU: two workers on it are refused, as shown")
-    params = (prepared / "params.yaml").read_text().replace("[cpu]", f"[cuda, {count}xcuda]")
-    project = copy_of(prepared, tmp_path / "project", params)
-    dvc(project, "repro")
-    (one, _), (several, manifest) = results(project, "cuda"), results(project, f"{count}xcuda")
-    assert [list(row.values()) for row in several] == [pytest.approx(list(row.values()), rel=1e-3) for row in one]
-    assert manifest["realized"]["workers"] == count
+
+
+@pytest.fixture
+def on_gpus(prepared: Path, tmp_path: Path) -> Path:
+    """A project that is ready to train on one GPU and on two, as captured graphs where that is possible."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU: two workers on it are refused")
+    params = (prepared / "params.yaml").read_text().replace("[cpu]", "[cuda, 2xcuda]")
+    project = copy_of(prepared, tmp_path / "project", params.replace("step: eager", "step: auto"))
+    stages_at_once(project, "hardware", "preload tiny cuda", "preload tiny 2xcuda")
+    return project
+
+
+@pytest.mark.gpu
+def test_two_gpus_train_what_one_does_eagerly_and_their_weights_are_those_of_one(on_gpus: Path):
+    stages_at_once(on_gpus, "train tiny cuda 0", "evaluate tiny cuda 0")
+    output = stage(on_gpus, "train", "tiny", "2xcuda", "0").stdout
+    assert "2 workers, a GPU each" in output and "nccl adds their gradients up" in output
+    assert "steps are taken eagerly instead of captured as a CUDA graph: several workers" in output
+    stage(on_gpus, "evaluate", "tiny", "2xcuda", "0", CUDA_VISIBLE_DEVICES="0")
+    (one, _), (two, manifest) = results(on_gpus, "cuda"), results(on_gpus, "2xcuda")
+    assert [list(row.values()) for row in two] == [pytest.approx(list(row.values()), rel=1e-3) for row in one]
+    measured = json.loads((on_gpus / "results/runs/tiny/2xcuda/0/measured.json").read_text())
+    assert manifest["realized"]["workers"] == 2 and manifest["realized"]["step"] == "eager"
+    assert "several workers take their steps eagerly" in measured["missing_reasons"]["step: graph"]
+    scores = [
+        json.loads((on_gpus / "results/runs/tiny" / device / "0/result.json").read_text())["score"]
+        for device in ("cuda", "2xcuda")
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=0.1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_on_a_gpu_costs_nothing_but_time(rank: int, on_gpus: Path, tmp_path: Path):
+    stage(on_gpus, "train", "tiny", "2xcuda", "0")
+    expected = results(on_gpus, "2xcuda")
+    training = start(on_gpus, "2xcuda", **held(tmp_path / "held", epoch=2))
+    wait_for(lambda: any((on_gpus / ".tandem/checkpoints/tiny").glob("cuda-*.pt")))
+    workers_under(training.pid)[rank].kill()
+    (tmp_path / "held/go").touch()
+    output, _ = training.communicate()
+    assert training.returncode == 0 and f"worker {rank} was killed (SIGKILL)" in output, output
+    found = results(on_gpus, "2xcuda")
+    assert found[0] == expected[0] and found[1]["digests"]["weights"] == expected[1]["digests"]["weights"]
+
+
+@pytest.mark.gpu
+def test_an_interrupted_training_on_two_gpus_goes_on_on_one(on_gpus: Path, tmp_path: Path):
+    stage(on_gpus, "train", "tiny", "cuda", "0")
+    expected, _ = results(on_gpus, "cuda")
+    training = start(on_gpus, "2xcuda", **held(tmp_path / "held", epoch=2))
+    wait_for(lambda: any((on_gpus / ".tandem/checkpoints/tiny").glob("cuda-*.pt")))
+    processes = psutil.Process(training.pid).children()
+    training.send_signal(signal.SIGINT)
+    (tmp_path / "held/go").touch()
+    output, _ = training.communicate()
+    assert training.returncode == 130 and "run again to go on" in output, output
+    wait_for(lambda: not any(map(lives, processes)), what="the end of all workers")
+    assert "by 2 workers, from here on by 1 worker" in stage(on_gpus, "train", "tiny", "cuda", "0").stdout
+    found, _ = results(on_gpus, "cuda")
+    assert [list(row.values()) for row in found] == [pytest.approx(list(row.values()), rel=1e-3) for row in expected]
+
+
+@pytest.mark.gpu
+def test_gpus_whose_memory_runs_out_all_take_smaller_parts(on_gpus: Path):
+    """A layer of 16,384 over batches of 16 sequences: autograd keeps some tensors of 12 MiB of each half of one."""
+    wide = (
+        "{name: transformer, hidden_size: 16, num_layers: 2, num_heads: 2, feedforward_size: 16384, dropout: 0.0, "
+        "checkpoint_activations: false}"
+    )
+    text = (on_gpus / "params.yaml").read_text()
+    (on_gpus / "params.yaml").write_text(re.sub(r"\{name: gru[^}]*\}", wide, text))
+    share = 96 * 2**20 / torch.cuda.get_device_properties(0).total_memory
+    output = stage(
+        on_gpus, "train", "tiny", "2xcuda", "0", PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{share:.6f}"
+    ).stdout
+    assert re.search(r"all 2 workers go on from the last checkpoint, with batches in \d+ parts", output), output
+    measured = json.loads((on_gpus / "results/runs/tiny/2xcuda/0/measured.json").read_text())
+    assert any("by all workers" in action for action in measured["out_of_memory"])

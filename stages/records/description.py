@@ -127,6 +127,8 @@ def describe_measurement(
     record.summary_lines["device"] = device_sentence(job.identity["kind"], len(trainer.verified), num_on_cpu, seen)
     if trainer.oom.actions:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
+    for reason in trainer.missing_graph().values():
+        record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
     if not result["num_epochs_measured"]:
         why = (

@@ -163,9 +163,8 @@ class Trainer:
 
     def missing_graph(self) -> dict[str, str]:
         """Why steps are not captured where params.yaml asks for it, or `auto` would on this device."""
-        is_wanted = self.params.step == "graph" or (self.params.step == "auto" and self.device.type == "cuda")
         reason = self.step.fallback_reason
-        return {"step: graph": reason} if is_wanted and reason else {}
+        return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
 
     def training_steps(self) -> Iterator[int]:
         """The next epoch's steps: each `next` takes one, and returns its number of sequences. Sums the loss in `total`.
