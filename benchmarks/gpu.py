@@ -12,9 +12,8 @@ is done is not done again; a piece that failed or was cut off goes on at the com
 its checkpoint. Without a GPU its pieces are skipped, with the reason; the CPU's are measured.
 
 The trainings run in a copy of the project, <out>/project, so that results and history of this one stay as they are.
-Needed are torch, numpy, pandas, safetensors, tqdm, psutil, matplotlib, pyarrow, pytest, nvidia-ml-py and ruamel.yaml;
-no DVC, no Prefect, no MLflow (journals wait in the copy's `.tandem/`). `--quick` takes a few rounds and epochs: it
-shows that everything runs, and its figures mean nothing.
+What must be installed `--list` says at its end; no DVC, no Prefect, no MLflow (journals wait in the copy's `.tandem/`).
+`--quick` takes a few rounds and epochs: it shows that everything runs, and its figures mean nothing.
 """
 
 import argparse
@@ -38,6 +37,12 @@ from stages.files import ROOT, locked, read_json, relative, write_json
 from stages.machine.identity import identify
 from stages.params.loading import load_params
 
+# Package -> module. The tests of servers and of verify are skipped where their packages are missing.
+NEEDED = {
+    **{name: name for name in ("torch", "numpy", "pandas", "scipy", "safetensors", "tqdm", "psutil", "matplotlib")},
+    **{name: name for name in ("pyarrow", "pytest", "jinja2", "ruamel.yaml")},
+    "nvidia-ml-py": "pynvml",
+}
 PARTS = ("benchmarks", "flows", "stages", "tests", "params.yaml", "pyproject.toml", "data/raw")  # of the copy
 GRACE_SECONDS = 15.0  # for a process that is to stop: a training saves where it is
 TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
@@ -56,7 +61,6 @@ class Piece:
     commands: tuple[tuple[str, ...], ...]  # arguments of python
     seconds: float  # the most that all of them may take
     needs_gpu: bool = True
-    packages: tuple[str, ...] = ()  # beyond those that every piece needs
     in_copy: bool = True  # where the prepared data are; tests run in the project itself
 
 
@@ -68,7 +72,10 @@ def main() -> int:
         raise SystemExit(f"error: piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
     if options.list:
         print("\n".join(f"{piece.name:<12} {state_of(options.out, piece):<11} {piece.about}" for piece in known))
+        print(f"\nneeds {', '.join(NEEDED)}; {missing_packages() or 'all are installed'}")
     elif not options.table:
+        if missing := missing_packages():
+            raise SystemExit(f"error: {missing}")
         identity, no_gpu = machine()
         refuse_another_machine(options.out, identity)
         chosen = [piece for piece in known if not options.pieces or piece.name in options.pieces]
@@ -149,7 +156,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("compare", "what may be said of GPU and CPU: in turns, then side by side",
               (*(("-m", "flows.stage", "speed", name) for name in workloads if name != "sign"),
                ("-m", "flows.stage", "compare")),
-              300, needs_gpu=False, packages=("jinja2",)),
+              300, needs_gpu=False),
         Piece("advice", "what the probe promises, beside what comes of it",
               (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
         Piece("sampling", "what measuring an epoch costs",
@@ -167,6 +174,19 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("huge", "throughput where arithmetic is what counts",
               (throughput("huge", "cuda", "huge", "--contenders", *TELLING, "tandem auto graph"),), 540),
     ]  # fmt: skip
+
+
+def missing_packages() -> str:
+    """What is missing and the command that installs it; empty where nothing is."""
+    missing = [package for package, module in NEEDED.items() if find_module(module) is None]
+    return f"missing here: `{sys.executable} -m pip install {' '.join(missing)}`" if missing else ""
+
+
+def find_module(name: str) -> Any:
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # of a package in a package
+        return None
 
 
 def machine() -> tuple[dict[str, Any], str]:
@@ -230,10 +250,7 @@ def run_all(chosen: Sequence[Piece], out: Path, no_gpu: str, seconds: float, aga
 
 
 def why_not(piece: Piece, no_gpu: str) -> str:
-    missing = [name for name in piece.packages if importlib.util.find_spec(name) is None]
-    if piece.needs_gpu and no_gpu:
-        return f"no GPU: {no_gpu}"
-    return f"{missing[0]} is not installed" if missing else ""
+    return f"no GPU: {no_gpu}" if piece.needs_gpu and no_gpu else ""
 
 
 def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:

@@ -161,7 +161,6 @@ def test_pieces_go_on_where_they_stopped_and_one_that_fails_stops_no_other(
         piece("stops", begun, refused, "print('| 1 | 2 |')"),
         piece("slow", "import time; print('begun'); time.sleep(60)", seconds=2.0),
         piece("gpu", begun, needs_gpu=True),
-        piece("package", begun, packages=("no_such_package",)),
         piece("good", "print('12 passed in 3 s')"),
     ]
 
@@ -170,10 +169,9 @@ def test_pieces_go_on_where_they_stopped_and_one_that_fails_stops_no_other(
         return capsys.readouterr().out
 
     printed = run_again()
-    assert [gpu.state_of(tmp_path, each) for each in chosen] == ["failed", "failed", "skipped", "skipped", "done"]
+    assert [gpu.state_of(tmp_path, each) for each in chosen] == ["failed", "failed", "skipped", "done"]
     assert "AssertionError" in printed and "gpu: skipped: no GPU: none here" in printed
     assert "begun" in printed and "its time was over" in printed
-    assert "package: skipped: no_such_package is not installed" in printed
     broken.unlink()
     del chosen[1]
     printed = run_again()
@@ -187,6 +185,12 @@ def test_pieces_go_on_where_they_stopped_and_one_that_fails_stops_no_other(
         and "\n12 passed in 3 s\n" in text
         and f"torch {torch.__version__.split('+')[0]}" in text
     )
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch):
+    assert gpu.missing_packages() == ""
+    monkeypatch.setitem(gpu.NEEDED, "no-such-package", "no_such.package")
+    assert gpu.missing_packages().endswith("-m pip install no-such-package`")
 
 
 def test_the_time_of_a_call_ends_it_and_another_machines_results_are_refused(
