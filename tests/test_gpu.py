@@ -97,6 +97,14 @@ def test_a_failed_capture_keeps_no_memory(tmp_path: Path, monkeypatch: pytest.Mo
     assert torch.cuda.memory_allocated() < large
 
 
+def test_the_score_takes_nothing_of_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Neither memory that may run out nor an operator that has no deterministic kernel there."""
+    seen, score = [], classify.Task.score
+    monkeypatch.setattr(classify.Task, "score", lambda task, *found: (seen.extend(found), score(task, *found))[1])
+    new_trainer("cuda", "device", tmp_path, EAGER).epoch()
+    assert {tensor.device.type for tensor in seen} == {"cpu"}
+
+
 @STEPS
 def test_the_same_training_twice_gives_the_same_bits(settings: Train, tmp_path: Path):
     assert_same_bits(trained(settings, tmp_path), trained(settings, tmp_path))

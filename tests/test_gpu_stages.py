@@ -17,7 +17,6 @@ from tests.projects import (
     copy_of,
     held,
     make_project,
-    needs,
     run,
     stage,
     stages_at_once,
@@ -116,7 +115,6 @@ def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(c
 
 
 def test_a_run_on_a_gpu_is_made_again_to_the_bit_and_on_the_cpu_within_what_seeds_do(compared: Path):
-    needs("dvc")
     verify = (sys.executable, "-m", "flows.verify", str(compared / "results/runs/tiny/cuda/0"))
     assert "bit-equal\n" in run(compared, *verify).stdout
     other = run(compared, *verify, "--device", "cpu", check=False)

@@ -282,6 +282,33 @@ def test_what_needs_no_gradients_goes_through_in_smaller_parts_too():
     torch.testing.assert_close(torch.tensor(parts["outputs"]), torch.tensor(whole["outputs"]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("where", ["forward", "loss", "predict"])
+def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted, because each needs its memory at another size: more than 20 sequences at a time are too many."""
+    settings = replace(SETTINGS, epochs=1)
+    expected = new_trainer("cpu", "device", tmp_path, settings).epoch()
+    trainer, refused = new_trainer("cpu", "device", tmp_path, settings), []
+
+    def limited(work: Callable[..., Any], rows: int) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            if not torch.is_grad_enabled() and len(arguments[rows]) > 20:
+                refused.append(len(arguments[rows]))
+                raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+            return work(*arguments, **named)
+
+        return run
+
+    if where == "forward":
+        trainer.model.forward = limited(trainer.model.forward, 0)
+    else:
+        monkeypatch.setattr(trainer.task, where, limited(getattr(trainer.task, where), 0))
+    epoch = trainer.epoch()
+    assert refused == [50, 25] and trainer.oom.num_passes == 4
+    assert epoch.val_loss == pytest.approx(expected.val_loss, rel=1e-6) and epoch.val_score == expected.val_score
+
+
 def test_what_is_no_lack_of_memory_is_not_answered_as_such():
     tried = []
     with pytest.raises(RuntimeError, match="mat1 and mat2"):

@@ -207,6 +207,16 @@ def test_bf16_trains_too_and_fp16_wants_a_gpu(tmp_path: Path):
         open_device(identity("cpu"), 1, True, "fp16")
 
 
+def test_tf32_on_a_cpu_is_computed_and_recorded_as_fp32(tmp_path: Path):
+    """Recorded as asked, a CPU's run would seem to agree with a GPU's in tf32."""
+    _, losses = finish(new_trainer("cpu", "device", tmp_path, replace(SETTINGS, precision="fp32")))
+    trainer = new_trainer("cpu", "device", tmp_path, replace(SETTINGS, precision="tf32"))
+    assert trainer.step.precision == trainer.state()["precision"] == "fp32"
+    trainer.set_precision("tf32")  # of a checkpoint that an older version, or a GPU, has saved
+    assert trainer.step.precision == "fp32" and torch.get_float32_matmul_precision() == "highest"
+    assert finish(trainer)[1] == losses
+
+
 def test_what_cannot_be_captured_is_done_eagerly_and_says_so(tmp_path: Path):
     trainer = new_trainer("cpu", "device", tmp_path, replace(SETTINGS, step="graph"))
     trainer.epoch()
