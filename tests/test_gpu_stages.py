@@ -159,6 +159,19 @@ def test_a_gpu_that_another_process_uses_is_named_and_no_comparison_takes_the_ru
         other.communicate()
 
 
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(precision: str, project: Path):
+    params = project / "params.yaml"
+    params.write_text(params.read_text().replace("precision: fp32", f"precision: {precision}"))
+    output = stages_at_once(project, "train tiny cuda 0", "evaluate tiny cuda 0").stdout
+    measured, manifest = read(project, "measured.json"), read(project, "manifest.json")
+    assert measured["precision"] == manifest["realized"]["precision"] == precision
+    is_captured = precision != "fp16"  # its step may be left out, which a graph cannot
+    assert measured["step"] == ("graph" if is_captured else "eager")
+    assert ("steps are taken eagerly instead of captured as a CUDA graph: a step in fp16" in output) != is_captured
+    assert ("step: graph" in measured["missing_reasons"]) != is_captured
+
+
 NVML = {
     # Containers and WSL: another numbering of processes, or none; no memory for each.
     "nvmlDeviceGetComputeRunningProcesses": ("lambda *_: []", "process_mib", "other_processes"),
