@@ -68,7 +68,7 @@ def same_hardware(first: dict[str, Any], second: dict[str, Any]) -> bool:
 def nudged(run: dict[str, Any], say: Any) -> list[dict[str, Any]]:
     """The run again, each time with its initial weights moved by one unit in the last place."""
     with verify.checkout(run["tree"], say) as (project, folder):
-        copy = verify.Copy(project, Path(folder), run, sys.executable, None, say)
+        copy = verify.Copy(project, Path(folder), run, sys.executable, None, None, say)
         copy.place_table()
         copy.prepare()
         return copy.retrace([run["seed"]], None, nudges=range(1, retraced.NUM_NUDGES + 1))

@@ -186,12 +186,15 @@ def test_a_reversal_is_its_own_inverse_and_its_gradient_has_the_bits_of_torchs()
         "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
         "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
         "CUDA driver error: out of memory",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'",
         "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
     ],
 )
 def test_memory_that_runs_out_is_known_by_the_words_of_every_library(message: str):
     assert is_out_of_memory(RuntimeError(message))
     assert not is_out_of_memory(RuntimeError("CUDNN_STATUS_INTERNAL_ERROR"))
+    assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm(`"))
 
 
 def test_auto_is_a_graph_wherever_nothing_forbids_it():

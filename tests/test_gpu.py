@@ -18,8 +18,9 @@ from torch import Tensor
 
 from stages.params.schema import GRU, Train, Transformer
 from stages.tasks import classify
+from stages.training import auto
 from stages.training.memory import free_cache
-from tests.trainers import SETTINGS, finish, new_trainer, tensors
+from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 pytestmark = pytest.mark.gpu
 
@@ -171,6 +172,44 @@ def test_a_training_on_a_card_too_small_for_it_says_what_it_does_and_comes_to_ne
     _, found = finish(trainer)
     assert trainer.oom.actions, f"{share:.0%} of {room:,.0f} MiB was enough"
     assert found == pytest.approx(losses, rel=1e-3)
+
+
+def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_else(
+    with_room: tuple[Train, Path, float, list[float]], whole_gpu: None
+):
+    """Its activations have memory of their own. An eager training would fit, so nothing is streamed or divided."""
+    settings, folder, room, losses = with_room
+    trainer = new_trainer("cuda", "device", folder, replace(settings, epochs=4))
+    leave(1.05 * room * MIB)
+    trainer.epoch(), trainer.epoch()
+    if settings.step == "graph":
+        assert trainer.oom.actions[-1] == "the CUDA graph of the step is let go" and len(trainer.oom.actions) <= 2
+        assert trainer.missing_graph() == {"step: graph": "memory ran out"}
+    assert (trainer.step.accumulation, trainer.oom.num_passes, trainer.oom.streams) == (1, 1, False)
+
+
+@STEPS
+def test_streaming_takes_no_more_memory_from_epoch_to_epoch(settings: Train, tmp_path: Path):
+    """A stream of its own for each epoch would have memory of its own too, which no other can use."""
+    trainer, reserved = new_trainer("cuda", "host", tmp_path, replace(settings, epochs=8)), []
+    for _ in range(8):
+        trainer.epoch()
+        reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] == reserved[2], [size / MIB for size in reserved]
+
+
+def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first steps on a GPU load libraries and are captured: timed, they would decide, and the choice is kept."""
+    trainer = new_trainer("cuda", "device", tmp_path, replace(CAPTURED, precision="auto"))
+    seen, seconds_of = [], auto.seconds_of
+
+    def watched(*arguments: Any) -> float:
+        seen.append(len(trainer.step.graphs.captured))
+        return seconds_of(*arguments)
+
+    monkeypatch.setattr(auto, "seconds_of", watched)
+    choice = auto.measure_precision(trainer, identity("cuda"))
+    assert set(seen) == {len(auto.PRECISIONS["cuda"])} and choice.value in auto.PRECISIONS["cuda"]
 
 
 def test_the_probe_never_takes_its_own_buffers_for_the_batch(tmp_path: Path, whole_gpu: None):

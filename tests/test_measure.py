@@ -4,6 +4,7 @@ Where a clock decides, it is a virtual one that the measured work itself moves o
 any machine.
 """
 
+import ctypes
 import json
 import mmap
 import os
@@ -25,7 +26,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from stages.diagnosis.counts import Traffic
-from stages.machine import rates, sampler
+from stages.machine import conditions, identity, rates, sampler
 from stages.machine.activity import Activity
 from stages.machine.nvml import Gpu
 from stages.machine.rates import best_seconds, has_cores, host_to_device_rate, matrix_rate, memory_rate
@@ -470,6 +471,32 @@ def test_what_mlflow_shows_of_a_gpu_has_mlflows_units_and_what_is_refused_is_lef
         "system/gpu_3_power_usage_percentage": 25,
     }
     assert found["system/process_memory_mib"] > 50
+
+
+def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.MonkeyPatch):
+    """cuInit 803: the driver and its library do not match. 100: there is no GPU that it may show."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    for code, why in ((803, "the driver shows no GPU (cuInit 803)"), (100, "CUDA_VISIBLE_DEVICES='0' hides every GPU")):
+        driver = SimpleNamespace(cuInit=lambda flags, code=code: code)
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, driver=driver: driver)
+        assert identity.cuda_identity("13.2") == (None, why)
+
+
+def test_clocks_that_somebody_set_are_no_throttling():
+    import pynvml
+
+    bits = pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting | pynvml.nvmlClocksThrottleReasonSwPowerCap
+    found = {name: getattr(pynvml, name) for name in dir(pynvml) if name.startswith("nvmlClocksThrottleReason")}
+    nvml = SimpleNamespace(**found, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: bits)
+    assert conditions.throttle_reasons(nvml, None) == ["SwPowerCap"]
+
+
+def test_the_part_of_a_gpu_is_found_by_nvmls_name_for_it():
+    known = {"MIG-1-2": "part"}
+    nvml = SimpleNamespace(nvmlDeviceGetHandleByUUID=known.__getitem__)
+    assert conditions.handle_of(nvml, "GPU-1-2") == "part"
+    with pytest.raises(KeyError):
+        conditions.handle_of(nvml, "GPU-3")
 
 
 def test_a_region_that_raises_leaves_no_thread():

@@ -3,13 +3,15 @@
 import csv
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stages.tools import sweep
-from stages.tools.sweep import Point, verdicts
+from stages.tools.sweep import Point, measure_size, verdicts
 from tests.projects import run
+from tests.trainers import SETTINGS, new_trainer
 
 
 def test_a_sweep_of_a_workload(ready: Path, capsys: pytest.CaptureFixture[str]):
@@ -51,6 +53,16 @@ def test_the_crossover_is_the_first_size_at_which_the_gpu_wins():
     ]
     assert verdicts(cpu + points("cuda", [1, 2]))[-1] == "the CPU is faster at every size that both were measured at"
     assert len(verdicts(cpu)) == 1
+
+
+@pytest.mark.gpu
+def test_a_size_is_measured_captured_and_without_the_memory_of_other_sizes(tmp_path: Path):
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), step="graph")
+    trainer = new_trainer("cuda", "device", tmp_path, settings)
+    trainer.step.may_adapt = False
+    for size in (16, 32):
+        assert measure_size(trainer, size, 0.01)
+        assert len(trainer.step.graphs.captured) == 1
 
 
 @pytest.mark.gpu

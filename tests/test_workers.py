@@ -593,6 +593,18 @@ def test_two_gpus_train_what_one_does_eagerly_and_their_weights_are_those_of_one
 
 
 @pytest.mark.gpu
+def test_workers_that_stream_their_data_use_no_gpu_but_their_own(on_gpus: Path):
+    """A thread begins on GPU 0: one that copies for worker 1 would open a context there, and spoil the times."""
+    params = on_gpus / "params.yaml"
+    params.write_text(params.read_text().replace("residency: auto", "residency: host"))
+    output = stages_at_once(on_gpus, "preload tiny 2xcuda", "train tiny 2xcuda 0").stdout
+    assert "other processes on its GPU" not in output
+    _, manifest = results(on_gpus, "2xcuda")
+    assert manifest["realized"]["residency"] == "host"
+    assert not manifest["conditions"]["between"].get("other_processes")
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_worker_on_a_gpu_costs_nothing_but_time(rank: int, on_gpus: Path, tmp_path: Path):
     stage(on_gpus, "train", "tiny", "2xcuda", "0")

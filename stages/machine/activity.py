@@ -13,6 +13,8 @@ from typing import Any
 
 import psutil
 
+from stages.machine.conditions import handle_of
+
 MEGABYTE = 1e6
 
 
@@ -50,7 +52,7 @@ def of_gpu(uuid: str, pid: int) -> dict[str, Callable[[], float]]:
     import pynvml as nvml
 
     nvml.nvmlInit()
-    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    handle = handle_of(nvml, uuid)
     gpu = f"system/gpu_{nvml.nvmlDeviceGetIndex(handle)}"
 
     def memory() -> Any:

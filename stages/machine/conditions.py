@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 # What lowers the clocks of a GPU by somebody's setting or by none is no throttling.
-IDLE_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "None", "DisplayClockSetting", "SyncBoost")
+IDLE_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost")
 
 
 def read(gpu_uuid: str | None = None) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def read_gpu(uuid: str) -> dict[str, Any]:
         import pynvml as nvml
 
         nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = handle_of(nvml, uuid)
     except Exception as error:  # NVML's errors have no common public base on a machine without the library
         return {"unavailable": str(error)}
     readings = {
@@ -80,6 +80,14 @@ def read_gpu(uuid: str) -> dict[str, Any]:
         except Exception:  # under MIG, on WSL and in some containers
             continue
     return found
+
+
+def handle_of(nvml: Any, uuid: str) -> Any:
+    """NVML's handle of a GPU by torch's UUID, or of a part of one (MIG), which NVML names otherwise."""
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except Exception:  # NVML's errors have no common public base on a machine without the library
+        return nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
 
 
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from stages.params.devices import split_device
 
+NO_DEVICE = 100  # CUresult: every other one is the driver's own trouble
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 
@@ -58,7 +59,7 @@ def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
 
 
 def require_same_gpu(identity: dict[str, Any]) -> None:
-    """Raises ValueError where the GPU of `identity` (results/hardware/<device>.json) is not the one that is here now."""
+    """Raises ValueError where the GPU of `identity` (results/hardware/<device>.json) is not the one here now."""
     found, obstacle = cuda_identity(torch_build()[1])
     if found is None or not identity["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
         now = f"now {found['name']} is in its place" if found else obstacle
@@ -147,8 +148,9 @@ def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
         driver.cuDeviceGetCount(ctypes.byref(count))
     if count.value == 0:
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        obstacle = f"the driver shows no GPU (cuInit {code})"
-        return None, obstacle if hidden is None else f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU"
+        if hidden is not None and code in (0, NO_DEVICE):
+            return None, f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU"
+        return None, f"the driver shows no GPU (cuInit {code})"
     driver.cuDriverGetVersion(ctypes.byref(number))
     major, minor = number.value // 1000, number.value % 1000 // 10
     if major < int(torch_cuda.split(".")[0]):

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stages.machine.conditions import count_others
+from stages.machine.conditions import count_others, handle_of
 from stages.machine.sampler import Readings
 
 
@@ -34,7 +34,7 @@ class Gpu:
 
             self.nvml: Any = pynvml
             pynvml.nvmlInit()
-            self.handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            self.handle = handle_of(pynvml, uuid)
         except Exception as error:  # NVML's errors have no common public base on a machine without the library
             self.unavailable = f"NVML: {error}"
 

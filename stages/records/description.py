@@ -124,7 +124,9 @@ def describe_measurement(
     """measured.json. Completes the record's sentences."""
     num_on_cpu = sum(row["is_elsewhere"] for row in record.timings)
     seen = {**result, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(job.identity["kind"], len(trainer.verified), num_on_cpu, seen)
+    record.summary_lines["device"] = device_sentence(
+        job.identity["kind"], len(trainer.verified), num_on_cpu, seen, job.num_workers
+    )
     if trainer.oom.actions:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
     for reason in trainer.missing_graph().values():

@@ -45,6 +45,7 @@ EPOCH_METRICS = {
     "memory/peak_rss_mib": "peak_rss_mib",
     "cpu/share": "cpu_share",
 }
+PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # of the training or of the validation, whichever is larger
 
 
 @dataclass
@@ -131,7 +132,13 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_on_fallbac
         "samples_per_second": num_samples / measured.seconds,
         "validation_seconds": epoch.validation.seconds,
         **{name: getattr(measured, name) for name in EPOCH_METRICS.values()},
+        **{name: peak_of(epoch, name) for name in PEAKS},
     }
+
+
+def peak_of(epoch: Epoch, name: str) -> float | None:
+    peaks = [getattr(part, name) for part in (epoch.training, epoch.validation)]
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def epoch_metrics(history: dict[str, Any], timing: dict[str, Any], score: str) -> dict[str, float | None]:
@@ -198,7 +205,7 @@ def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | No
     return found, missing_reasons
 
 
-def device_sentence(asked: str, num_epochs: int, num_on_cpu: int, result: dict[str, Any]) -> str:
+def device_sentence(asked: str, num_epochs: int, num_on_cpu: int, result: dict[str, Any], num_workers: int = 1) -> str:
     """Where the epochs computed: `num_on_cpu` of them on the CPU, where the memory of the device asked for ran out."""
     epochs = (asked, num_epochs - num_on_cpu), ("cpu", num_on_cpu)
     message = " and ".join(f"on {kind} in each of {count} epochs" for kind, count in epochs if count)
@@ -212,7 +219,8 @@ def device_sentence(asked: str, num_epochs: int, num_on_cpu: int, result: dict[s
         "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }
     found = [text.format(value) for text, value in measured.items() if value is not None]
-    return ", ".join([f"parameters, batches and outputs were {message}", *found])
+    whose = ["of the first worker's GPU alone"] if num_workers > 1 and asked == "cuda" and found else []
+    return ", ".join([f"parameters, batches and outputs were {message}", *whose, *found])
 
 
 def memory_tags(actions: list[str]) -> dict[str, str]:

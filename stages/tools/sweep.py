@@ -97,6 +97,7 @@ def measure_size(trainer: Any, size: int, seconds: float) -> Point | None:
 
     from stages.diagnosis.counts import memory_needs
     from stages.machine.regions import seconds_of
+    from stages.training.graphs import NUM_WARMUPS, Graphs
     from stages.training.memory import is_out_of_memory
 
     is_cuda = trainer.device.type == "cuda"
@@ -105,7 +106,12 @@ def measure_size(trainer: Any, size: int, seconds: float) -> Point | None:
         if is_cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(trainer.device)
-        step_seconds = seconds_of(trainer.step.repeated(batch), trainer.device, seconds)
+        step = trainer.step.repeated(batch)
+        if trainer.step.graphs is not None:
+            trainer.step.graphs = Graphs(trainer.device)  # those of other sizes keep their memory
+            for _ in range(NUM_WARMUPS + 1):
+                step()
+        step_seconds = seconds_of(step, trainer.device, seconds)
         peak = (
             torch.cuda.max_memory_allocated(trainer.device) / 2**20
             if is_cuda

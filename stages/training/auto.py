@@ -29,6 +29,7 @@ from stages.params.parsing import flatten
 from stages.params.schema import Rocket
 from stages.training import choices
 from stages.training.choices import Choice
+from stages.training.graphs import NUM_WARMUPS
 from stages.training.trainer import Trainer
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
@@ -184,12 +185,25 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
     trainer.model.train()
     try:
         with threads_kept():
-            turns = {value: partial(turn, use, trainer.step.repeated(batch)) for value, use in uses.items()}
+            steps = {value: trainer.step.repeated(batch) for value in uses}
+            if trainer.device.type == "cuda":
+                warm_up(uses, steps)
+            turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
             found = in_turns(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     finally:
         trainer.restore(before)
         trainer.optimizer.zero_grad(set_to_none=True)
+        if trainer.device.type == "cuda":
+            torch.cuda.empty_cache()  # or the memory of the trials would count as reserved by the training
     return {value: min(seconds) for value, seconds in found.items()}
+
+
+def warm_up(uses: Mapping[Any, Callable[[], object]], steps: Mapping[Any, Callable[[], None]]) -> None:
+    """Have each value's step captured, and the libraries of a GPU loaded, before a turn is timed."""
+    for value, use in uses.items():
+        use()
+        for _ in range(NUM_WARMUPS + 1):
+            steps[value]()
 
 
 def key_of(setting: str, trainer: Trainer, identity: dict[str, Any], others: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -122,16 +123,17 @@ class Split:
         A thread gathers them, so that the one that starts kernels goes on. Pinned memory is what a copy can run from
         beside the computation; there are two buffers of it, filled in turn.
         """
-        side, current = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
+        side, current = copy_stream(self.device), torch.cuda.current_stream(self.device)
         buffers = [self.buffers(batch_size) for _ in range(2)]
         copied = [torch.cuda.Event() for _ in range(2)]
 
         def fetch(number: int, rows: torch.Tensor) -> Batch:
-            copied[number % 2].synchronize()  # the copy from this buffer two batches ago; long done
-            hosts = [*self.tensors_at(rows, buffers[number % 2]), rows.pin_memory()]
-            with torch.cuda.stream(side):
-                values, mask, targets, places = (host.to(self.device, non_blocking=True) for host in hosts)
-                copied[number % 2].record(side)
+            with torch.cuda.device(self.device):  # a thread begins on GPU 0, where it would leave a context
+                copied[number % 2].synchronize()  # the copy from this buffer two batches ago; long done
+                hosts = [*self.tensors_at(rows, buffers[number % 2]), rows.pin_memory()]
+                with torch.cuda.stream(side):
+                    values, mask, targets, places = (host.to(self.device, non_blocking=True) for host in hosts)
+                    copied[number % 2].record(side)
             return Batch(values, mask, targets, places)
 
         pieces = order.split(batch_size)
@@ -158,6 +160,16 @@ class Split:
     def tensors_at(self, rows: torch.Tensor, buffers: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         """The rows of every tensor, gathered into `buffers`."""
         return [torch.index_select(self.tensors[name], 0, rows, out=buffers[name][: len(rows)]) for name in TENSORS]
+
+
+@cache
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all copies of streamed data: each stream has memory of its own in torch's allocator.
+
+    torch has 32 streams and hands them out in turn, so that a new one for each epoch would at times be the stream on
+    which a step is captured.
+    """
+    return torch.cuda.Stream(device)
 
 
 def load_split(path: Path, device: torch.device, residency: str) -> Split:

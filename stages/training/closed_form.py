@@ -78,7 +78,8 @@ class ClosedForm:
 
     def fit_kept(self) -> Tensor:
         num = len(self.train)
-        features = torch.empty(num + len(self.val), self.model.head.in_features, device=self.train.device)
+        shape = (num + len(self.val), self.model.head.in_features)
+        features = self.oom.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device))
         found, done = [], 0
         for batch in chain(self.batches(self.train), self.batches(self.val)):
             features[done : done + len(batch)] = self.features(batch, self.model.features)
@@ -86,7 +87,7 @@ class ClosedForm:
             done += len(batch)
             self.on_features(done, len(features))
         targets = torch.cat(found)
-        self.model.standardize_by(features[:num])
+        self.oom.run_with_fallbacks(lambda: self.model.standardize_by(features[:num]))
         features.sub_(self.model.mean).mul_(self.model.scale)
         encoded = self.task.encoded(targets).cpu()
         dual = Dual(products_of(features), encoded, features.shape[1])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from stages.params.schema import Train
-from stages.training.batches import TENSORS, Batch, Split
+from stages.training.batches import TENSORS, Batch, Split, copy_stream
 from stages.training.draws import Draws
 from stages.training.graphs import NUM_WARMUPS, CaptureFailed
 from stages.training.memory import is_out_of_memory
@@ -133,7 +133,7 @@ class Chunks:
         self.ahead = self.host
         if self.device.type == "cuda":
             self.ahead = {name: torch.empty_like(tensor) for name, tensor in self.present.items()}
-            self.side = torch.cuda.Stream(self.device)
+            self.side = copy_stream(self.device)
             self.sent, self.taken = torch.cuda.Event(), torch.cuda.Event()
         self.thread = ThreadPoolExecutor(1)
         self.pending: Future[None] | None = None  # the last chunk that was sent
@@ -160,13 +160,14 @@ class Chunks:
         if self.device.type != "cuda":
             self.split.tensors_at(rows, self.host)
             return
-        self.sent.synchronize()  # the copy before this one has left the host's memory
-        self.split.tensors_at(rows, self.host)
-        with torch.cuda.stream(self.side):
-            self.side.wait_event(self.taken)
-            for name, host in self.host.items():
-                self.ahead[name][: len(rows)].copy_(host[: len(rows)], non_blocking=True)
-            self.sent.record(self.side)
+        with torch.cuda.device(self.device):  # a thread begins on GPU 0, where it would leave a context
+            self.sent.synchronize()  # the copy before this one has left the host's memory
+            self.split.tensors_at(rows, self.host)
+            with torch.cuda.stream(self.side):
+                self.side.wait_event(self.taken)
+                for name, host in self.host.items():
+                    self.ahead[name][: len(rows)].copy_(host[: len(rows)], non_blocking=True)
+                self.sent.record(self.side)
 
     def receive(self, count: int) -> None:
         current = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None

@@ -65,9 +65,11 @@ class Graphs:
     def on_stream(self, work: Callable[[], object]) -> None:
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            work()
-        current.wait_stream(self.stream)
+        try:
+            with torch.cuda.stream(self.stream):
+                work()
+        finally:
+            current.wait_stream(self.stream)
 
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """`work` as a graph; nothing is computed yet."""

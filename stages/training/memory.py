@@ -1,11 +1,11 @@
 """What a training or an evaluation does when memory runs out: one fallback after the other, the mildest first.
 
 1. free what Python and the allocators keep
-2. read the data from its packed file instead of holding it on the device: the same batches in the same order, the same
+2. drop the CUDA graph, whose activations have memory of their own beside that of all eager work (validation, say)
+3. read the data from its packed file instead of holding it on the device: the same batches in the same order, the same
    bits
-3. pass a batch in twice as many parts, down to single sequences: a step still uses all of it, equal within rounding
-4. recompute activations instead of keeping them, where the model can (Chen et al. 2016, arXiv:1604.06174)
-5. drop the CUDA graph, which has memory of its own
+4. pass a batch in twice as many parts, down to single sequences: a step still uses all of it, equal within rounding
+5. recompute activations instead of keeping them, where the model can (Chen et al. 2016, arXiv:1604.06174)
 6. raise `OutOfMemory`, which says what the user can do, in the order in which to try it
 
 Where oneDNN runs out of memory, the CPU computes without it from then on: equal within rounding. Without this fallback
@@ -42,6 +42,8 @@ WORDS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "ALLOCATION_FAILED",  # cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_{HOST,DEVICE}_ALLOCATION_FAILED
+    "when calling `cublasCreate",  # on a full card cuBLAS says that it is not initialized
+    "Cuda failure 2 'out of memory'",  # nccl
 )
 
 
@@ -81,6 +83,7 @@ class OomPolicy:
         self.num_passes = 1  # parts that a batch passes in where no gradients are needed
         self.has_freed = self.recomputes = self.without_onednn = False
         self.streams = not any(split.is_resident for split in splits)
+        self.drop_graph: Callable[[], str] = lambda: ""  # a step that may be captured sets it
 
     def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
         """Returns what `work` returns. Repeats it after each fallback: first those of every work, then `fallbacks`.
@@ -97,7 +100,7 @@ class OomPolicy:
             # Outside the `except`: the error holds the tensors of the pass that failed.
             free_cache()
             first = [self.leave_onednn] if failed == ONEDNN else []
-            for fallback in (*first, self.free, self.release_to_host, *fallbacks):
+            for fallback in (*first, self.free, self.drop_graph, self.release_to_host, *fallbacks):
                 if done := fallback():
                     self.say(done)
                     break

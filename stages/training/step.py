@@ -58,6 +58,7 @@ class Step:
         # Without fp16 it passes everything through. Checkpoints keep its state.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.oom = oom or OomPolicy(model)
+        self.oom.drop_graph = self.drop_graph
         self.workers = ALONE
         self.may_adapt = True  # whether running out of memory may change how the training continues
         self.fallback_reason = fallback_reason  # why it is eager where a graph was asked for, or would be chosen
@@ -100,7 +101,7 @@ class Step:
         if not self.may_adapt:
             return work()
         smaller = partial(self.take_smaller_parts, len(batch))
-        return self.oom.run_with_fallbacks(work, smaller, self.oom.recompute, self.drop_graph)
+        return self.oom.run_with_fallbacks(work, smaller, self.oom.recompute)
 
     def repeated(self, batch: Batch) -> Callable[[], None]:
         """Steps on one batch that never changes, taken as the training takes its own: to measure them."""
@@ -166,6 +167,7 @@ class Step:
     def drop_graph(self) -> str:
         if self.graphs is None or not self.graphs.captured:
             return ""
+        self.graphs.captured.clear()  # whoever replays one now holds `graphs` until the step is over
         self.graphs, self.fallback_reason = None, "memory ran out"
         self.optimizer.zero_grad(set_to_none=True)  # the gradients lie in the graph's memory
         return "the CUDA graph of the step is let go"

@@ -71,6 +71,7 @@ class Trainer:
             device=self.device,
             oom=self.oom,
         )
+        use_tf32(self.step.precision == "tf32")
         self.closed_form: ClosedForm | None = None
         if is_fitted:
             self.closed_form = ClosedForm(
@@ -202,6 +203,8 @@ class Trainer:
         for count in self.device_epoch.steps(draws, first_step):
             num_done += 1
             yield count
+        if self.step.graphs is None:
+            self.device_epoch = None  # and with it the chunks of streamed data
         if num_done < self.steps_per_epoch:
             yield from self.plain_steps(draws, first_step, num_done)
 
