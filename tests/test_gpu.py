@@ -161,7 +161,7 @@ def with_room(
     return settings, folder, room, [epoch.train_loss for epoch in epochs]
 
 
-@pytest.mark.parametrize("share", [0.6, 0.3, 0.15])
+@pytest.mark.parametrize("share", [0.6, 0.15])
 def test_a_training_on_a_card_too_small_for_it_says_what_it_does_and_comes_to_nearly_the_same(
     share: float, with_room: tuple[Train, Path, float, list[float]], whole_gpu: None
 ):
