@@ -185,6 +185,8 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
 def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     while True:
         for _ in trainer.training_steps():
+            if contender.step == "graph":  # what goes on eagerly is no captured step
+                refuse_another_way(trainer)
             tick()
         trainer.total.item()
 

@@ -62,20 +62,21 @@ class Piece:
     seconds: float  # the most that all of them may take
     needs_gpu: bool = True
     in_copy: bool = True  # where the prepared data are; tests run in the project itself
+    are_independent: bool = False  # commands: one that fails stops no other
 
 
 def main() -> int:
     options = parse()
+    if missing := missing_packages():
+        raise SystemExit(f"error: needs {', '.join(NEEDED)}; {missing}")
     known = pieces(options.out, options.quick)
     names = [piece.name for piece in known]
     if unknown := [name for name in options.pieces or () if name not in names]:
         raise SystemExit(f"error: piece {unknown[0]!r} is not known; the pieces are {', '.join(names)}")
     if options.list:
         print("\n".join(f"{piece.name:<12} {state_of(options.out, piece):<11} {piece.about}" for piece in known))
-        print(f"\nneeds {', '.join(NEEDED)}; {missing_packages() or 'all are installed'}")
+        print(f"\nneeds {', '.join(NEEDED)}: all are installed")
     elif not options.table:
-        if missing := missing_packages():
-            raise SystemExit(f"error: {missing}")
         identity, no_gpu = machine()
         refuse_another_machine(options.out, identity)
         chosen = [piece for piece in known if not options.pieces or piece.name in options.pieces]
@@ -114,7 +115,9 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
 
     # A file is a command, so that what is cut off goes on at the file where it stopped.
     every = [ROOT / "tests" / "test_gpu.py"] if quick else sorted((ROOT / "tests").glob("test_*.py"))
-    gpu_tests = [f"tests/{path.name}" for path in every if "pytest.mark.gpu\n" in path.read_text(encoding="utf-8")]
+
+    def files_with(mark: str) -> list[str]:
+        return [f"tests/{path.name}" for path in every if f"pytest.mark.{mark}\n" in path.read_text(encoding="utf-8")]
 
     def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
         rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
@@ -149,14 +152,15 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("guides", "throughput at the guides' sizes, what tells most",
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
         Piece("tests", "every test that needs a GPU",
-              tuple(tests("gpu and not gpu_time", name, *(("-k", "same_bits") if quick else ())) for name in gpu_tests),
-              540, in_copy=False),
-        Piece("tests-time", "the tests of what is fast on a GPU", (tests("gpu_time"),), 300, in_copy=False),
+              tuple(tests("gpu and not gpu_time", name, *(("-k", "same_bits") if quick else ())) 
+                    for name in files_with("gpu")), 540, in_copy=False, are_independent=True),
+        Piece("tests-time", "the tests of what is fast on a GPU", (tests("gpu_time", *files_with("gpu_time")),), 300,
+              in_copy=False),
         *(piece for name in workloads if name != "sign" for piece in trainings(name)),
         Piece("compare", "what may be said of GPU and CPU: in turns, then side by side",
               (*(("-m", "flows.stage", "speed", name) for name in workloads if name != "sign"),
                ("-m", "flows.stage", "compare")),
-              300, needs_gpu=False),
+              300, needs_gpu=False, are_independent=True),
         Piece("advice", "what the probe promises, beside what comes of it",
               (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
         Piece("sampling", "what measuring an epoch costs",
@@ -255,27 +259,33 @@ def why_not(piece: Piece, no_gpu: str) -> str:
 
 
 def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
-    """Run its commands, from the one where it stopped; return how it ended."""
+    """Run those of its commands that are not done; return how it ended."""
     path, text = out / f"{piece.name}.json", out / f"{piece.name}.txt"
     done = [] if again or not path.exists() else read_json(path)["commands"]
     end, mode = time.monotonic() + seconds, "a" if done else "w"
-    state, reason = "done", ""
+    failed: list[str] = []
+    known = {each["command"] for each in done}
     with text.open(mode, encoding="utf-8") as output:
-        for arguments in piece.commands[len(done) :]:
+        for arguments in piece.commands:
+            if shown(arguments) in known:
+                continue
             start = time.monotonic()
             status = run(arguments, out / "project" if piece.in_copy else ROOT, output, end - start)
             if status != 0:
-                state = "failed"
-                reason = "its time was over" if status is None else f"exit status {status}"
-                break
+                how = "its time was over" if status is None else f"exit status {status}"
+                failed.append(f"`{shown(arguments)}`: {how}")
+                if status is None or not piece.are_independent:
+                    break
+                continue
             done.append({"command": shown(arguments), "seconds": time.monotonic() - start})
             write_json(path, {"state": "unfinished", "reason": "", "commands": done})
     about = {"measured_at": time.strftime("%Y-%m-%d %H:%M"), "commit": commit()}
+    state, reason = ("failed", "; ".join(failed)) if failed else ("done", "")
     write_json(path, {"state": state, "reason": reason, "commands": done, **about})
-    if state == "done":
+    if not failed:
         return f"done in {sum(each['seconds'] for each in done):.0f} s"
     last = text.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
-    return "\n    ".join([f"failed: `{shown(arguments)}`: {reason}; {relative(text)} ends with:", *last])
+    return "\n    ".join([f"failed: {reason}; {relative(text)} ends with:", *last])
 
 
 def run(arguments: Sequence[str], folder: Path, output: Any, seconds: float) -> int | None:

@@ -60,6 +60,7 @@ if "TMPDIR" not in os.environ and has_room(Path("/dev/shm"), gib=4):
 
 # The files that start processes: with two workers, the long ones must not come last, nor both wait for `trained`.
 SLOWEST = (
+    "gpu_stages",  # before any test of this process has a context on the GPU: it would be another process there
     "pipeline", "flows", "team", "tracking", "outages", "store", "compare", "memory_trainings", "verify", "workloads",
     "published", "choices", "seeds", "new_workload", "speed", "memory", "models", "benchmarks", "closure", "doctor",
     "manifest", "sweep",

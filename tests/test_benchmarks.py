@@ -160,6 +160,7 @@ def test_pieces_go_on_where_they_stopped_and_one_that_fails_stops_no_other(
     chosen = [
         piece("stops", begun, refused, "print('| 1 | 2 |')"),
         piece("slow", "import time; print('begun'); time.sleep(60)", seconds=2.0),
+        piece("apart", refused, begun, are_independent=True),
         piece("gpu", begun, needs_gpu=True),
         piece("good", "print('12 passed in 3 s')"),
     ]
@@ -169,15 +170,15 @@ def test_pieces_go_on_where_they_stopped_and_one_that_fails_stops_no_other(
         return capsys.readouterr().out
 
     printed = run_again()
-    assert [gpu.state_of(tmp_path, each) for each in chosen] == ["failed", "failed", "skipped", "done"]
+    assert [gpu.state_of(tmp_path, each) for each in chosen] == ["failed", "failed", "failed", "skipped", "done"]
     assert "AssertionError" in printed and "gpu: skipped: no GPU: none here" in printed
     assert "begun" in printed and "its time was over" in printed
     broken.unlink()
     del chosen[1]
     printed = run_again()
     assert gpu.state_of(tmp_path, chosen[0]) == "done" and "good: done before" in printed
-    assert count.read_text() == "x", "a command that was done is not run again"
-    assert "done before" not in run_again(again=True) and count.read_text() == "xx"
+    assert count.read_text() == "xx", "a command that was done is not run again"
+    assert "done before" not in run_again(again=True) and count.read_text() == "xxxx"
     text = gpu.table(chosen, tmp_path)
     assert "| gpu | nothing | skipped: no GPU: none here | 0 |" in text
     assert (

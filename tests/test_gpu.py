@@ -19,6 +19,7 @@ from torch import Tensor
 from stages.params.schema import GRU, Train, Transformer
 from stages.tasks import classify
 from stages.training import auto
+from stages.training.graphs import CaptureFailed, Graphs
 from stages.training.memory import free_cache
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
@@ -210,6 +211,28 @@ def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: 
     monkeypatch.setattr(auto, "seconds_of", watched)
     choice = auto.measure_precision(trainer, identity("cuda"))
     assert set(seen) == {len(auto.PRECISIONS["cuda"])} and choice.value in auto.PRECISIONS["cuda"]
+
+
+def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted: the graph of the second precision does not fit beside that of the first."""
+    trainer = new_trainer("cuda", "device", tmp_path, replace(CAPTURED, precision="auto"))
+    capture = Graphs.capture
+
+    def second_is_too_large(graphs: Graphs, work: Any) -> Any:
+        if graphs.captured:
+            raise CaptureFailed("planted", is_out_of_memory=True)
+        return capture(graphs, work)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Graphs, "capture", second_is_too_large)
+        patched.setattr(auto.choices, "kept", dict)
+        precision, sentence = auto.choose_precision(trainer, identity("cuda"))
+    assert precision == "fp32" and "memory ran out while others were tried" in sentence
+    trainer.set_precision(precision)
+    finish(trainer)
+    assert trainer.step.execution_mode == "graph" and not trainer.oom.actions and not trainer.missing_graph()
 
 
 def test_the_probe_never_takes_its_own_buffers_for_the_batch(tmp_path: Path, whole_gpu: None):

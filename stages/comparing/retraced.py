@@ -230,7 +230,11 @@ def spread_of(runs: Sequence[Retraced], epoch: int, loss: str) -> float:
 
 
 def may_round(manifest: Manifest, found: Retraced) -> bool:
-    """Whether rounding alone can explain a difference: dropout draws from a generator of the device's own."""
+    """Whether rounding of the same kind can explain a difference: dropout draws from a generator of the device's own,
+    and a CPU has no TF32.
+    """
+    if manifest["realized"]["precision"] != found["realized"]["precision"]:
+        return False
     return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"].get("dropout")
 
 

@@ -29,7 +29,8 @@ from stages.params.parsing import flatten
 from stages.params.schema import Rocket
 from stages.training import choices
 from stages.training.choices import Choice
-from stages.training.graphs import NUM_WARMUPS
+from stages.training.graphs import NUM_WARMUPS, Graphs
+from stages.training.memory import is_out_of_memory
 from stages.training.trainer import Trainer
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
@@ -101,7 +102,13 @@ def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, s
     key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
     if known := choices.kept().get(key):
         return said(known, "as chosen before")
-    choice, is_alone = measure_alone(partial(measure_precision, trainer, identity))
+    try:
+        choice, is_alone = measure_alone(partial(measure_precision, trainer, identity))
+    except (RuntimeError, MemoryError) as error:
+        if trainer.device.type == "cpu" or not is_out_of_memory(error):
+            raise
+        first = PRECISIONS[trainer.device.type][0]
+        return first, f"precision {first}: memory ran out while others were tried beside it; not kept"
     if trainer.device.type == "cpu" and not is_alone:
         return said(choice, "chosen by measuring; not kept, because other work has the cores")
     return kept(key, choice)
@@ -174,7 +181,10 @@ def fastest(seconds: Mapping[Any, float]) -> Any:
 
 def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
     """Value -> seconds of a training step with it, the fastest of some turns. Leaves the trainer as it was."""
-    before = copy.deepcopy(trainer.state())
+    before, mode = copy.deepcopy(trainer.state()), trainer.step.execution_mode
+    may_adapt = trainer.step.may_adapt
+    if trainer.device.type == "cuda":  # a trial that lacks memory must not let the training's own graph go
+        trainer.step.may_adapt = False
     batch = trainer.one_batch(trainer.params.batch_size)
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
 
@@ -191,6 +201,9 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
             turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
             found = in_turns(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     finally:
+        trainer.step.may_adapt = may_adapt
+        if mode == "graph" and trainer.step.graphs is None:
+            trainer.step.graphs, trainer.step.fallback_reason = Graphs(trainer.device), ""
         trainer.restore(before)
         trainer.optimizer.zero_grad(set_to_none=True)
         if trainer.device.type == "cuda":

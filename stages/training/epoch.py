@@ -134,6 +134,8 @@ class Chunks:
         if self.device.type == "cuda":
             self.ahead = {name: torch.empty_like(tensor) for name, tensor in self.present.items()}
             self.side = copy_stream(self.device)
+            for tensor in self.ahead.values():  # an epoch that is left early frees it while it may be written to
+                tensor.record_stream(self.side)
             self.sent, self.taken = torch.cuda.Event(), torch.cuda.Event()
         self.thread = ThreadPoolExecutor(1)
         self.pending: Future[None] | None = None  # the last chunk that was sent
