@@ -74,6 +74,22 @@ def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy_of(trained, tmp_path_factory.mktemp("verify") / "project")
 
 
+@pytest.mark.parametrize(
+    ("model", "device", "precision", "may"),
+    [
+        ({"name": "gru", "dropout": 0.1}, "cpu", "fp32", False),  # recorded on cuda, made again on the CPU
+        ({"name": "gru", "dropout": 0.1}, "cuda", "fp32", True),
+        ({"name": "rocket"}, "cpu", "fp32", True),
+        ({"name": "gru", "dropout": 0.0}, "cpu", "tf32", False),
+    ],
+)
+def test_rounding_is_asked_where_both_draw_and_round_alike(model: dict, device: str, precision: str, may: bool) -> None:
+    """A device's own generator draws the dropout, and TF32 rounds 8,192 times as coarsely as fp32."""
+    recorded = {"device": "cuda", "realized": {"precision": precision}, "block": {"train": {"model": model}}}
+    again = {"device": device, "realized": {"precision": "fp32"}}
+    assert retraced.may_round(recorded, again) is may
+
+
 def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(project: Path, tmp_path: Path) -> None:
     before = contents(project)
     status, output = verify(project, "tiny@cpu-0", TMPDIR=str(tmp_path))
