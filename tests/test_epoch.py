@@ -207,3 +207,5 @@ def test_auto_is_a_graph_wherever_nothing_forbids_it():
     assert choose_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
     assert choose_mode("eager", gpu, "fp32", model) == ("eager", "")
     assert trainer_of("classify", "gru", step="auto").step.fallback_reason == why_no_graph(CPU, "fp32", model)
+    model.checkpoint_activations = True
+    assert "activations that are computed again" in choose_mode("auto", gpu, "fp32", model)[1]

@@ -480,6 +480,14 @@ def test_a_drivers_own_trouble_is_not_blamed_on_hidden_gpus(monkeypatch: pytest.
         driver = SimpleNamespace(cuInit=lambda flags, code=code: code)
         monkeypatch.setattr(ctypes, "CDLL", lambda name, driver=driver: driver)
         assert identity.cuda_identity("13.2") == (None, why)
+    older = SimpleNamespace(
+        cuInit=lambda flags: 0,
+        cuDeviceGetCount=lambda count: setattr(count._obj, "value", 1),
+        cuDriverGetVersion=lambda version: setattr(version._obj, "value", 12020),
+    )
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: older)
+    why = "the driver supports CUDA 12.2 and torch is built for CUDA 13.2; update the driver"
+    assert identity.cuda_identity("13.2") == (None, why)
 
 
 def test_clocks_that_somebody_set_are_no_throttling():
