@@ -113,11 +113,14 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     def tests(markers: str, *more: str) -> tuple[str, ...]:
         return ("-m", "pytest", "-m", markers, "-p", "no:cacheprovider", "-q", *more)
 
-    # A file is a command, so that what is cut off goes on at the file where it stopped.
-    every = [ROOT / "tests" / "test_gpu.py"] if quick else sorted((ROOT / "tests").glob("test_*.py"))
-
     def files_with(mark: str) -> list[str]:
-        return [f"tests/{path.name}" for path in every if f"pytest.mark.{mark}\n" in path.read_text(encoding="utf-8")]
+        found = [
+            path for path in (ROOT / "tests").glob("test_*.py") if f"pytest.mark.{mark}\n" in path.read_text("utf-8")
+        ]
+        return sorted(f"tests/{path.name}" for path in found)
+
+    # A file is a command, so that what is cut off goes on at the file where it stopped.
+    gpu_tests = ["tests/test_gpu.py"] if quick else files_with("gpu")
 
     def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
         rounds = ("--rounds", "2", "--seconds", "0.1") if quick else ("--rounds", "5", "--seconds", "1")
@@ -153,7 +156,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
         Piece("tests", "every test that needs a GPU",
               tuple(tests("gpu and not gpu_time", name, *(("-k", "same_bits") if quick else ())) 
-                    for name in files_with("gpu")), 540, in_copy=False, are_independent=True),
+                    for name in gpu_tests), 540, in_copy=False, are_independent=True),
         Piece("tests-time", "the tests of what is fast on a GPU", (tests("gpu_time", *files_with("gpu_time")),), 300,
               in_copy=False),
         *(piece for name in workloads if name != "sign" for piece in trainings(name)),
