@@ -67,7 +67,7 @@ class Piece:
 
 def main() -> int:
     options = parse()
-    if missing := missing_packages():
+    if not options.table and (missing := missing_packages()):
         raise SystemExit(f"error: needs {', '.join(NEEDED)}; {missing}")
     known = pieces(options.out, options.quick)
     names = [piece.name for piece in known]
@@ -163,7 +163,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("compare", "what may be said of GPU and CPU: in turns, then side by side",
               (*(("-m", "flows.stage", "speed", name) for name in workloads if name != "sign"),
                ("-m", "flows.stage", "compare")),
-              300, needs_gpu=False, are_independent=True),
+              300, needs_gpu=False),
         Piece("advice", "what the probe promises, beside what comes of it",
               (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
         Piece("sampling", "what measuring an epoch costs",

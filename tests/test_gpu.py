@@ -229,7 +229,7 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
         patched.setattr(Graphs, "capture", second_is_too_large)
         patched.setattr(auto.choices, "kept", dict)
         precision, sentence = auto.choose_precision(trainer, identity("cuda"))
-    assert precision == "fp32" and "memory ran out while others were tried" in sentence
+    assert precision == "fp32" and "memory ran out while precisions were tried" in sentence
     trainer.set_precision(precision)
     finish(trainer)
     assert trainer.step.execution_mode == "graph" and not trainer.oom.actions and not trainer.missing_graph()

@@ -30,7 +30,7 @@ from stages.params.schema import Rocket
 from stages.training import choices
 from stages.training.choices import Choice
 from stages.training.graphs import NUM_WARMUPS, Graphs
-from stages.training.memory import is_out_of_memory
+from stages.training.memory import free_cache, is_out_of_memory
 from stages.training.trainer import Trainer
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
@@ -102,13 +102,17 @@ def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, s
     key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
     if known := choices.kept().get(key):
         return said(known, "as chosen before")
+    measured = None
     try:
-        choice, is_alone = measure_alone(partial(measure_precision, trainer, identity))
+        measured = measure_alone(partial(measure_precision, trainer, identity))
     except (RuntimeError, MemoryError) as error:
         if trainer.device.type == "cpu" or not is_out_of_memory(error):
             raise
+    if measured is None:
+        free_cache()  # outside the `except`: the error holds the tensors of the trial
         first = PRECISIONS[trainer.device.type][0]
-        return first, f"precision {first}: memory ran out while others were tried beside it; not kept"
+        return first, f"precision {first}: memory ran out while precisions were tried; not kept"
+    choice, is_alone = measured
     if trainer.device.type == "cpu" and not is_alone:
         return said(choice, "chosen by measuring; not kept, because other work has the cores")
     return kept(key, choice)
@@ -183,8 +187,6 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
     """Value -> seconds of a training step with it, the fastest of some turns. Leaves the trainer as it was."""
     before, mode = copy.deepcopy(trainer.state()), trainer.step.execution_mode
     may_adapt = trainer.step.may_adapt
-    if trainer.device.type == "cuda":  # a trial that lacks memory must not let the training's own graph go
-        trainer.step.may_adapt = False
     batch = trainer.one_batch(trainer.params.batch_size)
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
 
@@ -194,6 +196,8 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
 
     trainer.model.train()
     try:
+        if trainer.device.type == "cuda":  # a trial that lacks memory must not let the training's own graph go
+            trainer.step.may_adapt = False
         with threads_kept():
             steps = {value: trainer.step.repeated(batch) for value in uses}
             if trainer.device.type == "cuda":
