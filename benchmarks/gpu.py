@@ -155,7 +155,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         Piece("guides", "throughput at the guides' sizes, what tells most",
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
         Piece("tests", "every test that needs a GPU",
-              tuple(tests("gpu and not gpu_time", name, *(("-k", "same_bits") if quick else ())) 
+              tuple(tests("gpu and not gpu_time", name, *(("-k", "same_bits") if quick else ()))
                     for name in gpu_tests), 540, in_copy=False, are_independent=True),
         Piece("tests-time", "the tests of what is fast on a GPU", (tests("gpu_time", *files_with("gpu_time")),), 300,
               in_copy=False),

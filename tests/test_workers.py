@@ -386,8 +386,20 @@ def lives(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-def checkpoint_is_there(project: Path) -> bool:
-    return any((project / ".tandem/checkpoints/tiny").glob("cpu-*.pt"))
+def checkpoint_is_there(project: Path, kind: str = "cpu") -> bool:
+    return any((project / ".tandem/checkpoints/tiny").glob(f"{kind}-*.pt"))
+
+
+def interrupt(project: Path, device: str, kind: str, folder: Path) -> None:
+    """Start a training on `device` (of `kind`), and Ctrl+C it after its second epoch; all of its workers end."""
+    training = start(project, device, **held(folder, epoch=2))
+    wait_for(lambda: checkpoint_is_there(project, kind))
+    processes = psutil.Process(training.pid).children()
+    training.send_signal(signal.SIGINT)
+    (folder / "go").touch()
+    output, _ = training.communicate()
+    assert training.returncode == 130 and "run again to go on" in output, output
+    wait_for(lambda: not any(map(lives, processes)), what="the end of all workers")
 
 
 @pytest_long
@@ -429,15 +441,7 @@ def test_an_interrupted_training_goes_on_with_another_number_of_workers(
 ):
     stage(several, "train", "tiny", "cpu", "0")
     expected, _ = results(several, "cpu")
-    variables = held(tmp_path / "held", epoch=2)
-    training = start(several, first, **variables)
-    wait_for(lambda: checkpoint_is_there(several))
-    processes = psutil.Process(training.pid).children()
-    training.send_signal(signal.SIGINT)
-    (tmp_path / "held/go").touch()
-    output, _ = training.communicate()
-    assert training.returncode == 130 and "run again to go on" in output, output
-    wait_for(lambda: not any(map(lives, processes)), what="the end of all workers")
+    interrupt(several, first, "cpu", tmp_path / "held")
     output = stage(several, "train", "tiny", then, "0").stdout
     assert re.search(r"going on from .*cpu-\w+\.pt, epoch [12] of 3", output), output
     assert re.search(r"epochs? 1.* by \d workers?, from here on by \d workers?: equal within rounding", output), output
@@ -610,7 +614,7 @@ def test_a_killed_worker_on_a_gpu_costs_nothing_but_time(rank: int, on_gpus: Pat
     stage(on_gpus, "train", "tiny", "2xcuda", "0")
     expected = results(on_gpus, "2xcuda")
     training = start(on_gpus, "2xcuda", **held(tmp_path / "held", epoch=2))
-    wait_for(lambda: any((on_gpus / ".tandem/checkpoints/tiny").glob("cuda-*.pt")))
+    wait_for(lambda: checkpoint_is_there(on_gpus, "cuda"))
     workers_under(training.pid)[rank].kill()
     (tmp_path / "held/go").touch()
     output, _ = training.communicate()
@@ -623,14 +627,7 @@ def test_a_killed_worker_on_a_gpu_costs_nothing_but_time(rank: int, on_gpus: Pat
 def test_an_interrupted_training_on_two_gpus_goes_on_on_one(on_gpus: Path, tmp_path: Path):
     stage(on_gpus, "train", "tiny", "cuda", "0")
     expected, _ = results(on_gpus, "cuda")
-    training = start(on_gpus, "2xcuda", **held(tmp_path / "held", epoch=2))
-    wait_for(lambda: any((on_gpus / ".tandem/checkpoints/tiny").glob("cuda-*.pt")))
-    processes = psutil.Process(training.pid).children()
-    training.send_signal(signal.SIGINT)
-    (tmp_path / "held/go").touch()
-    output, _ = training.communicate()
-    assert training.returncode == 130 and "run again to go on" in output, output
-    wait_for(lambda: not any(map(lives, processes)), what="the end of all workers")
+    interrupt(on_gpus, "2xcuda", "cuda", tmp_path / "held")
     assert "by 2 workers, from here on by 1 worker" in stage(on_gpus, "train", "tiny", "cuda", "0").stdout
     found, _ = results(on_gpus, "cuda")
     assert [list(row.values()) for row in found] == [pytest.approx(list(row.values()), rel=1e-3) for row in expected]
