@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
 PORTS = {"Prefect": 4200, "MLflow": 5000, "results": 5100}
 LOGS = files.STATE / "logs"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-READY_WITHIN = 120.0  # seconds; Prefect's first start makes its database
+READY_WITHIN = 300.0  # seconds; Prefect's first start makes its database, and a busy machine takes long
 OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs that the deployments started
 STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/dvc.py)
 

@@ -5,6 +5,7 @@ Its stages do nothing but print, sleep, fail or write a line, as `behave.json` t
 
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -15,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +249,11 @@ def running_ui(root: Path) -> Iterator[Project]:
     with socket.socket() as one, socket.socket() as two:
         taken = []
         for occupied in (one, two):
-            occupied.bind(("127.0.0.1", 0))
+            # Not a port the kernel chose: the next ones, which the servers take, would be the next that it gives away.
+            for port in random.sample(range(20_000, 30_000, 50), 100):
+                with suppress(OSError):
+                    occupied.bind(("127.0.0.1", port))
+                    break
             occupied.listen()
             taken.append(str(occupied.getsockname()[1]))
         command = [sys.executable, "-m", "flows.ui", "--prefect-port", taken[0], "--mlflow-port", taken[1]]
@@ -264,6 +269,7 @@ def running_ui(root: Path) -> Iterator[Project]:
         text = "".join(message)
         assert f"port {taken[0]} is in use; Prefect takes " in text, text
         assert f"port {taken[1]} is in use; MLflow takes " in text, text
+        assert message[-1].startswith("Ctrl+C"), text
         servers = json.loads((root / ".tandem" / "ui.json").read_text())
         yield Project(root, servers, ui)
     if ui.poll() is None:
