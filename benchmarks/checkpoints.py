@@ -41,9 +41,7 @@ def row(workload: str, device: str, folder: Path) -> str:
     trainer, seconds = open_prepared(workload, device), []
     checkpoint, record = Checkpoint(folder / "one.pt", {}), Record("none")
     # What the stage asks of its job and its journal.
-    job: Any = SimpleNamespace(
-        kind=device, settings=trainer.params, may_finish_on_cpu=False, is_on_fallback=False, task=trainer.task
-    )
+    job: Any = SimpleNamespace(kind=device, settings=trainer.params, task=trainer.task)
     saver = Saver(job, trainer, record, checkpoint, SimpleNamespace(saved=lambda: None))  # type: ignore[arg-type]
     save = saver.save
 

@@ -28,7 +28,7 @@ STAGES = {
     "evaluate": ("workload", "device", "seed"),
     "compare": (),
 }
-# What MLflow records. Where the GPU's memory runs out, these can go on on the CPU.
+# The stages that MLflow records
 RECORDED = ("train", "evaluate")
 # `dvc exp run --temp` works in a copy of the project; DVC_ROOT names the project itself
 CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -100,10 +100,7 @@ def run(stage: str, item: list[str], name: str, place: str = "alone") -> int:
             from stages.records import journal
 
             arguments.append(journal.start())  # its process imports mlflow while this one imports torch
-        actions = imported(stage).main(*arguments)
-        if actions is not None:
-            remove(note)
-            run_on_cpu(stage, item, actions)
+        imported(stage).main(*arguments)
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:
@@ -178,18 +175,6 @@ def leave_note(name: str) -> "IO[str] | None":
 def remove(note: "IO[str] | None") -> None:
     if note and os.path.exists(note.name):
         os.remove(note.name)
-
-
-def run_on_cpu(stage: str, item: list[str], actions: list[str]) -> None:
-    """Run the stage again in this process, with the CPU as its device; `actions` is what was done about memory before.
-
-    Does not return: the new program takes the process over, and frees its memory.
-    """
-    import json
-
-    print(f"{full_name(stage, item)} starts again on the CPU, from its checkpoint if it has one", flush=True)
-    environment = {**os.environ, "TANDEM_CPU_FALLBACK": json.dumps(actions)}
-    os.execve(sys.executable, [sys.executable, "-m", "flows.stage", stage, *item], environment)
 
 
 def fail(name: str, message: str, status: int = 1) -> int:

@@ -170,8 +170,6 @@ def judge(
     notes: list[str],
 ) -> Verdict:
     manifest = found.manifest
-    if manifest["realized"]["finished_on"] != manifest["device"]:
-        raise NotVerifiable("memory ran out", "the run began on a GPU and was finished on the CPU")
     if python is None:
         refuse_other_environment(manifest)
     with checkout(manifest["tree"], say) as (project, folder):

@@ -26,7 +26,7 @@ MEASURED = (
     *TEXTS, "threads",
     "epoch_seconds", "epoch_seconds_quartile_low", "epoch_seconds_quartile_high", "samples_per_second",
     "num_epochs_measured", "train_seconds", "peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib",
-    "missing_reasons", "finished_on", "out_of_memory", "summary_lines",
+    "missing_reasons", "out_of_memory", "summary_lines",
 )  # fmt: skip
 
 # How the values of several seeds become one.

@@ -3,8 +3,7 @@
 In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/<seed>/:
 what is deterministic (`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`), apart from it
 what was measured (`evaluate.json`), and the pictures (`plots/`): the result, the training, and for a simulation the
-score against its noise. Everything is added to the training's MLflow run. Where the GPU's memory runs out for good and
-the CPU may take over, flows/stage.py runs this stage again there.
+score against its noise. Everything is added to the training's MLflow run.
 """
 
 import platform
@@ -26,7 +25,7 @@ from stages.records.checkpoint import folder_of, remove_stored
 from stages.tasks import Evaluation
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
-from stages.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
+from stages.training.memory import OomPolicy, advice, translate_oom
 from stages.training.workload import Job, load_network
 
 # Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
@@ -38,8 +37,7 @@ MLMODEL = """flavors:
 NUM_NOISE_SEQUENCES = 500
 
 
-def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> list[str] | None:
-    """Returns None; or, where the stage has to run again on the CPU, what was done about memory before."""
+def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> None:
     try:
         job = Job.of(workload, device, int(seed))
         trained = read_json(job.folder / "tracking.json")
@@ -48,9 +46,8 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
         result, by_noise, measured = evaluate(job)
         paths = write_files(job, result, by_noise, measured)
         journal.metrics({f"test/{name}": value for name, value in result.metrics.items()})
-        if not job.is_on_fallback:  # the times are those of the device that was asked for
-            seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
-            journal.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
+        seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
+        journal.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
         if measured["out_of_memory"]:
             journal.tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
@@ -60,16 +57,11 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
         journal.artifact(job.folder / "model.json", "model")
         journal.model(validation_score(job), job.summary["sha256"])
         journal.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
-    except OutOfMemory as error:
-        if not job.may_finish_on_cpu:
-            raise
-        return error.actions
     finally:
         known = journal.end(None)
     found = known.get("run_id", "not known yet")
     score = f"{job.task.score_name} {result.metrics[job.task.score_name]:.4f}"
     print(f"{workload} on {job.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
-    return None
 
 
 def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
@@ -78,9 +70,6 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
     device, task = job.open_device(read_json(job.folder / "measured.json")["threads"]), job.task
     split = job.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
-    if job.is_on_fallback:
-        oom.actions += job.earlier_actions
-        oom.say("the evaluation is done on the CPU")
     weights = job.params.evaluate.weights
     digests = manifest.read(job.folder / manifest.OF_TRAINING)["digests"]["weights"]
     files.verified(

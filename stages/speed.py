@@ -285,7 +285,7 @@ class Training:
         self.asked = {name: getattr(settings, name) for name in ("threads", "precision")}
         known = {name: value for name, value in chosen.items() if self.asked[name] == "auto"}
         self.job = replace(self.job, params=replace(self.job.params, train=replace(settings, **known)))
-        self.trainer = open_trainer(self.job, {"kind": self.job.kind, "trainer": None})
+        self.trainer = open_trainer(self.job, {"trainer": None})
         with translate_oom(self.trainer.oom):
             auto.realize(self.trainer, self.job.identity)
         if self.side.adapt is not None:

@@ -6,8 +6,7 @@ is deterministic (`best.safetensors`, `last.safetensors`, `model.json`, `history
 
 A killed training resumes from its checkpoint. Under DVC the checkpoint of the last epoch stays until dvc.lock has the
 result: what keeps DVC from storing it costs no second training. Ctrl+C once finishes the epoch and saves, twice stops
-at once. Where the GPU's memory runs out for good and the CPU may take over, flows/stage.py runs this stage again there,
-from the checkpoint.
+at once.
 
 Of several workers (device 2xcpu), which stages/training/launcher.py starts, the first runs `main` as one alone would;
 the others run `follow`.
@@ -17,7 +16,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,7 +32,7 @@ from stages.records.history import Record, epoch_metrics, history_row, memory_ta
 from stages.records.inputs import Inputs, read_inputs
 from stages.records.terminal import Interruption, Progress
 from stages.training import auto
-from stages.training.memory import OutOfMemory, translate_oom
+from stages.training.memory import translate_oom
 from stages.training.trainer import Epoch, Trainer
 from stages.training.workers import Asked, Workers, joined_group
 from stages.training.workers import describe as describe_workers
@@ -45,9 +43,8 @@ CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 
 
-def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> list[str] | None:
-    """Returns None; or, where the stage has to run again on the CPU, what was done about memory before."""
-    status: str | None = "FAILED"
+def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> None:
+    status = "FAILED"
     try:
         job = Job.of(workload, device, int(seed))
         inputs = Inputs(workload, device, int(seed), job.summary.get("table_sha256"))
@@ -56,18 +53,13 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
         with checkpoint.locked(), joined_group(device, job.num_workers, job.kind) as workers:
             with Interruption() as interruption:
                 workers.require_same(inputs.values)
-                job, saved = resume(job, checkpoint)
+                saved = resume(job, checkpoint)
                 workers.told(saved)
                 train(job, saved, inputs, checkpoint, journal, interruption, workers)
         status = "FINISHED"
     except (KeyboardInterrupt, SystemExit):  # several workers end by the latter, to be started again
         status = "KILLED"
         raise
-    except OutOfMemory as error:
-        if not job.may_finish_on_cpu:
-            raise
-        status = None  # the same MLflow run goes on
-        return error.actions
     finally:
         known = journal.end(status)
     run = {"token": saved["record"]["token"], "experiment": workload, **known}
@@ -76,7 +68,6 @@ def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> li
         checkpoint.ended(job.folder / "timings.csv")  # it stays until DVC has the result
     else:
         checkpoint.remove()
-    return None
 
 
 def follow(workload: str, device: str, seed: str) -> None:
@@ -175,11 +166,8 @@ def introduction(job: Job, trainer: Trainer) -> str:
     )
 
 
-def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
-    """The job and its checkpoint, whose trainer is None where no epoch is saved.
-
-    A training that the CPU took over goes on there.
-    """
+def resume(job: Job, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The checkpoint of `job`. Its trainer is None if no epoch has been saved."""
     checkpoint.prune()
     saved, message = checkpoint.load(torch.device("cpu"))
     if saved and (end := saved["record"].get("end")) and end.get("workers", 1) != job.num_workers:
@@ -187,14 +175,10 @@ def resume(job: Job, checkpoint: Checkpoint) -> tuple[Job, dict[str, Any]]:
     if saved and saved["trainer"]:
         written = ": all are trained, the results are written again" if saved["record"].get("end") else ""
         print(f"{message}, epoch {saved['trainer']['epochs_done']} of {job.settings.epochs}{written}", flush=True)
-        return (replace(job, kind="cpu") if saved["kind"] == "cpu" else job), saved
-    if saved is None:
-        if message:
-            print(message, flush=True)
-        saved = {"kind": job.kind, "trainer": None, "oom": None, "record": vars(Record(checkpoint.token()))}
-        if job.may_finish_on_cpu:  # where the first epoch fails, the CPU goes on in the same MLflow run
-            checkpoint.save(saved)
-    return job, saved
+        return saved
+    if message:
+        print(message, flush=True)
+    return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.token()))}
 
 
 def find_bound(trainer: Trainer, record: Record, spent_seconds: float) -> None:
@@ -232,12 +216,10 @@ def epochs(job: Job, trainer: Trainer, journal: tracking.Journal) -> Iterator[Ep
 
 
 def keep(job: Job, trainer: Trainer, record: Record, epoch: Epoch) -> None:
-    num_samples, num_warmup = len(trainer.train_split), job.settings.warmup_epochs
     record.history.append(history_row(epoch, job.task.score_name))
     record.digests.append(epoch.digests)
-    record.timings.append(timing_row(epoch, num_samples, num_warmup, job.is_on_fallback))
-    if not job.is_on_fallback:  # the reasons are those of the device that was asked for
-        record.missing_reasons = trainer.missing_reasons
+    record.timings.append(timing_row(epoch, len(trainer.train_split), job.settings.warmup_epochs))
+    record.missing_reasons = trainer.missing_reasons
 
 
 def send_metrics(job: Job, record: Record, journal: tracking.Journal, epoch: int) -> None:
@@ -257,7 +239,7 @@ def restate(job: Job, record: Record, journal: tracking.Journal) -> None:
 
 
 class Saver:
-    """Saves a training at the ends of epochs; where the CPU may take over, at each, because it starts from there."""
+    """Saves a training at the ends of epochs."""
 
     def __init__(
         self, job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint, journal: tracking.Journal
@@ -273,7 +255,7 @@ class Saver:
             return
         is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
         asked = self.trainer.workers.any(interruption.asked)  # all stop after the same epoch
-        if is_old or epochs_done == 1 or self.job.may_finish_on_cpu or asked:
+        if is_old or epochs_done == 1 or asked:
             self.save()
         if asked:
             where = files.relative(self.checkpoint.path)
@@ -290,7 +272,7 @@ class Saver:
     def save(self) -> None:
         start = time.monotonic()
         trainer = self.trainer
-        state = {"kind": self.job.kind, "trainer": trainer.state(), "oom": trainer.oom.state()}
+        state = {"trainer": trainer.state(), "oom": trainer.oom.state()}
         self.checkpoint.save({**state, "threads": trainer.params.num_threads, "record": vars(self.record)})
         self.journal.saved()
         self.saved_at = time.monotonic()

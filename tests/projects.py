@@ -52,7 +52,6 @@ tiny:
     batch_size: 16
     accumulation: 1
     precision: fp32
-    on_out_of_memory: stop
     step: eager
     probe: false
     learning_rate: 1e-2

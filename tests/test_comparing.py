@@ -49,7 +49,6 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
             "threads": 1 if is_gpu else 16,
             "residency": "device",
             "out_of_memory": [],
-            "finished_on": device,
         },
         "digests": {
             "data": {
@@ -129,7 +128,6 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"digests.code.stages/training/step": "9" * 64}, "code: stages/training/step (absent against 99999999)"),
         ({"digests.code": DELETED}, "the training's code (recorded against not recorded)"),
         ({"environment.versions.torch": "2.12.0"}, "torch (2.11.0 against 2.12.0)"),
-        ({"realized.finished_on": "cpu"}, "the memory of cuda ran out and its run was finished on the CPU"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
         ({"conditions.after.gpu.other_processes": 2}, "cuda: other processes on its GPU (2 after)"),
         (

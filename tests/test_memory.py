@@ -392,26 +392,16 @@ def test_activations_computed_again_give_the_same_gradients_from_less(precision:
 # What is said of times
 
 
-def rows(seconds: dict[int, float], first_on_cpu: int) -> list[dict[str, Any]]:
-    """timings.csv of epochs, the first of which is warm-up."""
-    made = []
-    for number, epoch_seconds in seconds.items():
-        is_on_cpu = number >= first_on_cpu
-        peak = None if is_on_cpu else 8.0  # of the validation: the larger one counts
-        measured = Measurement(seconds=epoch_seconds, cpu_share=1.0, peak_allocated_mib=peak and 7.0)
-        epoch = Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, Measurement(seconds=0.5, peak_allocated_mib=peak), True, {})
-        made.append(timing_row(epoch, 100, 1, is_on_fallback=is_on_cpu))
-    return made
-
-
-def test_epochs_on_another_device_count_for_nothing_but_the_whole():
-    moved = summarize(rows({1: 9.0, 2: 1.0, 3: 3.0, 4: 50.0, 5: 60.0}, first_on_cpu=4))
-    assert (moved["epoch_seconds"], moved["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
-    assert (moved["num_epochs_measured"], moved["num_epochs_warmup"], moved["peak_allocated_mib"]) == (2, 1, 8.0)
-    assert moved["train_seconds"] == 9 + 1 + 3 + 50 + 60 + 5 * 0.5
-    at_once = summarize(rows({1: 9.0, 2: 50.0}, first_on_cpu=2))
-    assert at_once["epoch_seconds"] is None and at_once["samples_per_second"] is None
-    assert at_once["num_epochs_measured"] == 0 and at_once["train_seconds"] == 60
+def test_epochs_of_another_number_of_workers_count_only_in_the_training_seconds():
+    rows = []
+    for number, epoch_seconds in enumerate((50.0, 60.0, 1.0, 3.0), 1):
+        measured = Measurement(seconds=epoch_seconds, cpu_share=1.0, peak_allocated_mib=7.0)
+        validation = Measurement(seconds=0.5, peak_allocated_mib=8.0)  # the larger peak counts
+        rows.append(timing_row(Epoch(number, 0.1, 1.0, 1.0, 0.5, measured, validation, True, {}), 100, 1))
+    found = summarize(rows, first_epoch=3)
+    assert (found["epoch_seconds"], found["samples_per_second"]) == (2.0, pytest.approx((100 + 100 / 3) / 2))
+    assert (found["num_epochs_measured"], found["num_epochs_warmup"], found["peak_allocated_mib"]) == (2, 0, 8.0)
+    assert found["train_seconds"] == 50 + 60 + 1 + 3 + 4 * 0.5
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: st
             suggested.add(key)
         else:  # the first key of a model or a source says which it is
             assert "data/raw/README.md" in str(caught.value) or key in ("name", "source")
-    assert {"preload", "residency", "step", "probe", "on_out_of_memory", "accumulation"} <= suggested
+    assert {"preload", "residency", "step", "probe", "accumulation"} <= suggested
 
 
 @pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "a:\tb\n c: {", "x: &a *a", "a: 1\n b: 2"])

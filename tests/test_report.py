@@ -1,7 +1,6 @@
 """Properties of the report: they hold for few and for many classes, devices and epochs, and for any name."""
 
 import html
-import json
 import math
 import re
 import subprocess
@@ -68,7 +67,6 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, s
         "device": device,
         "requested": device,
         "device_name": f"{NASTY} {device} processor",
-        "finished_on": device,
         "precision": "fp32",
         "threads": 2,
         "torch": "2.11.0",
@@ -349,18 +347,3 @@ def test_a_run_that_mlflow_does_not_know_yet_is_shown_without_its_id(tmp_path: P
     for row, found in ((make_row(), 1), (unknown, 0)):
         report.write_report(tmp_path / "report.html", [alone(row)])
         assert (tmp_path / "report.html").read_text(encoding="utf-8").count("MLflow run") == found
-
-
-def test_what_was_not_timed_is_said_to_be_absent_wherever_times_stand(tmp_path: Path):
-    """A run that was asked for on a GPU and trained on the CPU, beside one on the CPU."""
-    from flows.repro import results_lines
-
-    untimed = {"epoch_seconds": None, "samples_per_second": None, "finished_on": "cpu"}
-    gpu = {**make_row(device="cuda"), **untimed, "runs": [{**make_row()["runs"][0], **untimed}]}
-    cpu = make_row()
-    lines = comparison.markdown([cpu, gpu], ["sign: no speed-up is stated."]).splitlines()
-    assert "| 0.250 | 1,564 |" in lines[4] and "| none | none |" in lines[5] and "finished on the CPU" in lines[5]
-    report.write_report(tmp_path / "report.html", [alone(cpu, gpu)])
-    assert (tmp_path / "report.html").read_text(encoding="utf-8").count(">none<") == 2
-    (tmp_path / "compare.json").write_text(json.dumps({"rows": [cpu, gpu]}))
-    assert " none " in results_lines(tmp_path / "compare.json", {})[2]

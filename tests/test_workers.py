@@ -36,7 +36,7 @@ from stages.models.kernels import dropout
 from stages.params.devices import split_device
 from stages.params.loading import load_params
 from stages.params.schema import Rocket, Train
-from stages.records.history import Record, note_workers, timings_here, workers_of
+from stages.records.history import Record, first_timed_epoch, note_workers, workers_of
 from stages.tasks import classify, detect, forecast
 from stages.tools.scaling import Point, measure, parse, verdicts
 from stages.training.batches import Split
@@ -328,12 +328,12 @@ def test_weak_scaling_gives_each_worker_a_batch_and_raises_the_rate():
 
 
 def test_what_another_number_of_workers_trained_is_recorded_and_not_timed():
-    record = Record("token", timings=[{"epoch": number, "is_elsewhere": 0} for number in (1, 2, 3)])
+    record = Record("token", timings=[{"epoch": number} for number in (1, 2, 3)])
     assert note_workers(record, 0, 1) == "" and workers_of(record) == {}
     assert note_workers(record, 0, 2) == "" and workers_of(record) == {"workers": 2}
     assert note_workers(record, 2, 1) == "epochs 1 to 2 by 2 workers, from here on by 1 worker: equal within rounding"
     assert workers_of(record) == {"workers": 1, "workers_from_epoch": {"1": 2, "3": 1}}
-    assert [row["is_elsewhere"] for row in timings_here(record)] == [1, 1, 0]
+    assert first_timed_epoch(record) == 3
 
 
 def test_it_is_said_from_which_batch_on_a_second_worker_pays():

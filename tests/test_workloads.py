@@ -23,7 +23,6 @@ COMMON = """
     batch_size: 32
     accumulation: 2
     precision: fp32
-    on_out_of_memory: stop
     step: eager
     probe: false
     learning_rate: 1e-2

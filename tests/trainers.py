@@ -14,7 +14,7 @@ SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
     epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
-    on_out_of_memory="stop", step="eager", probe=False,
+    step="eager", probe=False,
     learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip

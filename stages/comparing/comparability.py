@@ -34,7 +34,7 @@ MAX_LISTED = 4  # parameters or files that differ; the others are counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that choose how the work is done, and of which the manifest has what came of them (`realized`); or that do
 # none of it. The seed decides which numbers are drawn, not how much is computed.
-CHOICES = ("threads", "precision", "step", "accumulation", "probe", "on_out_of_memory", "seed")
+CHOICES = ("threads", "precision", "step", "accumulation", "probe", "seed")
 # Of `named`, what one side must have in common over its seeds, and what is only said where `auto` chose differently.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
 # A machine of which others take this share of the cores, or whose figures move by this much, is said to.
@@ -200,10 +200,7 @@ def of_code(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 def out_of_memory(manifest: Manifest) -> Iterator[str]:
     device = manifest.get("device", NOT_RECORDED)
-    finished_on = value_of(manifest, "realized.finished_on") or device
-    if finished_on != device:
-        yield f"the memory of {device} ran out and its run was finished on the {str(finished_on).upper()}"
-    elif actions := value_of(manifest, "realized.out_of_memory"):
+    if actions := value_of(manifest, "realized.out_of_memory"):
         yield f"memory ran out while training on {device} ({short('; '.join(map(str, actions)))})"
 
 

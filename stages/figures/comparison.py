@@ -121,8 +121,6 @@ def cells(row: Row) -> dict[str, Cell]:
             epoch_details = [f"median of {num_seeds} processes", f"{fastest} to {slowest}"]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
     computed = [f"{threads if row['device'] == 'cpu' else ''}{row['precision']}"]
-    if row["finished_on"] != row["device"]:
-        computed.append(f"finished on the {KINDS[row['finished_on']]}")
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
         "device": Cell(row["label"], tuple(computed)),

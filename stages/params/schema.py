@@ -226,7 +226,6 @@ class Train:
     batch_size: Positive
     accumulation: Annotated[Positive, Usual(1)]  # number of parts of a batch, to save memory; the step is the same
     precision: Annotated[Literal["fp32", "tf32", "bf16", "fp16", "auto"], Usual("fp32")]
-    on_out_of_memory: Annotated[Literal["stop", "cpu"], Usual("stop")]  # when nothing else helps; cpu: for device auto
     step: Annotated[Literal["auto", "eager", "graph", "compile"], Usual("auto")]
     probe: Annotated[bool, Usual(True)]  # spend a second or two before the first epoch to find out what bounds it
     learning_rate: Annotated[float, Limits(above=True, high=10)]

@@ -28,10 +28,10 @@ from stages.records.history import (
     Record,
     circumstances,
     device_sentence,
+    first_timed_epoch,
     memory_tags,
     summarize,
     summarize_gpu,
-    timings_here,
     workers_of,
 )
 from stages.training.device import describe
@@ -42,8 +42,8 @@ from stages.training.workload import Job
 LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
 # What the manifest takes from measured.json and timings.json.
 REALIZED = (
-    "threads", "precision", "step", "why_not_graph", "residency", "finished_on", "out_of_memory", "workers",
-    "workers_from_epoch", "batch_size", "learning_rate",
+    "threads", "precision", "step", "why_not_graph", "residency", "out_of_memory", "workers", "workers_from_epoch",
+    "batch_size", "learning_rate",
 )  # fmt: skip
 TIMING = (
     "epoch_seconds", "samples_per_second", "num_epochs_measured", "train_seconds",
@@ -88,7 +88,7 @@ def write_results(
     files.write_table(out / "history.csv", record.history)
     files.write_table(out / "timings.csv", record.timings)
     of_gpu, missing_reasons = summarize_gpu(record.sampled.values())
-    result = {**summarize(timings_here(record)), **of_gpu}
+    result = {**summarize(record.timings, first_timed_epoch(record)), **of_gpu}
     record.missing_reasons |= missing_reasons
     files.write_json(out / "timings.json", result)
     measured = describe_measurement(job, trainer, record, inputs, result)
@@ -108,41 +108,28 @@ def write_results(
         journal.tags({"not_comparable": others})
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
-    timed = "no epoch of it was timed there"
-    if result["num_epochs_measured"]:
-        timed = (
-            f"epoch {result['epoch_seconds']:.3f} s (median of {result['num_epochs_measured']}), "
-            f"{result['samples_per_second']:,.0f} samples/s"
-        )
-    finished = ", finished on the CPU" if job.is_on_fallback else ""
-    print(f"{job.workload} on {job.identity['name']}{finished}: {timed}, {result['train_seconds']:.1f} s in all")
+    print(
+        f"{job.workload} on {job.identity['name']}: epoch {result['epoch_seconds']:.3f} s (median of "
+        f"{result['num_epochs_measured']}), {result['samples_per_second']:,.0f} samples/s, "
+        f"{result['train_seconds']:.1f} s in all"
+    )
 
 
 def describe_measurement(
     job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], result: dict[str, Any]
 ) -> dict[str, Any]:
     """measured.json. Completes the record's sentences."""
-    num_on_cpu = sum(row["is_elsewhere"] for row in record.timings)
     seen = {**result, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(
-        job.identity["kind"], len(trainer.verified), num_on_cpu, seen, job.num_workers
-    )
+    record.summary_lines["device"] = device_sentence(job.kind, len(trainer.verified), seen, job.num_workers)
     if trainer.oom.actions:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
     for reason in trainer.missing_graph().values():
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
-    if not result["num_epochs_measured"]:
-        why = (
-            f"memory ran out before an epoch after warm-up was timed on {job.identity['kind']}; "
-            "those on the CPU do not count for it"
-        )
-        missing_reasons |= dict.fromkeys(("epoch_seconds", "samples_per_second"), why)
     return {
         **circumstances(missing_reasons, job.identity, trainer.params.num_threads, record.end["measured_at"]),
         **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
         "out_of_memory": trainer.oom.actions,
-        "finished_on": job.kind,
         **workers_of(record),
         **batch_of(job),
         "residency": trainer.oom.residency,
@@ -273,7 +260,6 @@ def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any],
             "tandem.group": group,
             **git,
             **memory_tags(trainer.oom.actions),
-            **({"finished_on": job.kind} if job.is_on_fallback else {}),
             **provenance.caller_tags(),
         },
         dataset=dataset_of(job),

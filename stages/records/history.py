@@ -94,11 +94,9 @@ def count_workers(number: int) -> str:
     return "1 worker" if number == 1 else f"{number} workers"
 
 
-def timings_here(record: Record) -> list[dict[str, Any]]:
-    """The epochs' timings; those of another number of workers than the last epoch's count as done elsewhere."""
-    now = num_workers_in(record, len(record.timings))
-    rows = [(row, num_workers_in(record, row["epoch"]) == now) for row in record.timings]
-    return [row if is_here else {**row, "is_elsewhere": 1} for row, is_here in rows]
+def first_timed_epoch(record: Record) -> int:
+    """The first epoch (from 1) that as many workers trained as the last one."""
+    return max(record.workers, default=1)
 
 
 def workers_of(record: Record) -> dict[str, Any]:
@@ -122,12 +120,11 @@ def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
     }
 
 
-def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int, is_on_fallback: bool) -> dict[str, Any]:
+def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, Any]:
     measured = epoch.training
     return {
         "epoch": epoch.number,
         "is_warmup": int(epoch.number <= warmup_epochs),
-        "is_elsewhere": int(is_on_fallback),  # on the CPU, where the memory of the device asked for ran out
         "epoch_seconds": measured.seconds,
         "samples_per_second": num_samples / measured.seconds,
         "validation_seconds": epoch.validation.seconds,
@@ -155,13 +152,13 @@ def epoch_metrics(history: dict[str, Any], timing: dict[str, Any], score: str) -
     }
 
 
-def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
-    """The epochs' measurements: medians and quartiles over those after warm-up; peaks and means over all.
+def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, Any]:
+    """Summarize the epochs' measurements: medians and quartiles after warm-up, peaks and means over all epochs.
 
-    Epochs on the CPU, after the memory of the device asked for ran out, count only in `train_seconds`. What could not
-    be measured is None.
+    Epochs before `first_epoch`, which another number of workers trained, count only in `train_seconds`. A value that
+    could not be measured is None.
     """
-    here = [row for row in timings if not row["is_elsewhere"]]
+    here = [row for row in timings if row["epoch"] >= first_epoch]
     measured = [row for row in here if not row["is_warmup"]]
     seconds = [row["epoch_seconds"] for row in measured]
     low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
@@ -174,10 +171,10 @@ def summarize(timings: list[dict[str, Any]]) -> dict[str, Any]:
         values = [row[name] for row in here if row[name] is not None]
         found[name] = reduce(values) if values else None
     return {
-        "epoch_seconds": statistics.median(seconds) if seconds else None,
+        "epoch_seconds": statistics.median(seconds),
         "epoch_seconds_quartile_low": low,
         "epoch_seconds_quartile_high": high,
-        "samples_per_second": statistics.median(row["samples_per_second"] for row in measured) if measured else None,
+        "samples_per_second": statistics.median(row["samples_per_second"] for row in measured),
         "num_epochs_measured": len(measured),
         "num_epochs_warmup": len(here) - len(measured),
         "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
@@ -205,10 +202,8 @@ def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | No
     return found, missing_reasons
 
 
-def device_sentence(asked: str, num_epochs: int, num_on_cpu: int, result: dict[str, Any], num_workers: int = 1) -> str:
-    """Where the epochs computed: `num_on_cpu` of them on the CPU, where the memory of the device asked for ran out."""
-    epochs = (asked, num_epochs - num_on_cpu), ("cpu", num_on_cpu)
-    message = " and ".join(f"on {kind} in each of {count} epochs" for kind, count in epochs if count)
+def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_workers: int = 1) -> str:
+    """Say where the epochs computed, and what the GPU did meanwhile."""
     measured = {
         "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
         "the process kept {:.2f} CPU cores busy": result["cpu_share"],
@@ -219,8 +214,9 @@ def device_sentence(asked: str, num_epochs: int, num_on_cpu: int, result: dict[s
         "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
     }
     found = [text.format(value) for text, value in measured.items() if value is not None]
-    whose = ["of the first worker's GPU alone"] if num_workers > 1 and asked == "cuda" and found else []
-    return ", ".join([f"parameters, batches and outputs were {message}", *whose, *found])
+    whose = ["of the first worker's GPU alone"] if num_workers > 1 and kind == "cuda" and found else []
+    where = f"parameters, batches and outputs were on {kind} in each of {num_epochs} epochs"
+    return ", ".join([where, *whose, *found])
 
 
 def memory_tags(actions: list[str]) -> dict[str, str]:

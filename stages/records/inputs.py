@@ -26,11 +26,9 @@ def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
     """All that decides the result: what a checkpoint belongs to, and what must not change while training."""
     load_params.cache_clear()
     block = load_workload(workload)
-    parameters = flatten(block.train)
-    del parameters["on_out_of_memory"]  # where a training goes on does not make it another one
     return {
         "seed": seed,
-        "parameters": parameters,
+        "parameters": flatten(block.train),
         "data": files.read_json(files.packed_dir(workload, device) / "plan.json")["sha256"],
         "code": closure("train", named_by(block)),
         "hardware": files.read_json(files.hardware_file(device)),

@@ -8,7 +8,7 @@ nor mlflow.
     workload, requested (device as params.yaml asks), device (cpu or cuda), seed, machine, made_at
     tree                commit; patch from it to the files of the run (stages/records/provenance.py)
     block               the workload's block of params.yaml as it took effect, preset included; preset: its name
-    realized            threads, precision, accumulation, step, why_not_graph, residency, finished_on, out_of_memory;
+    realized            threads, precision, accumulation, step, why_not_graph, residency, out_of_memory;
                         of several workers: workers; where their number changed, workers_from_epoch (epoch -> number)
     digests             data: table, prepared (file -> sha256), packed (split -> sha256); code (file -> fingerprint);
                         weights: initial, best, last; predictions

@@ -19,7 +19,6 @@ COMMENTS = {
     "model": "by the task and the sizes of the data: docs/recipes.md",
     "augment": "0 turns one off (stages/training/augment.py)",
     "warmup_epochs": "kept out of the timing statistics",
-    "on_out_of_memory": "when nothing else helps; cpu: a training of device auto finishes there",
     "step": "graph: as one CUDA graph; compile: torch.compile",
     "probe": "spend a second or two before the first epoch on what bounds it, and what would help",
     "threads": "the fastest number for this shape on this machine, by measuring once; or a whole number",

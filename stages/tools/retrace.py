@@ -81,7 +81,7 @@ def trainings(options: Namespace) -> Iterator[tuple[Job, int | None]]:
 
 def retrace(job: Job, nudge: int | None, options: Namespace) -> dict[str, Any]:
     """One training, as `train` opens it and goes through it."""
-    trainer = open_trainer(job, {"kind": job.kind, "trainer": None})
+    trainer = open_trainer(job, {"trainer": None})
     with translate_oom(trainer.oom):
         auto.realize(trainer, job.identity)
         weights = {"initial": trainer.weights_sha256()}

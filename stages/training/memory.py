@@ -65,7 +65,7 @@ def advice(device: torch.device, precision: str = "") -> list[str]:
         left.append("set train.precision to bf16")
     left.append(SMALLER)
     if device.type != "cpu":
-        left.append("set train.on_out_of_memory to cpu, which lets device auto finish on the CPU")
+        left.append("set devices to [cpu]")
     return left
 
 

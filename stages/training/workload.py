@@ -6,7 +6,6 @@ on it, and a Trainer with fresh weights from the seed.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -50,8 +49,6 @@ from stages.training.workers import ALONE, LEAST_PARTS, NEEDS_SMALLER_PARTS, Wor
 
 # Weights, optimizer, activations and the allocator need room beside the data.
 SHARE_OF_FREE_MEMORY = 0.6
-# Set by flows/stage.py where it starts a stage again on the CPU: what was done about memory before, as a list in JSON.
-CPU_FALLBACK = "TANDEM_CPU_FALLBACK"
 # What the files of the stages before must hold, if they are whole.
 Kinds = dict[str, type | tuple[type, type]]
 IDENTITY: Kinds = {"kind": str, "name": str}
@@ -74,15 +71,12 @@ class Job:
     device: str  # as params.yaml asks for it: auto, cpu, cuda, or several workers such as 2xcpu
     seed: int
     params: Workload
-    identity: dict[str, Any]  # of the device that was asked for
+    identity: dict[str, Any]  # of the device
     plan: dict[str, Any]
     summary: dict[str, Any]
-    kind: str  # of the device that computes, cpu or cuda: identity["kind"], or cpu where the CPU takes over
-    earlier_actions: tuple[str, ...] = ()  # what was done about memory before the CPU took over
 
     @classmethod
     def of(cls, workload: str, device: str, seed: int) -> Job:
-        identity, fallback = read_json(hardware_file(device), IDENTITY), os.environ.get(CPU_FALLBACK)
         params = load_workload(workload)
         require_sequences(workload, device, params.train)
         of_task: Kinds = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
@@ -91,12 +85,15 @@ class Job:
             device,
             seed,
             params,
-            identity,
+            read_json(hardware_file(device), IDENTITY),
             read_json(packed_dir(workload, device) / "plan.json", PLAN),
             read_json(prepared_dir(workload) / "summary.json", SUMMARY | of_task),
-            identity["kind"] if fallback is None else "cpu",
-            tuple(json.loads(fallback or "[]")),
         )
+
+    @property
+    def kind(self) -> str:
+        """`cpu` or `cuda`."""
+        return str(self.identity["kind"])
 
     @property
     def folder(self) -> Path:
@@ -116,26 +113,13 @@ class Job:
 
     @property
     def settings(self) -> Train:
-        """Those of the training. Where the CPU takes over from a GPU, fp32 replaces fp16: the CPU has none."""
-        settings = scaled(self.params.train, self.num_workers)
-        is_unsupported = self.is_on_fallback and settings.precision == "fp16"
-        return replace(settings, precision="fp32") if is_unsupported else settings
-
-    @property
-    def is_on_fallback(self) -> bool:
-        """Whether the CPU took over from the device that was asked for."""
-        return self.kind != self.identity["kind"]
-
-    @property
-    def may_finish_on_cpu(self) -> bool:
-        """Only `auto` chooses: who asks for a GPU gets it or an error."""
-        return self.device == "auto" and self.kind != "cpu" and self.params.train.on_out_of_memory == "cpu"
+        """The training settings, scaled to the number of workers."""
+        return scaled(self.params.train, self.num_workers)
 
     def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
-        identity = {**self.identity, "kind": self.kind}
         if self.kind == "cuda":
             require_same_gpu(self.identity)
-        return open_device(identity, threads, self.settings.deterministic, precision, index)
+        return open_device(self.identity, threads, self.settings.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:
         """The packed split, still in its file. Raises ValueError where the file is not the one that preload wrote."""
@@ -143,8 +127,8 @@ class Job:
 
     def residency(self, device: torch.device) -> str:
         """Where the data is to be held. Raises ValueError where `device` was asked for and the data does not fit."""
-        wanted = "auto" if self.is_on_fallback else self.plan["residency"]
-        return choose_residency(wanted, sum(self.plan["bytes"].values()), free_bytes(device), self.identity["name"])
+        needed_bytes = sum(self.plan["bytes"].values())
+        return choose_residency(self.plan["residency"], needed_bytes, free_bytes(device), self.identity["name"])
 
     def read(self, split: str, name: str) -> np.ndarray:
         """An array that preprocess wrote. Raises ValueError where the file is not the one that it wrote."""
@@ -201,11 +185,10 @@ def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: 
 
 
 def open_trainer(job: Job, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
-    """The training of `job`: from its start, or where the checkpoint `saved` is; its data held as `job` says.
+    """The training of `job`, from its start or from the checkpoint `saved`.
 
-    A training goes on with the number of threads that it began with. A checkpoint of another kind of device is where
-    the CPU takes over. The CPU has other memory, so that it starts with whole batches. Several workers still have to
-    join (`Trainer.join`).
+    A resumed training keeps the number of threads that it began with. Several workers still have to join
+    (`Trainer.join`).
     """
     settings = replace(job.settings, threads=saved["threads"]) if saved["trainer"] else job.settings
     if workers.count > 1:
@@ -215,12 +198,7 @@ def open_trainer(job: Job, saved: dict[str, Any], workers: Workers = ALONE) -> T
         residency = job.residency(device)
         train, val = (job.open_split(name, device) for name in ("train", "val"))
         trainer = make_trainer(train, val, settings, job.shape, job.task, job.seed)
-        if saved["kind"] != job.kind:
-            if saved["trainer"]:
-                trainer.restore(state_for_cpu(saved["trainer"]))
-            trainer.oom.actions += job.earlier_actions
-            trainer.oom.say(f"the training goes on on the CPU, from the start of epoch {trainer.epochs_done + 1}")
-        elif saved["trainer"]:
+        if saved["trainer"]:
             trainer.restore(saved["trainer"])
             trainer.oom.restore(saved["oom"])
             residency = "host" if saved["oom"]["streams"] else residency
@@ -263,15 +241,6 @@ def threads_of_each(job: Job, workers: Workers) -> int:
     if asked != "auto":
         return asked
     return max(1, int(usable_cores()) // workers.local_count) if job.kind == "cpu" else 1
-
-
-def state_for_cpu(state: dict[str, Any]) -> dict[str, Any]:
-    """A GPU's training state for the CPU, which has no fp16, and which tries whole batches again.
-
-    Batches, their order and augmentation stay what they would have been: they come from generators on the CPU.
-    """
-    precision = "fp32" if state["precision"] == "fp16" else state["precision"]
-    return {**state, "precision": precision, "step": {**state["step"], "accumulation": 1}}
 
 
 def open_prepared(workload: str, device: str) -> Trainer:
