@@ -6,7 +6,7 @@
 
 A round is one training of one workload from its packed data to its evaluation, in a clone of this project
 (benchmarks/soak_project.py): `dvc repro`, `make repro` or the Prefect flow is started; at a random moment kill -9 takes
-a random process of it (trainer, evaluation, a fork of a stage and its server, dvc, uploader, flow; in some rounds
+a random process of it (trainer, evaluation, dvc, uploader, flow; in some rounds
 Prefect's server and MLflow's run too, and are killed too); it is started again, up to KILLS_PER_ROUND kills; then `make
 repro` runs to its end. A third of the kills waits for a checkpoint that is being written, a third for DVC that stores
 what the training wrote. An uploader's or a server's death ends nothing: the same run is killed again. One uninterrupted
@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from benchmarks.soak_project import FORK, PROCESSES, SAVING, SERVERS, STORING, TRAINING, Project
+from benchmarks.soak_project import PROCESSES, SAVING, SERVERS, STORING, TRAINING, Project
 from stages.files import ROOT
 from stages.params.parsing import one_line
 
@@ -121,10 +121,10 @@ class Aim(NamedTuple):
 def aim(draw: random.Random, seconds: float) -> Aim:
     """`seconds`: of an uninterrupted run."""
     moment = draw.choice(["any", SAVING, STORING])
-    victims = [FORK, *PROCESSES, *SERVERS]
+    victims = [*PROCESSES, *SERVERS]
     draw.shuffle(victims)
     # Of a checkpoint's writing the trainer, of DVC's commit dvc, more often than not.
-    first = {SAVING: [FORK, "trainer"], STORING: ["make repro", "dvc"]}.get(moment, []) if draw.random() < 0.7 else []
+    first = {SAVING: ["trainer"], STORING: ["make repro", "dvc"]}.get(moment, []) if draw.random() < 0.7 else []
     return Aim(moment, draw.random() * 0.8 * seconds, draw.random() * 0.5, [*first, *victims])
 
 
@@ -256,7 +256,7 @@ class Soak:
         where = project.phase(workload, started)
         with suppress(psutil.NoSuchProcess):
             alive[victim]()
-            if where == SAVING and victim in ("trainer", FORK) and not project.is_saving(workload, started):
+            if where == SAVING and victim == "trainer" and not project.is_saving(workload, started):
                 where = TRAINING  # the file was already in place
             return {
                 "killed": victim, "moment": where, "seconds": round(time.time() - started, 2),

@@ -43,10 +43,9 @@ SAME = (
 # What a process is, by a word of its command; the first that is there.
 PROCESSES = {
     "uploader": "stages.records.uploader", "trainer": "flows.stage train", "evaluation": "flows.stage evaluate",
-    "another stage": "flows.stage", "fork server": "flows.forked", "flow": "flows.pipeline",
+    "another stage": "flows.stage", "flow": "flows.pipeline",
     "make repro": "flows.repro", "dvc": "dvc",
 }  # fmt: skip
-FORK = "fork of a stage"
 # server -> what starts it, and the address that answers once it is there.
 SERVERS = {
     "Prefect's server": ("prefect server start --host 127.0.0.1 --port {port}", "http://127.0.0.1:{port}/api/health"),
@@ -137,8 +136,6 @@ class Project:
             with suppress(psutil.Error):
                 words = " ".join(process.cmdline())
                 name = next((name for name, word in PROCESSES.items() if word in words), None)
-                if name == "fork server" and "flows.forked" in process.parent().cmdline():
-                    name = FORK
                 if name and not words.startswith("/bin/sh"):
                     found[name] = process
         return found

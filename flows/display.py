@@ -78,10 +78,9 @@ class Display:
     A thread sends them: a slow server then never blocks DVC's output, and a signal interrupts no request.
     """
 
-    def __init__(self, pipeline_run: FlowRun, client: SyncPrefectClient, on_work: Callable[[], None]):
-        """`on_work`: see dvc.Progress."""
+    def __init__(self, pipeline_run: FlowRun, client: SyncPrefectClient):
         self.pipeline_run, self.client = pipeline_run, client
-        self.progress = dvc.Progress(on_work)
+        self.progress = dvc.Progress()
         self.token = dvc.prepare_environment()
         self.child: FlowRun | None = None
         self.training: Training | None = None  # of the child, or of the last one

@@ -181,11 +181,9 @@ class Progress:
     """What DVC's log lines have reported so far.
 
     `outcomes` has each stage's last event, in DVC's order; `seconds` how long those that ran took, DVC's part included.
-    `on_work` is called at each stage that runs, but for what runs every time.
     """
 
-    def __init__(self, on_work: Callable[[], None]) -> None:
-        self.on_work = on_work
+    def __init__(self) -> None:
         self.outcomes: dict[str, Kind] = {}
         self.seconds: dict[str, float] = {}
         self.running = ("", 0.0)  # the stage that runs, and since when
@@ -197,8 +195,6 @@ class Progress:
             self.error = line.removeprefix("ERROR:").strip()
         event = parse(line)
         if event:
-            if event.kind == "running" and event.stages[0] != "hardware":
-                self.on_work()
             self.outcomes |= dict.fromkeys(event.stages, event.kind)
             name, since = self.running
             if name:

@@ -16,7 +16,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
-from flows import cache, dvc, forked, lockfile, pages, remote, repro
+from flows import cache, dvc, lockfile, pages, remote, repro
 from flows.display import NOTHING_LOST, Display, StageCancelled, prefect_client
 from flows.plan import Plan, make_plan, parse_set
 from flows.turn import known_to_the_next, one_at_a_time
@@ -64,8 +64,7 @@ def pipeline(
         with (
             one_at_a_time(),
             prefect_client(timeout=5.0) as client,
-            forked.servers() as start,
-            Display(run.flow_run, client, start) as display,
+            Display(run.flow_run, client) as display,
         ):
             with known_to_the_next(run.flow_run, client):
                 result = execute(plan, display)

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import cache, dvc, forked, lockfile
+from flows import cache, dvc, lockfile
 from stages import files
 from stages.records import store
 
@@ -45,10 +45,9 @@ def main(arguments: list[str]) -> int:
         print(sentence, flush=True)
     from dvc.cli import main as run_dvc  # sets up its loggers
 
-    with forked.servers() as start:
-        progress = dvc.Progress(on_work=start)
-        logging.getLogger("dvc").addHandler(LogHandler(progress))
-        status: int = run_dvc(["repro", *arguments])
+    progress = dvc.Progress()
+    logging.getLogger("dvc").addHandler(LogHandler(progress))
+    status: int = run_dvc(["repro", *arguments])
     sys.stdout.flush()
     restored = [name for name, outcome in progress.outcomes.items() if outcome == "restored"]
     objects = cache.damaged(restored) if status == 0 and restored else []

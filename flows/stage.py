@@ -47,11 +47,6 @@ def main(argv: list[str]) -> int:
         die_with(os.getppid())  # the launcher, which dies with dvc
     elif "DVC_STAGE" in os.environ:
         die_with_dvc()
-    if place == "alone" and stage in RECORDED and "TANDEM_STAGE_SERVER" in os.environ:
-        from flows import forked
-
-        if forked.is_possible(item) and (status := forked.run(stage, item)) is not None:
-            return status
     return run(stage, item, full_name(stage, item), place)
 
 
@@ -95,7 +90,7 @@ def run(stage: str, item: list[str], name: str, place: str = "alone") -> int:
             __import__("stages.train", fromlist=["follow"]).follow(*item)
             return 0
         if stage in RECORDED:
-            if sys.stdout.isatty() and place == "alone" and "torch" not in sys.modules:
+            if sys.stdout.isatty() and place == "alone":
                 print(f"{name}: loading torch", flush=True)  # for seconds
             from stages.records import journal
 

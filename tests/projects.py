@@ -230,12 +230,10 @@ import builtins, pathlib, sys, time
 
 def print_and_wait(*words, print=print, **options):
     print(*words, **options)
-    if {word!r} not in (*sys.orig_argv, *sys.argv):  # a fork's own are in the second
-        return
     while words and str(words[0]).startswith("epoch {epoch}/") and not pathlib.Path({str(folder / "go")!r}).exists():
         time.sleep(0.02)
 
-if {{{word!r}, "flows.forked"}} & {{*sys.orig_argv}}:
+if {word!r} in sys.orig_argv:
     builtins.print = print_and_wait
 """)
     return {"PYTHONPATH": str(folder)}

@@ -73,7 +73,7 @@ def test_dvc_log_lines() -> None:
 def test_the_seconds_of_a_stage_end_with_dvcs_next_event(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 13.0, 20.0, 27.5])
     monkeypatch.setattr(dvc.time, "monotonic", lambda: next(clock))
-    progress = dvc.Progress(on_work=lambda: None)
+    progress = dvc.Progress()
     for line in (
         "Running stage 'hw/dvc.yaml:hardware':",
         "Updating lock file 'hw/dvc.lock'",

@@ -138,8 +138,7 @@ def in_one_process(project: Path, *commands: str) -> list[str]:
     return run(project, sys.executable, "-c", code, *commands).stdout.split("=" * 40)[: len(commands)]
 
 
-DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "flows.repro"]  # the second forks the stages
-BOTH = pytest.mark.parametrize("repro_command", [DVC_REPRO, MAKE_REPRO], ids=["dvc repro", "make repro"])
+DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "flows.repro"]
 
 
 def start_training(project: Path, command: list[str] = DVC_REPRO, **extra: str) -> subprocess.Popen[str]:
@@ -156,14 +155,13 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     raise AssertionError("".join(lines))
 
 
-@BOTH
 @pytest.mark.case(24)
 def test_a_killed_training_gives_the_uninterrupted_result(
-    prepared: Path, trained: Path, tmp_path: Path, repro_command: list[str], saw: Callable[[str], None]
+    prepared: Path, trained: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
     """kill -9 of dvc in epoch 2 of 3; `dvc repro` again"""
     killed = copy_of(prepared, tmp_path / "project")
-    repro = start_training(killed, repro_command, **held(tmp_path / "held", 2))
+    repro = start_training(killed, **held(tmp_path / "held", 2))
     read_until(repro, "epoch 2/")
     repro.kill()  # dvc alone: its trainer must not go on without it
     read_until(repro, "stopping after this epoch")
@@ -216,7 +214,7 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
     saw(message)
 
 
-@BOTH
+@pytest.mark.parametrize("repro_command", [DVC_REPRO, MAKE_REPRO], ids=["dvc repro", "make repro"])
 @pytest.mark.case(26)
 def test_ctrl_c_saves_and_exits_non_zero(
     prepared: Path, tmp_path: Path, repro_command: list[str], saw: Callable[[str], None]

@@ -466,3 +466,19 @@ def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monke
     found = provenance.caller_tags()
     assert found["prefect.flow_run"] == "http://host:4200/runs/flow-run/1a2b"
     assert f"[run in Prefect]({found['prefect.flow_run']})" in headline.note([{}], ["0"], {}, found)
+
+
+OPENED_AGAIN = """
+import gc
+from stages.records.connection import open_client
+open_client()
+kept = gc.get_freeze_count()
+garbage = [[] for _ in range(1000)]
+open_client()
+print(kept > 100_000, gc.get_freeze_count() <= kept)
+"""
+
+
+def test_a_store_that_is_opened_again_keeps_no_garbage_for_good(ready: Path):
+    """An uploader tries a store that is away every few seconds, for as long as a training takes."""
+    assert run(ready, sys.executable, "-c", OPENED_AGAIN).stdout == "True True\n"

@@ -1,9 +1,9 @@
 """The journal: what a training or an evaluation tells MLflow, as lines in `.tandem/journals/<name>/journal.jsonl`.
 
 Writing it needs neither mlflow (its import takes 1.6 s) nor a server, so a store that is slow or gone costs a
-training nothing. `start` also starts the process that sends the journal meanwhile (stages/records/uploader.py), or asks
-for a fork of one that has imported mlflow already. It is never ended from here: where it is slow, it goes on after the
-training and removes the journal when everything has arrived.
+training nothing. `start` also starts the process that sends the journal meanwhile (stages/records/uploader.py). It is
+never ended from here: where it is slow, it goes on after the training and removes the journal when everything has
+arrived.
 
 What lies in `.tandem/journals`:
     <name>/journal.jsonl    one JSON object a line: run, hold, metrics, saved, tags, model, end
@@ -30,16 +30,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from stages.files import HOME, ROOT, STATE, relative
-from stages.records import forkserver
 from stages.records.headline import rounded
 from stages.records.store import keep_to_this_project, shown, tracking_uri
 
 JOURNALS = STATE / "journals"
 WAIT_SECONDS = 30.0  # for MLflow's ids, at the end of a training
 SYNC = "python -m stages.records.uploader sync"
-UPLOADER_ENVIRONMENT = {"DVC_ROOT": str(HOME)}
-
-
 # What an entry of each kind has, besides the time at which it was written.
 ENTRIES: dict[str, set[str]] = {
     "run": {"token", "experiment", "name", "params", "tags", "dataset"},
@@ -57,7 +53,7 @@ class Journal:
     """One journal in `folder`, and the process that sends it. `start` makes both."""
 
     folder: Path
-    uploader: "subprocess.Popen[bytes] | forkserver.Forked"
+    uploader: "subprocess.Popen[bytes]"
     writer: IO[str]  # its lock ends with this process, however that ends
     is_open: bool = False  # whether there is a run to record
 
@@ -143,7 +139,7 @@ class Journal:
             return {}
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
-            has_ended, is_late = self.has_ended(), time.monotonic() > deadline
+            has_ended, is_late = self.uploader.poll() is not None, time.monotonic() > deadline
             answer = read_answer(self.folder)  # read last: the uploader answers, then ends
             if ("run_id" in answer and "error" not in answer) or has_ended or is_late:
                 break
@@ -152,14 +148,6 @@ class Journal:
             print(f"tracking: {problem}", file=sys.stderr)
         answer_file(self.folder).unlink(missing_ok=True)
         return {name: answer[name] for name in ("run_id", "experiment_id") if name in answer}
-
-    def has_ended(self) -> bool:
-        """Whether its uploader has."""
-        try:
-            return self.uploader.poll() is not None
-        except ConnectionError:  # the fork server was killed before it came to this journal
-            self.uploader = started_uploader(self.folder)
-            return False
 
     def problem(self, answer: dict[str, str], has_ended: bool) -> str:
         """Why the record is not in MLflow yet, and what to do; empty where it is, or is being sent to an open run."""
@@ -190,7 +178,7 @@ def start() -> Journal:
     (folder / "journal.jsonl").touch()
     if moved := keep_to_this_project(timeout_seconds=0.1):  # a training waits for no store: the uploader does
         print(f"tracking: {moved}", flush=True)
-    return Journal(folder, forkserver.ask(folder) or started_uploader(folder), writer)
+    return Journal(folder, started_uploader(folder), writer)
 
 
 def started_uploader(folder: Path) -> "subprocess.Popen[bytes]":
@@ -198,17 +186,12 @@ def started_uploader(folder: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(
             [sys.executable, "-m", "stages.records.uploader", "follow", str(folder)],
             cwd=ROOT,
-            env={**os.environ, **UPLOADER_ENVIRONMENT},
+            env={**os.environ, "DVC_ROOT": str(HOME)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,  # Ctrl+C is for the trainer; the uploader still has to send how the run ended
         )
-
-
-def uploaders() -> forkserver.ForkServer:
-    """For whoever starts several stages: where it is started, all of them get their uploaders from one process."""
-    return forkserver.ForkServer("stages.records.uploader", UPLOADER_ENVIRONMENT)
 
 
 def answer_file(folder: Path) -> Path:

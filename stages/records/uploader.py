@@ -4,28 +4,24 @@
     python -m stages.records.uploader open             make the store's tables, where it is a SQLite file without any,
                                                        and give what older versions recorded the present view
     python -m stages.records.uploader follow FOLDER    send a journal while it is written (`journal.start` runs this)
-    python -m stages.records.uploader serve SOCKET     import MLflow once and fork a `follow` for each journal
-                                                       (flows/repro.py and flows/pipeline.py run this)
 
 `follow` outlives a killed trainer, and then sets the run's status to KILLED. Sending is idempotent: what a run
 already has is not sent twice, so a journal can always be sent again.
 """
 
-import multiprocessing
 import os
 import shutil
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stages.files import HOME, locked, relative, write_json
-from stages.records import forkserver, journal, summary
-from stages.records.connection import KIND, KIND_TAG, explain, import_mlflow, keep_view, open_client, sentence
+from stages.records import journal, summary
+from stages.records.connection import KIND, KIND_TAG, explain, keep_view, open_client, sentence
 from stages.records.live import Live
 from stages.records.sending import RunIsBusy, Sender
-from stages.records.store import database_file, shown, tracking_uri
+from stages.records.store import shown, tracking_uri
 
 
 def follow(folder: Path, is_live: bool, client: Any = None) -> str:
@@ -108,27 +104,6 @@ def is_waiting(folder: Path) -> bool:
     return (folder / "journal.jsonl").exists() and not journal.is_written(folder)
 
 
-def serve(descriptor: int) -> None:
-    """Fork a `follow` for each journal that is asked for. What a training measures then has no import beside it."""
-    import_mlflow()
-    path = database_file(tracking_uri())
-    if path and not path.exists():  # it gets its tables now; in a process that ends, for no fork may share a connection
-        multiprocessing.get_context("fork").Process(target=make_store).start()
-    forkserver.serve(descriptor, follow_forked)
-
-
-def make_store() -> None:
-    with suppress(Exception):  # each journal's uploader says what is wrong
-        open_client()
-
-
-def follow_forked(folder: str) -> int:
-    log = os.open(Path(folder) / "uploader.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    os.dup2(log, sys.stdout.fileno())
-    os.dup2(log, sys.stderr.fileno())
-    return main(["follow", folder])
-
-
 def main(arguments: list[str]) -> int:
     if len(arguments) == 2 and arguments[0] == "follow":
         folder = Path(arguments[1])
@@ -136,9 +111,6 @@ def main(arguments: list[str]) -> int:
         if follow(folder, is_live=True):
             return 1
         sync()  # the store answers: what could not be sent earlier goes now
-        return 0
-    if len(arguments) == 2 and arguments[0] == "serve":
-        serve(int(arguments[1]))
         return 0
     if arguments == ["sync"]:
         problems = sync()
