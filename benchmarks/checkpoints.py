@@ -40,9 +40,9 @@ def main() -> None:
 def row(workload: str, device: str, folder: Path) -> str:
     trainer, seconds = open_prepared(workload, device), []
     checkpoint, record = Checkpoint(folder / "one.pt", {}), Record("none")
-    # What the stage asks of its job and its journal.
+    # What the stage asks of its job and its run directory.
     job: Any = SimpleNamespace(kind=device, settings=trainer.params, task=trainer.task)
-    saver = Saver(job, trainer, record, checkpoint, SimpleNamespace(saved=lambda: None))  # type: ignore[arg-type]
+    saver = Saver(job, trainer, record, checkpoint, SimpleNamespace(save_epochs=lambda record: None))  # type: ignore[arg-type]
     save = saver.save
 
     def timed() -> None:

@@ -12,7 +12,7 @@ is done is not done again; a piece that failed or was cut off goes on at the com
 its checkpoint. Without a GPU its pieces are skipped, with the reason; the CPU's are measured.
 
 The trainings run in a copy of the project, <out>/project, so that results and history of this one stay as they are.
-What must be installed `--list` says at its end; no DVC, no Prefect, no MLflow (journals wait in the copy's `.tandem/`).
+What must be installed `--list` says at its end; no DVC, no Prefect, no MLflow (the runs wait in the copy's `.tandem/`).
 `--quick` takes a few rounds and epochs: it shows that everything runs, and its figures mean nothing.
 """
 

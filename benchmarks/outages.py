@@ -9,10 +9,10 @@
 
 Each at the start (before the command), in the middle (at the line of the middle epoch) and at the end (at that of the
 last one), and without a fault before and after all. The epochs sleep for 0.1 s, so that what is left is the cost of
-tracking and display: the journal, its uploader, DVC and the flow are the real ones. Of MLflow: the seconds to start
-and to end the journal, the longest that an epoch waited to write its metrics; then the server answers again, and
-`python -m stages.records.uploader sync` sends what was kept: counted are the epochs that MLflow lacks then, those that
-it has twice, and runs that are missing, too many or not FINISHED.
+tracking and display: the run's directory, the follower, DVC and the flow are the real ones. Of MLflow: the seconds to
+start and to end the run, the longest that an epoch waited to be written; then the server answers again, and
+`python -m stages.records.publish sync` publishes what was kept: counted are the epochs that MLflow lacks then, those
+that it has twice, and runs that are missing, too many or not FINISHED.
 """
 
 import argparse
@@ -38,31 +38,37 @@ from benchmarks.soak_project import free_port
 
 FAULTS = ("dead", "frozen", "black hole", "restarted")
 MOMENTS = ("start", "middle", "end")
-SYNC = [sys.executable, "-m", "stages.records.uploader", "sync"]
-# A training as its journal sees it. Its last line is JSON: the seconds to start, of each epoch's metrics, to end.
+SYNC = [sys.executable, "-m", "stages.records.publish", "sync"]
+# A training as MLflow sees it. Its last line is JSON: the seconds to start, of each saving of epochs, to end.
 TRAINING = """
 import json, sys, time, uuid
-from stages.records import journal
+from stages.records import run_dir
+from stages.records.history import EPOCH_METRICS, Record
 
 seconds = []
 
-def timed(call, *arguments, **options):
+def timed(call, *arguments):
     start = time.perf_counter()
-    value = call(*arguments, **options)
+    value = call(*arguments)
     seconds.append(time.perf_counter() - start)
     return value
 
 num_epochs = int(sys.argv[1])
-written = timed(journal.start)
-written.run(uuid.uuid4().hex, "outages", "outages", {"epochs": num_epochs}, {}, {})
-written.hold()
-for epoch in range(1, num_epochs + 1):
-    time.sleep(0.1)
-    timed(written.metrics, {"train/loss": 1 / epoch, "time/epoch_seconds": 0.1}, step=epoch)
-    if epoch % 10 == 1:
-        written.saved()
-    print(f"epoch {epoch}/{num_epochs}:", flush=True)
-timed(written.end, "FINISHED")
+measured = {"epoch_seconds": 0.1, "samples_per_second": 9.0, "validation_seconds": 0.1, "is_warmup": 0}
+measured |= dict.fromkeys(EPOCH_METRICS.values())
+record = Record("token")
+timed(run_dir.start_follower)
+with run_dir.recording(uuid.uuid4().hex, "train") as run:
+    run.open("outages", "outages", {"epochs": num_epochs})
+    for epoch in range(1, num_epochs + 1):
+        time.sleep(0.1)
+        history = {"learning_rate": 0.1, "train_loss": 1 / epoch, "val_loss": 1 / epoch, "val_accuracy": 0.5}
+        record.history.append({"epoch": epoch, **history})
+        record.timings.append({"epoch": epoch, "ended_ms": int(time.time() * 1000), **measured})
+        timed(run.save_epochs, record)
+        print(f"epoch {epoch}/{num_epochs}:", flush=True)
+    start = time.perf_counter()
+seconds.append(time.perf_counter() - start)
 print(json.dumps(seconds))
 """
 # A pipeline of one stage that only sleeps.
@@ -189,9 +195,9 @@ def of_mlflow(folder: Path, project: Path, epochs: int) -> None:
         _, _, output = timed(command, project, server, fault, moment, epochs, settings)
         first, *metrics, last = json.loads(output[-1])
         start = time.monotonic()
-        with suppress(SystemExit):  # the training's own uploader is still at it, which `sync` says
+        with suppress(SystemExit):  # `sync` fails if something could not be published
             call(SYNC, project, **settings)
-        wait_for_journals(project)
+        wait_for_runs(project)
         synced = time.monotonic() - start
         counts = " | ".join(map(str, recorded(database, epochs, number)))
         seconds = f"{first:.2f} | {max(metrics):.4f} | {last:.1f} | {synced:.1f}"
@@ -259,12 +265,12 @@ def timed(
     return seconds, status, output
 
 
-def wait_for_journals(project: Path) -> None:
-    """An uploader may still be sending when the training, and a sync beside it, have ended."""
+def wait_for_runs(project: Path) -> None:
+    """The follower may still publish when the training, and a sync beside it, have ended."""
     deadline = time.monotonic() + 300
-    while any(path.is_dir() for path in (project / ".tandem/journals").iterdir()):
+    while any(path.is_dir() for path in (project / ".tandem/runs").iterdir()):
         if time.monotonic() > deadline:
-            sys.exit("a journal stays, although the server answers")
+            sys.exit("a run directory stays, although the server answers")
         time.sleep(0.2)
 
 

@@ -6,16 +6,16 @@
 
 A round is one training of one workload from its packed data to its evaluation, in a clone of this project
 (benchmarks/soak_project.py): `dvc repro`, `make repro` or the Prefect flow is started; at a random moment kill -9 takes
-a random process of it (trainer, evaluation, dvc, uploader, flow; in some rounds
+a random process of it (trainer, evaluation, dvc, follower, flow; in some rounds
 Prefect's server and MLflow's run too, and are killed too); it is started again, up to KILLS_PER_ROUND kills; then `make
 repro` runs to its end. A third of the kills waits for a checkpoint that is being written, a third for DVC that stores
-what the training wrote. An uploader's or a server's death ends nothing: the same run is killed again. One uninterrupted
+what the training wrote. A follower's or a server's death ends nothing: the same run is killed again. One uninterrupted
 run of each workload comes first. Wrong is:
 
 - differ: a file that is not the uninterrupted run's (weights, history, predictions, scores, metrics, pictures, data),
 - left running: a process that still runs a minute after the kill of another one,
-- after `uploader sync`: RUNNING, a run in MLflow that is; twice, an epoch that is there twice,
-- file left: a temporary file, a checkpoint, a journal,
+- after `publish sync`: RUNNING, a run in MLflow that is; twice, an epoch that is there twice,
+- file left: a temporary file, a checkpoint, a run directory,
 - else: a `make repro` that fails though nothing was killed, or shows a traceback; an epoch that MLflow lacks, a run
   that it lacks or has twice.
 
@@ -51,7 +51,7 @@ WORKLOADS = ("sign", "pen", "price", "rally")
 KILLS_PER_ROUND = 6
 KINDS = ("differ", "left running", "RUNNING", "twice", "file left", "else")
 # Whose death does not end the run.
-APART = ("uploader", *SERVERS)
+APART = ("follower", *SERVERS)
 Kill = dict[str, Any]
 
 

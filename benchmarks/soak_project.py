@@ -42,7 +42,7 @@ SAME = (
 )  # fmt: skip
 # What a process is, by a word of its command; the first that is there.
 PROCESSES = {
-    "uploader": "stages.records.uploader", "trainer": "flows.stage train", "evaluation": "flows.stage evaluate",
+    "follower": "stages.records.follower", "trainer": "flows.stage train", "evaluation": "flows.stage evaluate",
     "another stage": "flows.stage", "flow": "flows.pipeline",
     "make repro": "flows.repro", "dvc": "dvc",
 }  # fmt: skip
@@ -101,7 +101,7 @@ class Project:
             git = ["git", "-c", "user.name=soak", "-c", "user.email=soak@localhost", *words]
             subprocess.run(git, cwd=self.path, check=True)
         self.succeed("dvc", "repro", f"preload@{workload}-cpu")
-        self.succeed(sys.executable, "-m", "stages.records.uploader", "open")
+        self.succeed(sys.executable, "-m", "stages.records.publish", "open")
 
     def hashes(self) -> dict[str, str]:
         paths = sorted({path for pattern in SAME for path in self.path.glob(pattern)})
@@ -231,7 +231,7 @@ class Project:
     def wrong_in_mlflow(self) -> dict[str, list[str]]:
         """What `sync` leaves, and what is not once in MLflow, by kind."""
         wrong: dict[str, list[str]] = {"else": [], "RUNNING": [], "twice": [], "file left": []}
-        synced = self.run(sys.executable, "-m", "stages.records.uploader", "sync")
+        synced = self.run(sys.executable, "-m", "stages.records.publish", "sync")
         if synced.returncode:
             wrong["else"].append(f"sync fails: {synced.stdout[-1000:]}")
         with closing(sqlite3.connect(self.path / "mlruns/mlflow.db", timeout=60)) as database:
@@ -244,8 +244,8 @@ class Project:
             wrong["else"].append(f"not one run, or not FINISHED: {runs}")
         if sorted(set(steps)) != list(range(1, EPOCHS + 1)):
             wrong["else"].append(f"epochs in MLflow: {sorted(steps)}")
-        journals = self.path / ".tandem/journals"
-        wrong["file left"] += [f"journal {path.name}" for path in (journals.iterdir() if journals.exists() else [])]
+        left = [path.name for path in (self.path / ".tandem/runs").glob("*") if not path.name.startswith("follower.")]
+        wrong["file left"] += [f"run {name}" for name in left]
         return {kind: found for kind, found in wrong.items() if found}
 
     def leftovers(self) -> list[str]:

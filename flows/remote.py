@@ -22,10 +22,10 @@ from flows.stage import watch
 from stages import files
 from stages.urls import without_password
 
-JOURNALS = files.STATE / "journals"
+RUNS = files.STATE / "runs"
 MADE_BY_RUNS = ("dvc.lock", "hw/dvc.lock", "results")  # what git keeps of results; DVC's cache has it too
 SECONDS_FOR_GIT = 600.0  # a network that swallows everything would keep the run for ever
-SECONDS_FOR_HISTORY = 120.0  # to send what a run recorded; its uploader goes on after that
+SECONDS_FOR_HISTORY = 120.0  # to publish what a run recorded; the follower goes on after that
 
 
 def pull() -> None:
@@ -62,11 +62,11 @@ def push() -> None:
         print("dvc push --run-cache", flush=True)
         run_dvc("push", "--run-cache")
     deadline = time.monotonic() + SECONDS_FOR_HISTORY
-    while waiting := list(JOURNALS.glob("*/")):
+    while waiting := list(RUNS.glob("*/")):
         if time.monotonic() > deadline:
             raise RuntimeError(
-                f"MLflow does not have everything yet: {len(waiting)} journals are in {files.relative(JOURNALS)}; "
-                "send them with `python -m stages.records.uploader sync` on this machine"
+                f"MLflow does not have everything yet: {len(waiting)} runs are in {files.relative(RUNS)}; "
+                "publish them with `python -m stages.records.publish sync` on this machine"
             )
         time.sleep(0.2)
 

@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> int:
         print(sentence, flush=True)
     from dvc.cli import main as run_dvc  # sets up its loggers
 
+    os.environ["TANDEM_DVC_PID"] = str(os.getpid())  # the follower (stages/records/follower.py) ends with this process
     progress = dvc.Progress()
     logging.getLogger("dvc").addHandler(LogHandler(progress))
     status: int = run_dvc(["repro", *arguments])

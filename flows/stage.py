@@ -80,7 +80,6 @@ def full_name(stage: str, item: list[str]) -> str:
 
 
 def run(stage: str, item: list[str], name: str, place: str = "alone") -> int:
-    arguments: list[object] = [*item]
     note = leave_note(name) if stage in RECORDED and place in ("alone", "launcher") else None
     try:
         if place == "launcher":
@@ -92,10 +91,10 @@ def run(stage: str, item: list[str], name: str, place: str = "alone") -> int:
         if stage in RECORDED:
             if sys.stdout.isatty() and place == "alone":
                 print(f"{name}: loading torch", flush=True)  # for seconds
-            from stages.records import journal
+            from stages.records.run_dir import start_follower
 
-            arguments.append(journal.start())  # its process imports mlflow while this one imports torch
-        imported(stage).main(*arguments)
+            start_follower()  # it imports mlflow while this process imports torch
+        imported(stage).main(*item)
         sys.stdout.flush()
         return 0
     except KeyboardInterrupt:

@@ -103,7 +103,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, result
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
     # The server would make the schema in place, without the lock that trainings take.
     making = subprocess.run(
-        [sys.executable, "-m", "stages.records.uploader", "open"],
+        [sys.executable, "-m", "stages.records.publish", "open"],
         cwd=files.ROOT,
         env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
         capture_output=True,
@@ -111,9 +111,9 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, result
     )
     if making.returncode != 0:
         raise RuntimeError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
-    # Runs that ended with the machine would be displayed as RUNNING: their journals are here.
+    # Runs that ended with the machine would be displayed as RUNNING: their directories are here.
     subprocess.run(
-        [sys.executable, "-m", "stages.records.uploader", "sync"],
+        [sys.executable, "-m", "stages.records.publish", "sync"],
         cwd=files.ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

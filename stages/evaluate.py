@@ -19,9 +19,9 @@ from stages.figures import draw_result, drawing, noise, training
 from stages.files import read_json, write_json
 from stages.machine.regions import measure
 from stages.params.schema import Rally
-from stages.records import journal as tracking
 from stages.records import manifest
 from stages.records.checkpoint import folder_of, remove_stored
+from stages.records.run_dir import recording
 from stages.tasks import Evaluation
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
@@ -37,29 +37,27 @@ MLMODEL = """flavors:
 NUM_NOISE_SEQUENCES = 500
 
 
-def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> None:
-    try:
-        job = Job.of(workload, device, int(seed))
-        trained = read_json(job.folder / "tracking.json")
-        remove_stored(folder_of(workload))  # DVC has stored the training before it runs this
-        journal.run(trained["token"], experiment=workload, name=f"{workload}-{device}", params={}, tags={}, dataset={})
+def main(workload: str, device: str, seed: str) -> None:
+    job = Job.of(workload, device, int(seed))
+    trained = read_json(job.folder / "tracking.json")
+    remove_stored(folder_of(workload))  # DVC has stored the training before it runs this
+    with recording(trained["token"], "evaluate") as run:
+        run.open(workload, f"{workload}-{device}")
         result, by_noise, measured = evaluate(job)
         paths = write_files(job, result, by_noise, measured)
-        journal.metrics({f"test/{name}": value for name, value in result.metrics.items()})
+        run.metrics({f"test/{name}": value for name, value in result.metrics.items()})
         seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
-        journal.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
+        run.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
         if measured["out_of_memory"]:
-            journal.tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
+            run.tag({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
-            journal.artifact(path, "evaluation")
-        journal.artifact(job.folder / manifest.NAME)
-        journal.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
-        journal.artifact(job.folder / "model.json", "model")
-        journal.model(validation_score(job), job.summary["sha256"])
-        journal.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
-    finally:
-        known = journal.end(None)
-    found = known.get("run_id", "not known yet")
+            run.artifact(path, "evaluation")
+        run.artifact(job.folder / manifest.NAME)
+        run.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
+        run.artifact(job.folder / "model.json", "model")
+        run.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
+        run.model(validation_score(job), job.summary["sha256"])
+    found = run.ids.get("run_id", "not known yet")
     score = f"{job.task.score_name} {result.metrics[job.task.score_name]:.4f}"
     print(f"{workload} on {job.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
 

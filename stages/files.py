@@ -1,7 +1,7 @@
 """Where things lie, and how they are written: the one place that knows the project's paths.
 
 DVC's `exp run --temp` and `--queue` run in a copy of the project. What DVC tracks belongs to that copy (`ROOT`); what
-must outlive it (checkpoints, MLflow's store, journals) belongs to the real project, which DVC names in DVC_ROOT
+must outlive it (checkpoints, MLflow's store, runs in progress) belongs to the real project, which DVC names in DVC_ROOT
 (`HOME`).
 """
 

@@ -25,11 +25,11 @@ from stages.diagnosis import probe
 from stages.machine.identity import identify
 from stages.machine.regions import gpu_uuid, sampled
 from stages.params.devices import split_device
-from stages.records import journal as tracking
 from stages.records.checkpoint import Checkpoint
 from stages.records.description import describe_end, describe_start, open_run, write_results
-from stages.records.history import Record, epoch_metrics, history_row, memory_tags, note_workers, timing_row
+from stages.records.history import Record, history_row, memory_tags, note_workers, timing_row
 from stages.records.inputs import Inputs, read_inputs
+from stages.records.run_dir import RunDir, recording
 from stages.records.terminal import Interruption, Progress
 from stages.training import auto
 from stages.training.memory import translate_oom
@@ -43,27 +43,19 @@ CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 
 
-def main(workload: str, device: str, seed: str, journal: tracking.Journal) -> None:
-    status = "FAILED"
-    try:
-        job = Job.of(workload, device, int(seed))
-        inputs = Inputs(workload, device, int(seed), job.summary.get("table_sha256"))
-        checkpoint = Checkpoint.of(workload, *checkpointed(job, inputs.values))
-        files.require_writable(job.folder)
-        with checkpoint.locked(), joined_group(device, job.num_workers, job.kind) as workers:
-            with Interruption() as interruption:
-                workers.require_same(inputs.values)
-                saved = resume(job, checkpoint)
-                workers.told(saved)
-                train(job, saved, inputs, checkpoint, journal, interruption, workers)
-        status = "FINISHED"
-    except (KeyboardInterrupt, SystemExit):  # several workers end by the latter, to be started again
-        status = "KILLED"
-        raise
-    finally:
-        known = journal.end(status)
-    run = {"token": saved["record"]["token"], "experiment": workload, **known}
-    files.write_json(job.folder / "tracking.json", run)
+def main(workload: str, device: str, seed: str) -> None:
+    job = Job.of(workload, device, int(seed))
+    inputs = Inputs(workload, device, int(seed), job.summary.get("table_sha256"))
+    checkpoint = Checkpoint.of(workload, *checkpointed(job, inputs.values))
+    files.require_writable(job.folder)
+    with checkpoint.locked(), joined_group(device, job.num_workers, job.kind) as workers:
+        with Interruption() as interruption:
+            workers.require_same(inputs.values)
+            saved = resume(job, checkpoint)
+            workers.told(saved)
+            with recording(saved["record"]["token"], "train") as run:
+                train(job, saved, inputs, checkpoint, run, interruption, workers)
+    files.write_json(job.folder / "tracking.json", {"token": run.token, "experiment": workload, **run.ids})
     if "DVC_STAGE" in os.environ:
         checkpoint.ended(job.folder / "timings.csv")  # it stays until DVC has the result
     else:
@@ -104,7 +96,7 @@ def train(
     saved: dict[str, Any],
     inputs: Inputs,
     checkpoint: Checkpoint,
-    journal: tracking.Journal,
+    run: RunDir,
     interruption: Interruption,
     workers: Workers,
 ) -> None:
@@ -124,16 +116,16 @@ def train(
             record.summary_lines |= realized
         join(job, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
-        open_run(job, trainer, record, inputs.values, journal)
-        saver, first_epoch = Saver(job, trainer, record, checkpoint, journal), trainer.epochs_done + 1
-        restate(job, record, journal)
+        open_run(job, trainer, record, inputs.values, run)
+        saver, first_epoch = Saver(job, trainer, record, checkpoint, run), trainer.epochs_done + 1
+        if record.history:  # a process that was killed may have saved them in its checkpoint alone
+            run.save_epochs(record)
         if not record.end:
-            with journal.watched(gpu_uuid(trainer.device)), sampled(trainer.device) as readings:
-                for epoch in epochs(job, trainer, journal):
+            with run.watched(gpu_uuid(trainer.device)), sampled(trainer.device) as readings:
+                for epoch in epochs(job, trainer, run):
                     check_finite(epoch, checkpoint)
                     keep(job, trainer, record, epoch)
                     record.sampled[first_epoch] = readings.totals()
-                    send_metrics(job, record, journal, epoch.number)
                     refuse_changed_inputs(job, inputs, saver)
                     saver.save_if_due(interruption)
             record.sampled[first_epoch] = readings.totals()  # with the last reading
@@ -141,7 +133,7 @@ def train(
             workers.close()
             record.end = describe_end(trainer, record, cpu_seconds)
             saver.save_last()
-        write_results(job, trainer, record, inputs.values, journal)
+        write_results(job, trainer, record, inputs.values, run)
 
 
 def join(job: Job, trainer: Trainer, record: Record, workers: Workers) -> None:
@@ -197,7 +189,7 @@ def find_bound(trainer: Trainer, record: Record, spent_seconds: float) -> None:
     print(record.summary_lines["bound"], flush=True)
 
 
-def epochs(job: Job, trainer: Trainer, journal: tracking.Journal) -> Iterator[Epoch]:
+def epochs(job: Job, trainer: Trainer, run: RunDir) -> Iterator[Epoch]:
     """The epochs that are left. MLflow gets what is done about memory, also in an epoch that fails."""
     num_samples = len(trainer.train_split)
     progress = Progress(job.workload, job.settings.epochs, trainer.epochs_done)
@@ -209,7 +201,7 @@ def epochs(job: Job, trainer: Trainer, journal: tracking.Journal) -> Iterator[Ep
             epoch = trainer.epoch()
         finally:
             if len(trainer.oom.actions) > num_actions:
-                journal.tags(memory_tags(trainer.oom.actions))
+                run.tag(memory_tags(trainer.oom.actions))
         progress.show(epoch, job.task.score_name, num_samples)
         yield epoch
     progress.close()
@@ -222,30 +214,11 @@ def keep(job: Job, trainer: Trainer, record: Record, epoch: Epoch) -> None:
     record.missing_reasons = trainer.missing_reasons
 
 
-def send_metrics(job: Job, record: Record, journal: tracking.Journal, epoch: int) -> None:
-    rows = record.history[epoch - 1], record.timings[epoch - 1]
-    journal.metrics(epoch_metrics(*rows, job.task.score_name), step=epoch)
-
-
-def restate(job: Job, record: Record, journal: tracking.Journal) -> None:
-    """Tell MLflow what the checkpoint holds: a kill between saving and telling, or a server that was away, left it out.
-
-    What MLflow has of it is not sent again.
-    """
-    journal.hold()
-    for row in record.history:
-        send_metrics(job, record, journal, row["epoch"])
-    journal.saved()
-
-
 class Saver:
     """Saves a training at the ends of epochs."""
 
-    def __init__(
-        self, job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint, journal: tracking.Journal
-    ) -> None:
-        self.job, self.trainer, self.record, self.checkpoint = job, trainer, record, checkpoint
-        self.journal = journal
+    def __init__(self, job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint, run: RunDir) -> None:
+        self.job, self.trainer, self.record, self.checkpoint, self.run = job, trainer, record, checkpoint, run
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
 
     def save_if_due(self, interruption: Interruption) -> None:
@@ -274,7 +247,7 @@ class Saver:
         trainer = self.trainer
         state = {"trainer": trainer.state(), "oom": trainer.oom.state()}
         self.checkpoint.save({**state, "threads": trainer.params.num_threads, "record": vars(self.record)})
-        self.journal.saved()
+        self.run.save_epochs(self.record)
         self.saved_at = time.monotonic()
         self.save_seconds = self.saved_at - start
 

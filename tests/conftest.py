@@ -147,7 +147,7 @@ def empty_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs("mlflow")
 
     def make(folder: Path) -> None:
-        code = "from stages.records.uploader import open_client; open_client()"
+        code = "from stages.records.connection import open_client; open_client()"
         run(ROOT, sys.executable, "-c", code, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
 
     return shared(tmp_path_factory, "history", make) / "mlflow.db"

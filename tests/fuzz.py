@@ -21,7 +21,7 @@ from flows.stage import LAST_ERROR
 from stages import closure, compare, files
 from stages.params.loading import load_params, load_workload
 from stages.params.parsing import one_line
-from stages.records import checkpoint, journal, manifest, recorded
+from stages.records import checkpoint, manifest, recorded, run_dir
 from stages.training import choices
 from stages.training.workload import Job, load_network
 
@@ -29,7 +29,7 @@ RUN = files.run_dir("tiny", "cpu", 0)
 PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")
 CPU = torch.device("cpu")
 CHECKPOINT = checkpoint.Checkpoint.of("tiny", "cpu", {"seed": 0})
-JOURNAL = journal.JOURNALS / "20200101T000000-1-abcdef"
+RUN_DIR = run_dir.RUNS / ("a" * 32)
 
 
 def open_job() -> None:
@@ -48,12 +48,6 @@ def read_back() -> None:
 def checkpoint_state() -> None:
     state, message = CHECKPOINT.load(CPU)
     assert state is None and message or state == {"epochs_done": 1}, state
-
-
-def journal_lines() -> None:
-    """What the uploader reads: what follows the last line end is still being written."""
-    for line in (JOURNAL / "journal.jsonl").read_bytes().split(b"\n")[:-1]:
-        journal.parse(line, JOURNAL)
 
 
 def use_cache() -> None:
@@ -103,8 +97,7 @@ READERS: dict[Path, Callable[[], object]] = {
     repro.UI_STATE: state_of_servers,
     Path(LAST_ERROR): lambda: dvc.last_error("x"),
     files.results_dir() / "compare.json": lambda: repro.results_lines(files.results_dir() / "compare.json", {}),
-    journal.answer_file(JOURNAL): lambda: journal.read_answer(JOURNAL),
-    JOURNAL / "journal.jsonl": journal_lines,
+    run_dir.state_file(RUN_DIR): lambda: run_dir.read_state(RUN_DIR),
     CHECKPOINT.token_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.token()) or 1 / 0,
     files.ROOT / "docs/published.json": published_ones,
     files.ROOT / "params.yaml": params,
@@ -119,12 +112,7 @@ def make_what_is_missing() -> None:
     choices.keep("0123456789abcdef", choices.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
     files.write_json(repro.UI_STATE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
-    files.write_json(journal.answer_file(JOURNAL), {"run_id": "a" * 32, "experiment_id": "1"})
-    written = journal.Journal(JOURNAL, None, None)  # type: ignore[arg-type]
-    JOURNAL.mkdir(parents=True)
-    written.run("a" * 32, "tiny", "tiny-cpu", {"seed": 0}, {"device": "cpu"}, {"name": "tiny"})
-    written.metrics({"train/loss": 0.5}, step=1)
-    written.write("end", status="FINISHED")
+    files.write_json(run_dir.state_file(RUN_DIR), {"run_id": "a" * 32, "experiment_id": "1"})
     CHECKPOINT.token()
     closure.CACHE.unlink(missing_ok=True)
     fingerprints()

@@ -240,9 +240,13 @@ if {word!r} in sys.orig_argv:
 
 
 def settle(project: Path) -> None:
-    """Wait until MLflow has everything: an uploader finishes after the stage that started it."""
-    journals = project / ".tandem/journals"
-    wait_for(lambda: not any(path.is_dir() for path in journals.iterdir()), what="the end of every journal")
+    """Wait until MLflow has everything: the follower finishes after the stage that started it."""
+    wait_for(lambda: not unpublished(project), what="MLflow to have every run")
+
+
+def unpublished(project: Path) -> list[Path]:
+    """The run directories that MLflow does not have, or does not have all of."""
+    return [path for path in (project / ".tandem/runs").iterdir() if path.is_dir()]
 
 
 def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:

@@ -14,20 +14,35 @@ mlflow = pytest.importorskip("mlflow")
 
 LONG = ("epochs: 3", "epochs: 20")
 
-# Writes the journal of a small run and prints what `Journal.end` returns. Arguments: the run's name, seconds to wait.
-RECORD = """
+# A record of so many epochs, as a training writes it.
+EPOCHS = """
+from stages.records.history import EPOCH_METRICS, Record
+
+def epochs(number):
+    history = [
+        {"epoch": epoch, "learning_rate": 0.1, "train_loss": 1 / epoch, "val_loss": 2 / epoch, "val_accuracy": 0.5}
+        for epoch in range(1, number + 1)
+    ]
+    measured = {"epoch_seconds": 0.1, "samples_per_second": 9.0, "validation_seconds": 0.1, "is_warmup": 0}
+    measured |= dict.fromkeys(EPOCH_METRICS.values())
+    timings = [{"epoch": row["epoch"], "ended_ms": 10**12 + row["epoch"], **measured} for row in history]
+    return Record("token", history, timings)
+"""
+# Writes a small run and prints MLflow's ids of it. Arguments: the run's name, seconds to wait.
+RECORD = f"""
+{EPOCHS}
 import json, sys
-from stages.records import journal
-journal.WAIT_SECONDS = float(sys.argv[2])
-written = journal.start()
-written.run(sys.argv[1], "tiny", sys.argv[1], {"a": 1}, {}, {})
-written.metrics({"train/loss": 0.5}, step=0)
-print(json.dumps(written.end("FINISHED")))
+from stages.records import run_dir
+run_dir.WAIT_SECONDS = float(sys.argv[2])
+with run_dir.recording(sys.argv[1], "train") as run:
+    run.open("tiny", sys.argv[1], {{"a": 1}})
+    run.save_epochs(epochs(1))
+print(json.dumps(run.ids))
 """
 
 
 def client_of(project: Path) -> mlflow.MlflowClient:
-    make_schema(project / "mlruns/mlflow.db")  # the trainer's uploader may be making it right now
+    make_schema(project / "mlruns/mlflow.db")  # the follower may be making it right now
     uri = f"sqlite:///{project}/mlruns/mlflow.db"
     mlflow.set_tracking_uri(uri)  # the client's downloads go by the global one, which would make a database here
     return mlflow.MlflowClient(uri)
@@ -51,8 +66,8 @@ def statuses(ready: Path) -> dict[str, str]:
     return {entry.info.run_name: entry.info.status for entry in runs_of(client_of(ready))}
 
 
-def uploader(ready: Path, command: str, **extra: str) -> subprocess.Popen[str]:
-    return start(ready, sys.executable, "-m", "stages.records.uploader", command, **extra)
+def publish(ready: Path, command: str, **extra: str) -> subprocess.Popen[str]:
+    return start(ready, sys.executable, "-m", "stages.records.publish", command, **extra)
 
 
 def start_training(project: Path, **extra: str) -> subprocess.Popen[str]:

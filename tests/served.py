@@ -31,8 +31,7 @@ from pathlib import Path
 root = Path(__file__).parents[1]
 
 def main(*arguments):
-    item = [word for word in arguments if isinstance(word, str)]  # without the journal
-    name = "-".join([Path(__file__).stem, *item])
+    name = "-".join([Path(__file__).stem, *arguments])
     behave = json.loads((root / "behave.json").read_text()).get(Path(__file__).stem, {}) \\
         if (root / "behave.json").exists() else {}
     print(f"{name} says hello", flush=True)
@@ -103,8 +102,8 @@ def make_project(root: Path) -> Path:
         (root / "stages" / f"{name}.py").write_text(
             f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE.replace("{CHECKPOINT}", CHECKPOINT)
         )
-    with (root / "stages/records/journal.py").open("a") as journal:
-        journal.write("\n\ndef start():\n    return None\n")  # the stages record nothing
+    with (root / "stages/records/run_dir.py").open("a") as file:
+        file.write("\n\ndef start_follower():\n    return None\n")  # the stages record nothing
     params = (SOURCE / "params.yaml").read_text().splitlines()
     params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
     (root / "params.yaml").write_text("\n".join(params) + "\n")

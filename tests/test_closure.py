@@ -92,7 +92,7 @@ DETECT = {f"{stage}@rally" for stage in THROUGH_THE_MODEL}
         pytest.param(
             "stages/figures/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}, id="the report's template"
         ),
-        pytest.param("stages/records/uploader.py", lambda text: text + "\nX = 1\n", set(), id="the uploader"),
+        pytest.param("stages/records/publish.py", lambda text: text + "\nX = 1\n", set(), id="the publisher"),
         pytest.param("stages/diagnosis/probe.py", lambda text: text + "\nX = 1\n", set(), id="the probe"),
         pytest.param("flows/pipeline.py", lambda text: text + "\nX = 1\n", set(), id="a flow"),
         pytest.param("stages/params/checks.py", lambda text: text + "\nX = 1\n", set(), id="a check of params.yaml"),

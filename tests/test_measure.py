@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -34,7 +33,7 @@ from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled, 
 from stages.machine.sampler import Readings, Window, sampling
 from stages.machine.turns import in_turns
 from stages.records.history import RUN_METRICS, summarize_gpu
-from tests.projects import ROOT, run, wait_for
+from tests.projects import ROOT, run, unpublished, wait_for
 
 CPU = torch.device("cpu")
 
@@ -347,6 +346,7 @@ def test_a_resumed_training_has_the_numbers_of_all_its_parts():
 def train_twice() -> None:
     """Train `tiny` as on a GPU whose readings are scripted: the second epoch fails, and the training is resumed."""
     from stages import train
+    from stages.records import run_dir
     from stages.training.trainer import Trainer
 
     sampler.SAMPLE_SECONDS, sampler.DRIVER_SECONDS = 0.002, 0.0
@@ -366,19 +366,19 @@ def train_twice() -> None:
         yield from training_steps(trainer)
 
     Trainer.epoch, Trainer.training_steps = sampled_epoch, failing_steps
+    run_dir.start_follower, run_dir.WAIT_SECONDS = lambda: None, 0.0  # so that the directory stays
     train.sampled = lambda device: sampling(source)
     joules = []
     for _ in range(2):
         scripted = (reading(energy_joules=float(joules), other_processes=1.0) for joules in range(20_000))
-        source, journal = Scripted(*scripted), MagicMock()
-        journal.end.return_value = {}
+        source = Scripted(*scripted)
         with pytest.raises(RuntimeError, match="the device broke") if numbers == [] else nullcontext():
-            train.main("tiny", "cpu", "0", journal)
+            train.main("tiny", "cpu", "0")
         assert sampler_threads() == [] and not sampler.running
         joules.append(len(source.threads) - 1)
-    [totals] = [call.args[0] for call in journal.metrics.call_args_list if "gpu/energy_joules_sum" in call.args[0]]
-    tags = [call.args[0] for call in journal.tags.call_args_list]
-    print(json.dumps({"joules": joules, "totals": totals, "tags": tags}))
+    [folder] = unpublished(Path())
+    about, end = (json.loads((folder / name).read_text()) for name in ("run.json", "train.json"))
+    print(json.dumps({"joules": joules, "totals": end["metrics"], "tags": about["tags"]}))
 
 
 def test_a_training_records_what_its_sampler_read_also_where_it_was_interrupted(ready: Path):
@@ -391,10 +391,11 @@ def test_a_training_records_what_its_sampler_read_also_where_it_was_interrupted(
     assert after_resuming < timings["energy_joules"] < before_failing + after_resuming, "the failed epoch is not kept"
     expected = reading(energy_joules=timings["energy_joules"], other_processes=1.0)
     assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
-    assert said["totals"] == {name: timings[key] for name, key in RUN_METRICS.items()}
+    found = {name: timings[key] for name, key in RUN_METRICS.items()}
+    assert said["totals"] == {name: value for name, value in found.items() if value is not None}
     assert not measured["missing_reasons"].keys() & expected.keys()
     assert "a kernel ran 50% of the time, the GPU drew 200 W, in all " in measured["summary_lines"]["device"]
-    assert {"not_comparable": "other processes on its GPU (1 while it trained)"} in said["tags"]
+    assert said["tags"]["not_comparable"] == "other processes on its GPU (1 while it trained)"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -587,7 +588,7 @@ def test_copies_to_the_gpu_are_measured_from_the_memory_asked_for(pinned: bool, 
 
 @pytest.mark.gpu
 def test_what_mlflow_shows_of_the_gpu_is_of_the_one_that_computes():
-    """As the uploader reads it, whose process is another one."""
+    """As the follower reads it, whose process is another one."""
     device = torch.device("cuda", 0)
     kept = torch.zeros(256 * 2**20, dtype=torch.uint8, device=device)
     found = Activity(os.getpid(), f"GPU-{torch.cuda.get_device_properties(device).uuid}").read()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.limits import FREED, RECOMPUTED, ladder, leave, leave_in_gpu, lift, under_a_limit
@@ -93,6 +94,7 @@ def on_simulated_gpu(stage: str, mib: float, from_epoch: int, with_onednn: bool,
     under_a_limit()
     import torch._dynamo  # an optimizer imports it, and it is large  # noqa: F401
 
+    np.ones((64, 64)) @ np.ones((64, 64))  # OpenBLAS allocates its buffers now, or ends the process
     from flows.stage import main
     from stages import evaluate, train  # noqa: F401  (the limit is for what they do, not for importing them)
     from stages.records.checkpoint import Checkpoint

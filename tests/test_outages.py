@@ -1,4 +1,4 @@
-"""MLflow's server and store fail, uploaders are killed, projects are copied: nothing is lost, nothing there twice."""
+"""MLflow's server and store fail, publishers are killed, projects are copied: nothing is lost, nothing there twice."""
 
 import hashlib
 import os
@@ -16,29 +16,34 @@ import psutil
 import pytest
 
 from benchmarks.soak_project import free_port
-from stages.records.headline import rounded
-from tests.projects import TINY, copy_of, environment, held, recorded_runs, run, settle, stage, wait_for
+from tests.projects import TINY, copy_of, environment, held, recorded_runs, run, settle, stage, unpublished, wait_for
 from tests.recording import (
+    EPOCHS,
     LONG,
     client_of,
+    record,
     runs_of,
-    said_of_tracking,
     start_training,
+    statuses,
     table_of,
 )
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
 
-SYNC = (sys.executable, "-m", "stages.records.uploader", "sync")
+SYNC = (sys.executable, "-m", "stages.records.publish", "sync")
 
-# Writes one journal after another, and sends each by a process that is killed before the last of so many calls: before
+# Writes one run after another, and publishes each by a process that is killed before the last of so many calls: before
 # the first, the second, ... until it has made them all. Prints how many were killed.
-KILLED_BEFORE_EACH_CALL = """
+KILLED_BEFORE_EACH_CALL = f"""
+{EPOCHS}
 import os, shutil, signal
 from mlflow import MlflowClient
-from stages.records import journal, uploader
+from stages.files import write_json
+from stages.records import publish, run_dir
+from stages.records.connection import open_client
 
+run_dir.start_follower = lambda: None  # nobody else publishes
 CALLS = (
     "create_run", "update_run", "set_tag", "log_batch", "log_inputs", "log_artifacts", "create_logged_model",
     "log_model_artifacts", "finalize_logged_model", "log_outputs", "set_terminated", "create_registered_model",
@@ -46,20 +51,18 @@ CALLS = (
 )
 
 def write(name):
-    written = journal.Journal(journal.JOURNALS / name, None, None)
-    (written.folder / "artifacts/model").mkdir(parents=True)
+    run = run_dir.RunDir(run_dir.RUNS / name)
+    (run.folder / "artifacts/model").mkdir(parents=True)
+    (run.folder / "writer").touch()
     for file in ("MLmodel", "model.json"):
-        (written.folder / "artifacts/model" / file).write_text("x: 1")
-    dataset = {"name": "d", "digest": "1", "source_type": "local", "source": "{}"}
-    written.run(name, "tiny", name, {"a": 1}, {"b": "2"}, dataset, {"token": "all", "name": "above"})
-    written.hold()
-    for epoch in range(1, 341):
-        written.metrics({"train/loss": 1 / epoch, "val/loss": 2 / epoch, "time/epoch_seconds": 3.0}, step=epoch)
-    written.saved()
-    written.metrics({"test/accuracy": 0.5})
-    written.model(0.5, {"train": "x"})
-    written.write("end", status="FINISHED")
-    return written.folder
+        (run.folder / "artifacts/model" / file).write_text("x: 1")
+    dataset = {{"name": "d", "digest": "1", "source_type": "local", "source": "{{}}"}}
+    run.open("tiny", name, {{"a": 1}}, {{"b": "2"}}, dataset, {{"token": "all", "name": "above"}})
+    run.save_epochs(epochs(340))
+    run.metrics({{"test/accuracy": 0.5}})
+    run.model(0.5, {{"train": "x"}})
+    write_json(run.folder / "train.json", {{**run.end, "status": "FINISHED", "ms": run_dir.now_ms()}})
+    return run.folder
 
 def kill_before(call):
     calls_left = [call]
@@ -77,10 +80,10 @@ def kill_before(call):
 call, status = 0, 9
 while status == 9:
     call += 1
-    folder = write(f"{call:02}")
+    folder = write(f"{{call:02}}")
     if not (child := os.fork()):
         kill_before(call)
-        uploader.follow(folder, False)
+        publish.publish(publish.Publisher(folder, open_client()))
         os._exit(0)
     status = os.waitpid(child, 0)[1]
 print("killed", call - 1, "status", status)
@@ -89,10 +92,10 @@ print("killed", call - 1, "status", status)
 
 @pytest.mark.long
 @pytest.mark.case(35)
-def test_an_uploader_killed_before_any_of_its_calls_leaves_nothing_out_and_nothing_twice(
+def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothing_twice(
     ready: Path, saw: Callable[[str], None]
 ):
-    """kill -9 of the uploader before each of its calls to MLflow, one journal a call; then one sync."""
+    """kill -9 of the publisher before each of its calls to MLflow, one run a call; then one sync."""
     said = run(ready, sys.executable, "-c", KILLED_BEFORE_EACH_CALL).stdout.split()
     num_killed = int(said[said.index("killed") + 1])
     assert said[-1] == "0" and num_killed > 10
@@ -108,7 +111,7 @@ def test_an_uploader_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
         run_id = entry.info.run_id
         for name, scale in (("train/loss", 1), ("val/loss", 2)):
             points = [(point.step, point.value) for point in client.get_metric_history(run_id, name)]
-            wanted = [(epoch, float(f"{scale / epoch:.6g}")) for epoch in range(1, 341)]
+            wanted = [(epoch, scale / epoch) for epoch in range(1, 341)]
             assert sorted(points) == wanted, (entry.info.run_name, name)
         assert len(client.get_metric_history(run_id, "test/accuracy")) == 1
         assert entry.data.params == {"a": "1"} and entry.data.tags["b"] == "2"
@@ -122,40 +125,46 @@ def test_an_uploader_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
     versions = client.search_model_versions("name='tandem-tiny'")
     assert sorted(version.run_id for version in versions) == sorted(entry.info.run_id for entry in runs.values())
     assert client.get_model_version_by_alias("tandem-tiny", "best").run_id in {version.run_id for version in versions}
-    assert not list((ready / ".tandem/journals").iterdir())
+    assert not unpublished(ready)
 
 
-# A small run whose uploader is killed at once.
-WITHOUT_UPLOADER = """
-import os, signal
-from stages.records import journal
-written = journal.start()
-written.run("one", "tiny", "one", {"a": 1}, {}, {})
-os.kill(written.uploader.pid, signal.SIGKILL)
-written.metrics({"train/loss": 0.5}, step=1)
-written.end("FINISHED")
+# A small run whose follower is killed at once.
+KILLED_FOLLOWER = f"""
+{EPOCHS}
+from stages.records import run_dir
+run_dir.start_follower()
+with run_dir.recording("token", "train") as run:
+    run.open("tiny", "one", {{"a": 1}})
+    run_dir.followers[0].kill()
+    run_dir.followers[0].wait()
+    run.save_epochs(epochs(2))
+print(len(run_dir.followers), "followers")
 """
 
 
 @pytest.mark.case(35)
-def test_a_killed_uploader_costs_the_training_nothing(ready: Path, saw: Callable[[str], None]):
-    """kill -9 of the uploader while it starts; a line of the journal is damaged; then sync."""
-    said = said_of_tracking(run(ready, sys.executable, "-c", WITHOUT_UPLOADER).stdout)
-    assert "the uploader ended with exit status -9" in said and "send the record with `python -m" in said
-    saw(said)
-    [lines] = (ready / ".tandem/journals").glob("*/journal.jsonl")
-    whole = lines.read_bytes().splitlines(keepends=True)
-    lines.write_bytes(b"".join([*whole[:1], bytes(40) + b"\n", *whole[1:]]))
+def test_a_killed_follower_is_started_again(ready: Path, saw: Callable[[str], None]):
+    """kill -9 of the follower while it starts."""
+    assert "2 followers" in run(ready, sys.executable, "-c", KILLED_FOLLOWER).stdout
+    settle(ready)
+    [entry] = recorded_runs(ready, "tiny")
+    assert entry["status"] == "FINISHED" and entry["metrics"]["train/loss"] == 0.5
+    saw("nothing: the training starts another follower")
+
+
+@pytest.mark.case(35)
+def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Path, saw: Callable[[str], None]):
+    """run.json is overwritten while the server is away; then sync."""
+    for name in ("damaged", "whole"):
+        record(ready, name, MLFLOW_TRACKING_URI="http://127.0.0.1:9")
+    (ready / ".tandem/runs/damaged/run.json").write_bytes(bytes(40))
     refused = run(ready, *SYNC, check=False)
     said = refused.stdout.splitlines()[0]
     saw(said)
-    name = str(lines.relative_to(ready))
-    assert refused.returncode == 1 and said.startswith(f"{name} is damaged in line 2 (") and "MLflow" not in said
-    run(ready, "bash", "-ec", said.partition("; run: ")[2])
-    run(ready, *SYNC)
-    [entry] = recorded_runs(ready, "tiny")
-    assert entry["status"] == "FINISHED" and entry["metrics"] == {"train/loss": 0.5}
-    assert not list((ready / ".tandem/journals").iterdir())
+    assert refused.returncode == 1 and said.startswith(".tandem/runs/damaged/run.json is damaged (")
+    assert statuses(ready) == {"whole": "FINISHED"}
+    run(ready, "bash", "-ec", said.split("`")[1])
+    assert "up to date" in run(ready, *SYNC).stdout
 
 
 @pytest.mark.long
@@ -163,7 +172,7 @@ def test_a_killed_uploader_costs_the_training_nothing(ready: Path, saw: Callable
 def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_training_does(
     prepared: Path, tmp_path: Path, saw: Callable[[str], None]
 ):
-    """kill -9 of the trainer before its first checkpoint; of trainer and uploader in the middle; another process has
+    """kill -9 of the trainer before its first checkpoint; of trainer and follower in the middle; another process has
     the trainer's number afterwards."""
     project = copy_of(prepared, tmp_path / "restarted", TINY.replace(*LONG))
     training = start_training(project, **held(tmp_path / "held first", 1))
@@ -183,10 +192,10 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
         assert training.stdout
         wait_for(lambda: training.stdout.readline().startswith("epoch 2/"), what="a checkpoint")
     finally:
-        for process in reversed(both):  # the uploader first, or it would notice
+        for process in reversed(both):  # the follower first, or it would notice
             os.kill(process, signal.SIGKILL)
         training.communicate()
-    [folder] = [path for path in (project / ".tandem/journals").iterdir() if path.is_dir()]
+    [folder] = unpublished(project)
     (folder / "writer").write_text(str(os.getpid()))  # of a process that has nothing to do with it
     [entry] = recorded_runs(project, "tiny")
     assert (entry["id"], entry["status"]) == (first["id"], "RUNNING"), "a second run, though nothing was trained before"
@@ -206,7 +215,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     assert (finished["id"], finished["status"]) == (entry["id"], "FINISHED")
     seconds = client_of(project).get_metric_history(entry["id"], "time/epoch_seconds")
     timings = table_of(project / "results/runs/tiny/cpu/0/timings.csv")
-    assert [point.value for point in seconds] == list(map(rounded, timings["epoch_seconds"])) and len(seconds) == 20
+    assert [point.value for point in seconds] == timings["epoch_seconds"] and len(seconds) == 20
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -244,7 +253,7 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     # An experiment that somebody has put elsewhere stays there.
     elsewhere = client.create_experiment("elsewhere", "file:///data/mine/artifacts")
     moved = project.rename(tmp_path / "moved")
-    assert "copied or moved from" in run(moved, sys.executable, "-m", "stages.records.uploader", "open").stdout
+    assert "copied or moved from" in run(moved, sys.executable, "-m", "stages.records.publish", "open").stdout
     assert client_of(moved).get_experiment(elsewhere).artifact_location == "file:///data/mine/artifacts"
 
 
@@ -309,7 +318,7 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
                 said = wait_for(lambda: "(no answer in time)" in (text := synced()) and text, what="no answer")
                 saw(said)
                 printed += said
-                logs = list((project / ".tandem").rglob("uploader.log"))
+                logs = list((project / ".tandem").rglob("follower.log"))
                 assert logs
                 printed += "".join(log.read_text() for log in logs)
                 send(signal.SIGCONT)
@@ -361,7 +370,7 @@ def test_a_store_whose_disk_is_full_is_named_and_gets_everything_later(
     output = training.communicate(timeout=1200)[0]
     assert training.returncode == 0 and "Traceback" not in output, output
     full = "MLflow at mlruns/mlflow.db has no space left on its disk; free some"
-    # The training waits neither for an uploader that has given the run's id before, nor long for a slow machine's.
+    # The training waits neither for a follower that has given the run's id before, nor long for a slow machine's.
     saw(wait_for(lambda: full in (text := run(project, *SYNC, check=False).stdout) and text, what=full))
     (small_disk / "filler").unlink()
     run(project, *SYNC)

@@ -14,8 +14,8 @@ import pytest
 
 from stages import files
 from stages.records import store
-from tests.projects import TINY, environment, make_project, run, settle
-from tests.recording import record, said_of_tracking, statuses, uploader
+from tests.projects import TINY, environment, make_project, run, settle, unpublished
+from tests.recording import publish, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
 
@@ -43,7 +43,7 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
     saw("nothing: the next one makes the tables, and sends the record")
     for num_bytes in (1, 200_000, 500_000):
         new.unlink(missing_ok=True)
-        making = uploader(project, "open", PYTHONPATH=str(killed_at(new, num_bytes, project)))
+        making = publish(project, "open", PYTHONPATH=str(killed_at(new, num_bytes, project)))
         output = making.communicate()[0]
         assert making.returncode == -signal.SIGKILL, output
         assert new.stat().st_size >= num_bytes
@@ -166,13 +166,13 @@ class SlowImport:
         while name == "mlflow" and not pathlib.Path({str(go_on)!r}).exists():
             time.sleep(0.05)
 
-if "stages.records.uploader" in sys.orig_argv:
+if "stages.records.follower" in sys.orig_argv:
     sys.meta_path.insert(0, SlowImport())
 """)
     output = record(ready, "slow", 2, PYTHONPATH=str(tmp_path))
     saw(said_of_tracking(output))
     assert "still starting" in output and "in the background" in output and "could not be reached" not in output
-    assert len([path for path in (ready / ".tandem/journals").iterdir() if path.is_dir()]) == 1
+    assert len(unpublished(ready)) == 1
     go_on.touch()
     settle(ready)
     assert statuses(ready) == {"slow": "FINISHED"}

@@ -1,1 +1,1 @@
-"""What is kept of a training while it runs and after it: rows and totals, checkpoints, the journal for MLflow."""
+"""What is kept of a training while it runs and after it: rows and totals, checkpoints, the run directory for MLflow."""

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from stages.files import FULL, MLRUNS, locked
-from stages.records import journal, store, views
+from stages.records import store, views
 from stages.records.store import shown, tracking_uri
 from stages.urls import without_password
 
@@ -133,7 +133,6 @@ def find_or_create_experiment(client: Any, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if found := client.get_experiment_by_name(name):
-        keep_view(client, found)
         return str(found.experiment_id)
     # A sqlite store would put artifacts under the working directory; a server has a place of its own.
     location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
@@ -145,19 +144,13 @@ def find_or_create_experiment(client: Any, name: str) -> str:
         raise
 
 
-def keep_view(client: Any, experiment: Any) -> None:
-    """Give an experiment that an older version made the view of its runs."""
-    if not views.is_current(experiment.tags):
-        client.set_experiment_tag(experiment.experiment_id, store.VIEW_TAG, views.view())
-
-
 def explain(error: Exception, refused: str = "did not take the record") -> dict[str, str]:
     """What went wrong (`error`, a clause without a password) and the command that mends it (`fix`, may be empty).
 
     `refused`: what a store that was reached did not do.
     """
-    if isinstance(error, journal.Damaged):
-        return {"error": f"{error}: that line cannot be sent", "fix": error.fix}
+    if type(error) is ValueError:  # a damaged file of ours, which the message names
+        return {"error": str(error), "fix": ""}
     uri = tracking_uri()
     if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
         return {"error": condition.message, "fix": condition.fix}

@@ -2,7 +2,7 @@
 
 In: a job, its trainer and what was recorded of its epochs (history.py). Out, in the job's folder: the weights,
 `model.json`, `history.csv`, `timings.csv`, `timings.json`, `measured.json` and `training.json`, the manifest
-(manifest.py); and the same for MLflow, through the journal.
+(manifest.py); and the same for MLflow, in the run's directory (run_dir.py).
 """
 
 import hashlib
@@ -21,7 +21,6 @@ from stages.machine.regions import gpu_uuid
 from stages.params.loading import load_params
 from stages.params.parsing import as_written, flatten
 from stages.params.schema import Rally
-from stages.records import journal as tracking
 from stages.records import manifest, provenance
 from stages.records.history import (
     RUN_METRICS,
@@ -34,6 +33,7 @@ from stages.records.history import (
     summarize_gpu,
     workers_of,
 )
+from stages.records.run_dir import RunDir
 from stages.training.device import describe
 from stages.training.trainer import Trainer, snapshot
 from stages.training.workload import Job
@@ -77,9 +77,7 @@ def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float)
     }
 
 
-def write_results(
-    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal
-) -> None:
+def write_results(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
     """Write all but tracking.json, and give MLflow copies."""
     out = job.folder
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
@@ -96,16 +94,15 @@ def write_results(
     about = describe_run(job, trainer, record, inputs, {**result, **measured})
     files.write_json(out / manifest.OF_TRAINING, about)
 
-    journal.metrics({name: result[key] for name, key in RUN_METRICS.items()})
+    run.metrics({name: result[key] for name, key in RUN_METRICS.items()})
     if record.probe:
         probed = {"probe": record.probe, "not_probed": record.not_probed}
-        journal.text(json.dumps(probed, indent=2) + "\n", "probe.json")
-    journal.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
-    for name in ("history.csv", "timings.csv"):
-        journal.artifact(out / name)
-    journal.artifact(out / manifest.OF_TRAINING, name=manifest.NAME)
+        run.text(json.dumps(probed, indent=2) + "\n", "probe.json")
+    run.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
+    run.save_epochs(record)  # the last ones too, if their checkpoint could not be written
+    run.artifact(out / manifest.OF_TRAINING, name=manifest.NAME)
     if others := conditions.others_on_gpu(about["conditions"]):
-        journal.tags({"not_comparable": others})
+        run.tag({"not_comparable": others})
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
@@ -218,7 +215,7 @@ def describe_model(job: Job) -> dict[str, Any]:
     }
 
 
-def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], journal: tracking.Journal) -> None:
+def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
     """Tell MLflow what is trained, where, on what data, and from which code."""
     about, git = describe(trainer.device, job.identity), provenance.git_tags(record.start["tree"])
     preset = read_json(preset_file(job.workload))["preset"]
@@ -226,8 +223,7 @@ def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any],
     experiment = os.environ.get("DVC_EXP_NAME")
     device = job.device if job.num_workers > 1 else trainer.device.type
     name = f"{f'{experiment}: ' if experiment else ''}{job.workload}-{device}"
-    journal.run(
-        record.token,
+    run.open(
         experiment=job.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
         # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.

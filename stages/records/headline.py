@@ -29,11 +29,6 @@ REPORT = "results/report.html"
 REALIZED = {"model": "train.model.name", "precision": "precision", "step": "step", "threads": "threads"}
 
 
-def rounded(value: float) -> float:
-    """To six significant digits: no time, rate or score here is known more exactly."""
-    return float(f"{value:.6g}")
-
-
 def score_name(metrics: Mapping[str, float]) -> str:
     """The score of the task: what is measured on the validation split besides the loss. Empty where nothing is."""
     found = (name.removeprefix("val/") for name in metrics if name.startswith("val/") and name != "val/loss")
@@ -50,7 +45,7 @@ def values_of(figure: str, runs: Sequence[Mapping[str, float]]) -> list[float]:
 def figures(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The figures of one run, or of several that differ in their seed; `runs`: their metrics."""
     known = {name: values_of(name, runs) for name in REDUCED}
-    return {name: rounded(REDUCED[name](values)) for name, values in known.items() if values}
+    return {name: REDUCED[name](values) for name, values in known.items() if values}
 
 
 def texts(runs: Sequence[Mapping[str, float]]) -> dict[str, str]:

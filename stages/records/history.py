@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import statistics
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -124,6 +125,7 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, 
     measured = epoch.training
     return {
         "epoch": epoch.number,
+        "ended_ms": int(time.time() * 1000),  # since 1970: MLflow's time of the epoch
         "is_warmup": int(epoch.number <= warmup_epochs),
         "epoch_seconds": measured.seconds,
         "samples_per_second": num_samples / measured.seconds,
@@ -138,13 +140,14 @@ def peak_of(epoch: Epoch, name: str) -> float | None:
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
-def epoch_metrics(history: dict[str, Any], timing: dict[str, Any], score: str) -> dict[str, float | None]:
+def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, float | None]:
     """MLflow's metrics of an epoch, from its rows in history.csv and timings.csv."""
+    score = next(name for name in history if name.startswith("val_") and name != "val_loss")
     return {
         "train/loss": history["train_loss"],
         "train/learning_rate": history["learning_rate"],
         "val/loss": history["val_loss"],
-        f"val/{score}": history[f"val_{score}"],
+        score.replace("val_", "val/", 1): history[score],
         "time/epoch_seconds": timing["epoch_seconds"],
         "time/validation_seconds": timing["validation_seconds"],
         "throughput/samples_per_second": timing["samples_per_second"],

@@ -28,7 +28,7 @@ def log_model(client: Any, experiment_id: str, run_id: str, folder: Path) -> str
     outputs = client.get_run(run_id).outputs
     if outputs and outputs.model_outputs:
         return str(outputs.model_outputs[0].model_id)
-    # One that was begun when an uploader was killed, or the server hung, is gone on with.
+    # One that was begun when a publisher was killed, or the server hung, is gone on with.
     begun = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
     for extra in begun[1:]:
         client.delete_logged_model(extra.model_id)

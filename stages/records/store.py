@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from stages.files import MLRUNS, relative
 from stages.urls import without_password
 
-VIEW = "tandem"  # the key of the view that the uploader saves with an experiment
+VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # stages/records/views.py has its value
 # Without it MLflow opens its pages for language-model applications, whatever the experiment's tag says.
 FOR_TRAINING = "workflowType=machine_learning"

@@ -54,24 +54,10 @@ def sum_up(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
         values = [metrics[name] for metrics in all_metrics if name in metrics]
         if len(values) == len(scored) and (name.startswith("test/") or name in SUMMED_UP):
             for how, reduce in (("mean", statistics.fmean), ("lowest", min), ("highest", max)):
-                found[f"{name}_{how}"] = headline.rounded(reduce(values))
+                found[f"{name}_{how}"] = reduce(values)
     client.log_batch(parent_id, metrics=[Metric(name, value, ms, 0) for name, value in found.items()])
     client.set_tag(parent_id, "seeds", ",".join(sorted(filter(None, by_seed), key=int)))
     if scored:
         in_order = sorted(scored, key=lambda run: int(run.data.params.get("seed", 0)))
         describe(client, client.get_run(parent_id), ms, in_order)
     client.set_terminated(parent_id, "FINISHED", ms)
-
-
-def describe_older(client: Any, experiment_id: str) -> None:
-    """Do so with finished runs that a version without descriptions has recorded."""
-    runs = client.search_runs([experiment_id], "attributes.status = 'FINISHED'")
-    below: dict[str, list[Any]] = {}
-    for run in runs:
-        below.setdefault(run.data.tags.get(PARENT_TAG, ""), []).append(run)
-    for run in runs:
-        ms = run.info.end_time or run.info.start_time
-        if NOTE_TAG not in run.data.tags and headline.score_name(run.data.metrics):
-            describe(client, run, ms)
-        elif NOTE_TAG not in run.data.tags and run.info.run_id in below:
-            sum_up(client, experiment_id, run.info.run_id, ms)

@@ -8,10 +8,8 @@ with a name, two times and the state of the page, and an address with `viewState
 import base64
 import json
 import zlib
-from typing import Any
 
 from stages.records.headline import TITLES
-from stages.records.store import VIEW_TAG
 
 NAME = "Tandem: device, score, speed, memory, verdicts"
 MADE_AT = 1_763_769_600_000  # ms; a view that a user has saved again has a later `updatedAt`, and is left alone
@@ -40,15 +38,3 @@ def view() -> str:
     }
     packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
     return json.dumps({"name": NAME, "createdAt": MADE_AT, "updatedAt": MADE_AT, "state": f"deflate;{packed}"})
-
-
-def is_current(tags: dict[str, str]) -> bool:
-    """Whether an experiment with these tags has the view, as it is made here or as a user has changed it."""
-    present = tags.get(VIEW_TAG)
-    if present is None or present == view():
-        return present is not None
-    try:
-        found: dict[str, Any] = json.loads(present)
-        return bool(found["updatedAt"] != found["createdAt"])
-    except (ValueError, KeyError, TypeError):
-        return False

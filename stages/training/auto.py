@@ -36,7 +36,7 @@ from stages.training.trainer import Trainer
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together; as long as a step with each of them where that is longer
-PATIENCE_SECONDS = 5.0  # for cores that are taken: the uploader, which starts with the training, imports mlflow as long
+PATIENCE_SECONDS = 5.0  # for cores that are taken: the follower, which starts with the training, imports mlflow as long
 MAX_WAITED = 0.1  # of the time of measuring, that threads waited for a core: 0.003 alone, 0.3 to 0.6 beside an import
 # The choice stands all the same: other threads would round otherwise, and it may be a moment.
 BUSY = "; but now not even a product of matrices gains from them, and `threads: 1` may be many times as fast"
@@ -88,7 +88,7 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
 
 
 def with_cores(numbers: list[int]) -> list[int]:
-    """Those that have their cores now, or soon: what started with this training, the uploader, ends its imports."""
+    """Those that have their cores now, or soon: what started with this training, the follower, ends its imports."""
     end = time.perf_counter() + PATIENCE_SECONDS
     while True:
         free = [number for number in numbers if number == 1 or has_cores(number)]
@@ -126,7 +126,7 @@ def measure_precision(trainer: Trainer, identity: dict[str, Any]) -> Choice:
 def measure_alone(measure: Callable[[], Choice]) -> tuple[Choice, bool]:
     """The choice, measured again while other work takes cores, for PATIENCE_SECONDS; and whether at last none did.
 
-    `has_cores` looks at a moment. The uploader's imports wait for files in between, and then fall into the measurement:
+    `has_cores` looks at a moment. The follower's imports wait for files in between, and then fall into the measurement:
     two threads seemed five times as slow as one where they were 1.5 times as fast.
     """
     begin = time.perf_counter()

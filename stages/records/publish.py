@@ -1,0 +1,258 @@
+"""Publishes run directories (stages/records/run_dir.py) in MLflow.
+
+    python -m stages.records.publish sync    publish the directories that no stage writes
+    python -m stages.records.publish open    make the store's tables if it is a SQLite file without any
+
+`Publisher.publish` makes MLflow equal to the directory. It can be killed at any point and called again: a point of a
+metric keeps the time that is stored with it, so sending it twice changes nothing, and everything else is looked up
+before it is created. MLflow cannot replace a point, so the directory has only epochs that a checkpoint contains.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from stages.files import STATE, locked, read_json, read_numbers, relative, write_json
+from stages.records import registry, run_dir, summary
+from stages.records.connection import explain, find_or_create_experiment, open_client, sentence
+from stages.records.history import epoch_metrics
+from stages.records.run_dir import RUNS, STAGES
+from stages.records.store import shown, tracking_uri
+from stages.records.summary import PARENT_TAG
+
+TOKEN_TAG = "tandem.token"
+GROUP_TAG = "tandem.group"  # of runs that differ only in their seed: the token of the run above them
+# What the run above several seeds takes from the one that opens it.
+OF_GROUP = ("workload", "device", "device.name", "host", "preset", "dvc.experiment")
+MOST_METRICS = 1000  # that one call takes
+
+
+class Publisher:
+    """Publishes the run directory `folder` through MLflow's `client`, again and again while a stage writes it."""
+
+    def __init__(self, folder: Path, client: Any) -> None:
+        self.folder, self.client = folder, client
+        self.about: dict[str, Any] = {}  # run.json as it was published
+        self.run_id = self.experiment_id = self.parent_id = ""
+        self.started_ms = 0
+        self.num_epochs = self.activity_position = 0  # published so far
+        self.ended: dict[str, Any] = {}  # by stage, its end as it was published
+
+    def publish(self) -> bool:
+        """Publish what is new. Returns whether this was all, because no stage writes the directory any more."""
+        with locked(self.folder / "lock"):
+            is_written = run_dir.has_writer(self.folder)  # asked first: what it writes later is for the next call
+            path = self.folder / "run.json"
+            if not path.exists():  # the stage has not opened the run, or another process has just published all
+                return not is_written
+            about = read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up")
+            if not self.run_id:
+                self.find_or_create_run(about)
+            ids = {"run_id": self.run_id, "experiment_id": self.experiment_id}
+            if run_dir.read_state(self.folder) != ids:  # a stage that begins removes those of the one before
+                write_json(run_dir.state_file(self.folder), ids)
+            if about != self.about:
+                self.publish_about(about)
+            self.publish_epochs()
+            self.publish_activity()
+            for stage in STAGES:
+                self.publish_end(stage, about)
+            self.set_status(is_written)
+        return not is_written
+
+    def find_or_create_run(self, about: dict[str, Any]) -> None:
+        self.experiment_id = find_or_create_experiment(self.client, about["experiment"])
+        token = self.folder.name
+        found = self.find_run(token)
+        if found is None:
+            tags = {TOKEN_TAG: token}
+            found = self.client.create_run(self.experiment_id, about["ms"], tags, run_name=about["name"])
+        self.run_id, self.parent_id = found.info.run_id, found.data.tags.get(PARENT_TAG, "")
+        self.started_ms = found.info.start_time
+
+    def find_run(self, token: str) -> Any:
+        """The run of `token`, or None.
+
+        A server that hangs while it creates a run may create it after all, when it was asked again: of two runs the
+        empty one is removed.
+        """
+        found = self.client.search_runs([self.experiment_id], f"tags.`{TOKEN_TAG}` = '{token}'")
+        is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in found}
+        by_content = sorted(found, key=lambda run: (is_empty[run.info.run_id], run.info.run_id != self.run_id))
+        for run in by_content[1:]:
+            if is_empty[run.info.run_id]:
+                self.client.delete_run(run.info.run_id)
+        return by_content[0] if found else None
+
+    def publish_about(self, about: dict[str, Any]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
+
+        if about.get("parent"):
+            self.parent_id = self.find_or_create_parent(about)
+        tags = [RunTag(name, value) for name, value in about["tags"].items()]
+        # MLflow refuses to change a parameter: a resumed training keeps those it has.
+        has_params = self.client.get_run(self.run_id).data.params
+        params = [] if has_params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
+        self.client.log_batch(self.run_id, params=params, tags=tags)
+        if about.get("dataset"):
+            dataset = DatasetInput(Dataset(**about["dataset"]), [InputTag("mlflow.data.context", "training")])
+            self.client.log_inputs(self.run_id, [dataset])
+        self.about = about
+
+    def find_or_create_parent(self, about: dict[str, Any]) -> str:
+        """The id of the run above this one and above the others of its group, also one that was alone before."""
+        parent = about["parent"]
+        with locked(STATE / "parents.lock"):  # two seeds may be published at once
+            found = self.find_run(parent["token"])
+            if not found:
+                of_group = {name: value for name, value in about["tags"].items() if name in OF_GROUP}
+                tags = {TOKEN_TAG: parent["token"], **of_group}
+                found = self.client.create_run(self.experiment_id, about["ms"], tags, run_name=parent["name"])
+        parent_id: str = found.info.run_id
+        self.client.set_tag(self.run_id, PARENT_TAG, parent_id)
+        for run in self.client.search_runs([self.experiment_id], f"tags.`{GROUP_TAG}` = '{parent['token']}'"):
+            self.client.set_tag(run.info.run_id, PARENT_TAG, parent_id)
+        return parent_id
+
+    def publish_epochs(self) -> None:
+        from mlflow.entities import Metric
+
+        tables = [self.folder / f"artifacts/{name}.csv" for name in ("history", "timings")]
+        if not all(path.exists() for path in tables):
+            return
+        history, timings = map(read_numbers, tables)  # written one after the other: one may have more rows
+        metrics = []
+        for row, timing in list(zip(history, timings, strict=False))[self.num_epochs :]:
+            assert timing["ended_ms"] and row["epoch"]
+            ms, epoch = int(timing["ended_ms"]), int(row["epoch"])
+            found = epoch_metrics(row, timing).items()
+            metrics += [Metric(name, value, ms, epoch) for name, value in found if value is not None]
+        self.log(metrics)
+        self.num_epochs = min(len(history), len(timings))
+
+    def publish_activity(self) -> None:
+        """The curves of what the machine did. Their steps are seconds since the run began."""
+        from mlflow.entities import Metric
+
+        path = self.folder / "activity.jsonl"
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            file.seek(self.activity_position)
+            lines = file.read().split(b"\n")[:-1]  # the rest is of a process that was killed, or of a full disk
+        points = [point for line in lines if (point := parsed(line))]
+        self.log(
+            [
+                Metric(name, value, point["ms"], max(0, point["ms"] - self.started_ms) // 1000)
+                for point in points
+                for name, value in point["metrics"].items()
+            ]
+        )
+        self.activity_position += sum(len(line) + 1 for line in lines)
+
+    def publish_end(self, stage: str, about: dict[str, Any]) -> None:
+        """What a stage has left at its end."""
+        from mlflow.entities import Metric
+
+        path = self.folder / f"{stage}.json"
+        if not path.exists() or (end := read_json(path)) == self.ended.get(stage):
+            return
+        present = self.client.get_run(self.run_id).data.metrics
+        found = end["metrics"].items()
+        self.log([Metric(name, value, end["ms"], 0) for name, value in found if present.get(name) != value])
+        artifacts = self.folder / "artifacts"
+        if artifacts.exists():
+            self.client.log_artifacts(self.run_id, str(artifacts))
+        if "model" in end:
+            folder = artifacts / "model"
+            model_id = registry.log_model(self.client, self.experiment_id, self.run_id, folder)
+            registry.register(self.client, about["experiment"], self.run_id, model_id, end["model"])
+        summary.describe(self.client, self.client.get_run(self.run_id), end["ms"])
+        if self.parent_id:
+            summary.sum_up(self.client, self.experiment_id, self.parent_id, end["ms"])
+        self.ended[stage] = end
+
+    def set_status(self, is_written: bool) -> None:
+        """The training's: an evaluation only adds to a run. MLflow would show a killed run as RUNNING for ever."""
+        if not self.about.get("params"):
+            return
+        train, status = self.ended.get("train"), self.client.get_run(self.run_id).info.status
+        wanted = train["status"] if train else "RUNNING" if is_written else "KILLED"
+        if status == wanted:
+            return
+        if wanted == "RUNNING":
+            self.client.update_run(self.run_id, status=wanted)
+        else:
+            self.client.set_terminated(self.run_id, wanted, train["ms"] if train else None)
+
+    def log(self, metrics: list[Any]) -> None:
+        for start in range(0, len(metrics), MOST_METRICS):
+            self.client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
+
+
+def parsed(line: bytes) -> dict[str, Any]:
+    """Empty if a full disk has cut the line."""
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError):
+        return {}
+
+
+def publish(publisher: Publisher) -> dict[str, str]:
+    """Publish what is new, and remove the directory if that was all.
+
+    Returns what went wrong (connection.explain), which is also left for the stage to read; empty if nothing did.
+    """
+    folder = publisher.folder
+    try:
+        is_all = publisher.publish()
+    except Exception as error:  # whatever the store's trouble is, the directory stays and the training goes on
+        problem = explain(error)
+        ids = {"run_id": publisher.run_id, "experiment_id": publisher.experiment_id} if publisher.run_id else {}
+        write_json(run_dir.state_file(folder), {**ids, **problem})
+        return problem
+    if is_all and run_dir.remove(folder):
+        run_dir.state_file(folder).unlink(missing_ok=True)  # the stage has read it
+    return {}
+
+
+def sync() -> list[str]:
+    """Publish the directories that no stage writes. Returns why each of the others could not be published."""
+    waiting = [folder for folder in run_dirs() if not run_dir.has_writer(folder)]
+    if not waiting:
+        return []
+    try:
+        client = open_client()
+    except Exception as error:
+        return [sentence(explain(error))] * len(waiting)
+    return [sentence(problem) for folder in waiting if (problem := publish(Publisher(folder, client)))]
+
+
+def run_dirs() -> list[Path]:
+    """The run directories, the oldest first."""
+    folders = [path for path in RUNS.glob("*") if path.is_dir()]
+    return sorted(folders, key=lambda path: (path.stat().st_ctime_ns, path.name))
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["sync"]:
+        problems = sync()
+        for problem in dict.fromkeys(problems):
+            print(problem)
+        kept = f"{len(problems)} runs are kept in {relative(RUNS)}" if problems else "up to date"
+        print(f"MLflow at {shown(tracking_uri())}: {kept}")
+        return 1 if problems else 0
+    if arguments == ["open"]:
+        try:
+            open_client()
+            return 0
+        except Exception as error:
+            print(sentence(explain(error)), file=sys.stderr)
+            return 1
+    print(f"usage: {run_dir.PUBLISH}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,252 @@
+"""The directory of a run in progress, `.tandem/runs/<token>/`: everything that MLflow gets of a training and its
+evaluation.
+
+The stages write it, and the follower publishes it (stages/records/publish.py). It is outside every DVC output, because
+DVC deletes outputs before a stage runs. Writing it needs neither mlflow nor a server, so a store that is slow or gone
+costs a run nothing. Imports neither mlflow nor torch.
+
+    run.json                what the MLflow run is created with: experiment, name, parameters, tags, dataset, parent
+    artifacts/history.csv   the epochs that the newest checkpoint contains: a killed training repeats the others
+    artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
+    artifacts/              the other files for MLflow, in its folders
+    train.json              the end of the training: status, time, metrics
+    evaluate.json           the end of the evaluation; also the model to register
+    writer                  the process that runs the stage; it holds a lock on this file
+    watched                 exists while epochs are trained: the GPU's UUID, empty on a CPU
+    activity.jsonl          what the follower reads of the machine meanwhile
+    lock                    held by the process that publishes the directory
+
+Beside it lies `<token>.json`: MLflow's ids of the run, or the error and the command that fixes it.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from stages import files
+from stages.files import HOME, ROOT, STATE, read_json, relative, write_json
+from stages.records.history import Record
+from stages.records.store import keep_to_this_project, shown, tracking_uri
+
+RUNS = STATE / "runs"
+STAGES = ("train", "evaluate")  # each writes its end to <stage>.json
+WAIT_SECONDS = 30.0  # for MLflow's ids, at the end of a stage
+FOLLOWER = "stages.records.follower"
+FOLLOWER_LOG = RUNS / "follower.log"
+DVC_PID = "TANDEM_DVC_PID"  # the process that runs DVC; `make repro` and the flows set it
+followers: list["subprocess.Popen[bytes]"] = []  # that this process has started
+PUBLISH = "python -m stages.records.publish sync"
+
+
+class RunDir:
+    """The directory as the stage that runs writes it. `recording` makes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.about: dict[str, Any] = {}  # what run.json holds
+        self.end: dict[str, Any] = {"metrics": {}}
+        self.ids: dict[str, str] = {}  # MLflow's, after the end; empty if they are not known
+
+    @property
+    def token(self) -> str:
+        return self.folder.name
+
+    def open(
+        self,
+        experiment: str,
+        name: str,
+        params: dict[str, Any] | None = None,
+        tags: dict[str, str] | None = None,
+        dataset: dict[str, Any] | None = None,
+        parent: dict[str, str] | None = None,
+    ) -> None:
+        """Name the MLflow run: the one that an earlier start of this training opened, or a new one.
+
+        An evaluation gives no parameters: it adds to the training's run. `parent` ({"token", "name"}) is the run above
+        those that differ only in their seed, if there are several.
+        """
+        path = self.folder / "run.json"
+        before: dict[str, Any] = read_json(path) if path.exists() else {"ms": now_ms()}
+        self.about = {**before, "experiment": experiment, "name": name, "tags": before.get("tags", {}) | (tags or {})}
+        if params:
+            self.about |= {"params": params, "dataset": dataset, "parent": parent}
+        write_json(path, self.about)
+
+    def tag(self, tags: dict[str, str]) -> None:
+        self.about["tags"] |= tags
+        write_json(self.folder / "run.json", self.about)
+
+    def save_epochs(self, record: Record) -> None:
+        """Call this when a checkpoint contains the epochs of `record`, or the results do."""
+        for name, rows in (("history", record.history), ("timings", record.timings)):
+            files.write_table(self.folder / f"artifacts/{name}.csv", rows)
+        start_follower()  # again, if somebody has killed it
+
+    def metrics(self, metrics: dict[str, float | None]) -> None:
+        """Metrics without a step, which are published at the end. Absent values (None) are left out."""
+        self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
+
+    def model(self, val_score: float, data: dict[str, str]) -> None:
+        """Register the model in artifacts/model. The best one of those with equal digests (`data`) gets the alias."""
+        self.end["model"] = {"val_score": val_score, "data": data}
+
+    def artifact(self, path: Path, folder: str = "", name: str = "") -> None:
+        """Copy `path` for MLflow: the original belongs to DVC and may change before it is published."""
+        target = self.folder / "artifacts" / folder
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target / (name or path.name))
+
+    def text(self, text: str, name: str) -> None:
+        files.write_text(self.folder / "artifacts" / name, text)
+
+    @contextmanager
+    def watched(self, gpu_uuid: str | None) -> Iterator[None]:
+        """While the body runs, the follower reads what the machine does."""
+        with suppress(OSError):  # a full disk costs the curves, and nothing else
+            (self.folder / "watched").write_text(gpu_uuid or "", encoding="utf-8")
+        try:
+            yield
+        finally:
+            (self.folder / "watched").unlink(missing_ok=True)
+
+    def wait_for_ids(self) -> None:
+        """Wait at most WAIT_SECONDS for MLflow's ids of the run. Print one sentence if it is not published: why, where
+        the record is kept, and what to do.
+        """
+        deadline, problem, fix = time.monotonic() + WAIT_SECONDS, "", ""
+        while not (state := read_state(self.folder)) and not problem:
+            if find_spec("mlflow") is None:
+                problem = "the package 'mlflow' is not installed here"
+            elif (status := start_follower()) not in (None, 0):
+                problem = f"{FOLLOWER} ended with exit status {status}, see {relative(FOLLOWER_LOG)}"
+            elif time.monotonic() > deadline:
+                problem = f"MLflow at {shown(tracking_uri())} is still starting and gets the record in the background"
+            time.sleep(0.02)
+        if "error" in state:
+            problem, fix = state["error"], state["fix"] and f"run: {state['fix']}; then: "
+        if problem:
+            publish = f"{fix}{PUBLISH}" if fix else f"to publish it: {PUBLISH}"
+            print(f"tracking: {problem}; the record is kept in {relative(self.folder)}; {publish}", file=sys.stderr)
+        self.ids = {name: state[name] for name in ("run_id", "experiment_id") if name in state}
+
+
+def start_follower() -> int | None:
+    """Start the process that publishes the directories (stages/records/follower.py), unless the project has one.
+
+    It ends with the process that DVC_PID names; without one, when no stage has run for a while. Returns the exit status
+    of one that this process has started before and that has ended, otherwise None.
+    """
+    RUNS.mkdir(parents=True, exist_ok=True)
+    status = followers[-1].poll() if followers else None
+    with (RUNS / "follower.lock").open("a") as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the follower inherits the lock, which ends with it
+        with FOLLOWER_LOG.open("w") as log:
+            started = subprocess.Popen(
+                [sys.executable, "-m", FOLLOWER, *([os.environ[DVC_PID]] if DVC_PID in os.environ else [])],
+                cwd=ROOT,
+                env={**os.environ, "DVC_ROOT": str(HOME)},
+                pass_fds=[lock.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl+C is for the stage; the follower publishes how the stage ended
+            )
+        followers.append(started)
+    return status
+
+
+@contextmanager
+def recording(token: str, stage: str) -> Iterator[RunDir]:
+    """The run's directory while `stage` (train or evaluate) writes it. Records how the stage ends."""
+    folder = RUNS / token
+    with write_lock(folder):
+        if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
+            print(f"tracking: {moved}", flush=True)
+        for stale in (folder / f"{stage}.json", state_file(folder)):  # of an earlier start of this stage
+            stale.unlink(missing_ok=True)
+        run, status = RunDir(folder), "FAILED"
+        try:
+            yield run
+            status = "FINISHED"
+        except (KeyboardInterrupt, SystemExit):  # several workers end by the latter, to be started again
+            status = "KILLED"
+            raise
+        finally:
+            if run.about:
+                write_json(folder / f"{stage}.json", {**run.end, "status": status, "ms": now_ms()})
+                run.wait_for_ids()
+    state_file(folder).unlink(missing_ok=True)
+
+
+@contextmanager
+def write_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of the directory's writer, and make the directory. The lock ends with this process."""
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            writer = (folder / "writer").open("a+")
+        except FileNotFoundError:  # the follower has just removed the directory
+            continue
+        with writer:
+            fcntl.flock(writer, fcntl.LOCK_EX)
+            if not is_same_file(writer.fileno(), folder / "writer"):
+                continue
+            writer.truncate(0)
+            writer.write(str(os.getpid()))
+            writer.flush()
+            yield
+            return
+
+
+def is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def has_writer(folder: Path) -> bool:
+    """Whether the process that writes the directory lives."""
+    try:
+        with (folder / "writer").open() as writer:
+            fcntl.flock(writer, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def remove(folder: Path) -> bool:
+    """Remove a published directory. Returns False if a stage writes it again."""
+    with (folder / "writer").open("a") as writer:
+        try:
+            fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        shutil.rmtree(folder)
+    return True
+
+
+def state_file(folder: Path) -> Path:
+    """Beside the directory, which may be removed before the stage reads its ids."""
+    return folder.with_suffix(".json")
+
+
+def read_state(folder: Path) -> dict[str, str]:
+    try:
+        return dict(read_json(state_file(folder)))
+    except (OSError, ValueError):  # not there yet, or damaged: the directory itself says more
+        return {}
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
