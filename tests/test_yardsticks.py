@@ -1,17 +1,11 @@
 """The scores that need no training, and from when on a network counts as better than they are."""
 
 import numpy as np
-import pytest
-import torch
 
-from stages.tasks import classify, detect, regress
-from stages.tasks.scores import macro_f1_of_sums
 from stages.tasks.yardsticks import (
     Yardstick,
     against,
-    interval_of_gain,
     nearest_neighbours,
-    students_quantile,
     summaries,
 )
 
@@ -30,39 +24,6 @@ def test_a_yardstick_is_beaten_where_the_test_split_can_tell():
         ((0.0, 0.0), "the two are right and wrong in the same sequences"),
     ):
         assert against(0.66, [Yardstick("1-NN", 0.66, gain)], 2).endswith(f": the network does not beat 1-NN ({why})")
-
-
-def test_the_interval_of_the_gain_is_students_for_a_mean_and_covers_the_truth_for_r2_and_event_f1():
-    stats = pytest.importorskip("scipy.stats")
-    draw = np.random.default_rng(0)
-    own, other = (torch.from_numpy(draw.integers(0, 2, 30)) for _ in range(2))
-    targets = torch.ones(30, dtype=torch.int64)
-    found = interval_of_gain(classify.share_right, *(classify.counted(each, targets) for each in (own, other)))
-    students = stats.ttest_rel(own.numpy(), other.numpy()).confidence_interval()
-    assert found == pytest.approx((students.low, students.high), rel=1e-4)
-    for freedom in range(2, 200):
-        assert students_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=0.01)
-    assert interval_of_gain(classify.share_right, np.ones((2, 2)), np.ones((2, 2))) is None
-
-    covered = 0
-    for _ in range(400):  # noise of deviation 1 and 1.2
-        actual, first, second = draw.normal(size=(3, 40)) * [[2.0], [1.0], [1.2]]
-        low, high = regress.gain_over(actual + second, actual + first, actual) or (0.0, 0.0)
-        covered += low <= (1.2**2 - 1) / actual.var() <= high
-        assert low < regress.explained(actual + first, actual) - regress.explained(actual + second, actual) < high
-    assert 0.91 < covered / 400 <= 0.99
-
-    counts = {"none": 9, "hit": 1}
-    task = detect.Task({"classes": list(counts), "features": ["x"], "num_per_class": {"train": counts}})
-    actual = (draw.random((5000, 40)) < 0.05).astype(np.int64)
-    detectors = [np.where(draw.random(actual.shape) < share, actual, 0) for share in (0.8, 0.7)]
-    found = [task.counts(each, actual) for each in detectors]
-    truth = 2 * 0.8 / 1.8 - 2 * 0.7 / 1.7  # F1 of a detector that finds so many and invents none
-    covered = 0
-    for start in range(0, 5000, 25):
-        low, high = interval_of_gain(macro_f1_of_sums, *(each[start : start + 25] for each in found)) or (0.0, 0.0)
-        covered += low <= truth <= high
-    assert 0.89 < covered / 200 <= 1.0
 
 
 def test_yardsticks_of_literal_sequences():
