@@ -29,7 +29,7 @@ SCHEMA = 1
 NOT_RECORDED = "not recorded"
 # Keys of params.yaml that older records lack or call otherwise.
 RENAMED = {f"{block}augment.group": f"{block}augment.coupled_features" for block in ("", "train.")}
-OFF = {"preprocess.groups": "none"}
+OFF = {"preprocess.groups": "none", "train.on_out_of_memory": "stop", "on_out_of_memory": "stop"}
 MAX_LISTED = 4  # parameters or files that differ; the others are counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that choose how the work is done, and of which the manifest has what came of them (`realized`); or that do
