@@ -10,7 +10,7 @@ import pytest
 from matplotlib.container import BarContainer
 from matplotlib.text import Text
 
-from stages.figures import classify, detect, drawing, forecast, noise, overview, training
+from stages.figures import classify, detect, drawing, forecast, overview, sweeps, training
 from tests.test_report import NASTY, REASON, make_row, make_run
 
 
@@ -37,9 +37,9 @@ def make_events(num_sequences: int, num_steps: int, num_classes: int) -> Any:
     values = np.random.default_rng(0).normal(size=(num_sequences, num_steps, 3))
     values[:, 1:3] = np.nan
     probabilities = np.full((num_sequences, num_steps, num_classes), 1 / num_classes)
-    classes = ["none", *(f"{NASTY} {number}" for number in range(1, num_classes))]
-    titles = [f"{NASTY} {number}" for number in range(num_sequences)]
-    return detect.events(values, actual, predicted, probabilities, classes, titles, ["u", "v", "_visible"])
+    classes, features = ["none", *(f"{NASTY} {number}" for number in range(1, num_classes))], ["u", "v", "_visible"]
+    ids = np.array([f"{NASTY} {number}" for number in range(num_sequences)])
+    return detect.draw(ids, values, actual, predicted, probabilities, classes, features, 2, NASTY)
 
 
 FIGURES: dict[str, Callable[[], Any]] = {
@@ -49,8 +49,8 @@ FIGURES: dict[str, Callable[[], Any]] = {
     "5,000 windows": lambda: make_forecast(5000, 8),
     "1 sequence": lambda: make_events(1, 6, 2),
     "sequences of 300 classes": lambda: make_events(2, 600, 300),
-    "noise": lambda: noise.noise([0, 2, 4], [0.9, 0.8, 0.5], NASTY),
-    "noise at one level": lambda: noise.noise([0], [0.9], NASTY),
+    "noise": lambda: sweeps.noise([0, 2, 4], [0.9, 0.8, 0.5], NASTY),
+    "noise at one level": lambda: sweeps.noise([0], [0.9], NASTY),
     "1 device, 1 epoch": lambda: training.page(NASTY, [make_run(num_epochs=1, num_warmup=0)]),
     "warm-up alone": lambda: training.page(NASTY, [make_run(num_epochs=1)]),
     "2 devices": lambda: training.page(NASTY, [make_run(), make_run("cuda", 300)]),

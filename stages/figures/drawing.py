@@ -1,10 +1,14 @@
-"""What all pictures share: an empty figure, text, colours, axes, and the PNG file."""
+"""What all figures share: an empty figure, text, colours, axes, and the PNG and SVG files."""
 
+import base64
 import io
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -14,15 +18,32 @@ from stages import files
 
 DPI = 110
 LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green"}
+DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green", "published": "tab:purple"}
+FEW_POINTS = 20  # a line of so few points has a marker at each: a single point would be no line
+MANY_POINTS = 300  # an SVG holds more points than these as an image, which is smaller
+
+
+def report_style() -> AbstractContextManager[None]:
+    """Within it the report's figures are drawn, which are narrow. Their text stays text, which is small and shows every
+    script.
+    """
+    return matplotlib.rc_context(
+        {"font.size": 9, "font.sans-serif": ["DejaVu Sans"], "svg.fonttype": "none", "svg.hashsalt": "tandem"}
+    )
+
+
+@contextmanager
+def missing_glyphs_allowed() -> Iterator[None]:
+    """matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
 
 
 def png_bytes(figure: Figure) -> bytes:
     """`figure` as a PNG file, without a date or matplotlib's version: the same figure gives the same bytes."""
     file = io.BytesIO()
-    with warnings.catch_warnings():
-        # matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+    with missing_glyphs_allowed():
         # Constrained layout moves things in every run. The first is the best: later ones push labels over the edge.
         if layout := figure.get_layout_engine():
             layout.execute(figure)
@@ -31,11 +52,19 @@ def png_bytes(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def save(figure: Figure, path: Path) -> bytes:
-    """Write `figure` as a PNG file; return what was written, because drawing takes long."""
-    content = png_bytes(figure)
-    files.write_bytes(path, content)
-    return content
+def svg_address(figure: Figure) -> str:
+    """`figure` as an SVG in an address for <img>, where its ids meet no other figure's.
+
+    Its background is transparent.
+    """
+    file, metadata = io.BytesIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with missing_glyphs_allowed():
+        figure.savefig(file, format="svg", dpi=2 * DPI, transparent=True, metadata=metadata)
+    return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def save(figure: Figure, path: Path) -> None:
+    files.write_bytes(path, png_bytes(figure))
 
 
 def blank(width: float, height: float) -> Figure:

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure, SubFigure
 
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
 from stages.figures.text import words
-from stages.tasks.forecast import ROUNDING
+from stages.tasks.scores import ROUNDING
 
 NETWORK = "tab:orange"
 BASELINES = ("tab:grey", "tab:purple", "tab:brown", "tab:cyan")
 Lines = dict[str, tuple[np.ndarray, dict[str, Any]]]  # label -> (M,) levels, style
+NUM_LAST = 150  # forecasts in the close up
 MAX_POINTS = 4000  # of a line or band that is far wider than the picture's pixels
 BAND_WINDOWS, MIN_BAND_WINDOWS = 500, 20
 
@@ -32,6 +32,8 @@ def draw(
     in order of time; `actual` and each of `forecasts` are (M, H) levels: of the `network`, and of its baselines.
     A forecast is drawn at the time when it was made: what was known, predicted and observed stand above each other.
     """
+    import pandas as pd  # here, because the report draws without it
+
     when = pd.to_datetime(pd.Series(list(times)), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
     num_steps = actual.shape[1]
     predicted = forecasts["network"]
@@ -60,31 +62,36 @@ def draw(
     band = ((predicted[:, -1] + low, predicted[:, -1] + high), band_label)
     every = -(-len(when) // MAX_POINTS)
     draw_levels(whole, when, slice(None, None, every), always, *band)
-    draw_levels(end, when, slice(-150, None), {**always, **others}, *band)
+    draw_levels(end, when, slice(-NUM_LAST, None), {**always, **others}, *band)
     thinned = f", one in {every} drawn" if every > 1 else ""
-    whole.set(ylabel=f"level {steps}", title=f"the whole test period, {counted(len(when), 'forecast')}{thinned}")
-    title_of_end = f"the last {counted(min(150, len(when)), 'forecast')}"
-    end.set(ylabel=f"level {steps}", title=title_of_end, xlabel="time when the forecast was made")
-    draw_errors_by_step(lower, errors, list(baselines))
+    title_of_whole = f"the whole test period, {counted(len(when), 'forecast')}{thinned}"
+    whole.set(xlabel="", ylabel=f"level {steps}", title=title_of_whole)
+    title_of_end = f"the last {counted(min(NUM_LAST, len(when)), 'forecast')}"
+    end.set(ylabel=f"level {steps}", title=title_of_end)
+    for axes in (whole, end):
+        axes.legend(handles=[*axes.lines, *axes.collections], fontsize=8)
+    draw_errors_by_step(lower, errors)
     figure.suptitle(plain(title, 200))
     return figure
 
 
 def draw_levels(
-    axes: Axes, when: np.ndarray, chosen: slice, lines: Lines, band: Sequence[np.ndarray], band_label: str
+    axes: Axes, when: np.ndarray, chosen: slice, lines: Lines, band: Sequence[np.ndarray] = (), band_label: str = ""
 ) -> None:
-    columns = [*band, *(line for line, _ in lines.values())]
-    times, low, high, *levels = with_gaps(when[chosen], *(column[chosen] for column in columns))
-    if np.isfinite(low).any():
+    """`lines`, and the area between the two of `band`."""
+    columns = [*(line for line, _ in lines.values()), *band]
+    times, *levels = with_gaps(when[chosen], *(column[chosen] for column in columns))
+    if band and np.isfinite(levels[-1]).any():
+        low, high = levels[-2:]
         axes.fill_between(times, low, high, color=NETWORK, alpha=0.25, linewidth=0, label=plain(band_label, 140))
     marker = "." if len(times) < 60 else ""  # a few forecasts, or one alone between gaps, would be no line
-    for line, (name, (_, style)) in zip(levels, lines.items(), strict=True):
+    for line, (name, (_, style)) in zip(levels, lines.items(), strict=False):
         axes.plot(times, line, label=plain(name), marker=marker, **style)
-    locator = AutoDateLocator()
+    locator = AutoDateLocator(minticks=3, maxticks=7)  # as many as a narrow figure has room for
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.set_xlabel("time when the forecast was made")
     axes.grid(alpha=0.3)
-    axes.legend(handles=[*axes.lines, *axes.collections], fontsize=8)
 
 
 def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -94,6 +101,8 @@ def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarr
     are actual minus predicted, `num_steps` after their forecast. Windows are at least one step apart, so the error of a
     forecast is known `num_steps` windows later.
     """
+    import pandas as pd
+
     before = pd.Series(errors).shift(num_steps).rolling(BAND_WINDOWS, min_periods=MIN_BAND_WINDOWS)
     return before.quantile(0.05).to_numpy(), before.quantile(0.95).to_numpy()
 
@@ -106,30 +115,48 @@ def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
     return [np.insert(times, after, times[after - 1]), *with_nan]
 
 
-def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray], baselines: list[str]) -> None:
-    """Left the mean absolute error (H,) by step ahead; right the same relative to a baseline, where small differences
-    show."""
+def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray]) -> None:
+    """Left the mean absolute error (H,) by step ahead; right the same relative to a baseline."""
     left, right = part.subplots(1, 2)
-    reference = "seasonal_naive" if "seasonal_naive" in baselines else baselines[0]
-    base = errors[reference]
     for name, error in errors.items():
-        is_network = name not in baselines
-        style = {"color": NETWORK, "linewidth": 2, "zorder": 3} if is_network else baseline_style(baselines.index(name))
-        ahead = np.arange(1, len(error) + 1)
-        # A baseline without an error at some step has nothing to be compared with there.
-        relative = np.divide(error - base, base, out=np.full(len(base), np.nan), where=base > ROUNDING * base.max())
-        left.plot(ahead, error, label=plain(words(name)), marker="o", markersize=3, **style)
-        right.plot(ahead, 100 * relative, label=plain(words(name)), marker="o", markersize=3, **style)
-    left.set(ylabel="mean absolute error", ylim=(0, None), title="error by step ahead")
-    right.set(
-        ylabel=f"error relative to {plain(words(reference))} (%)",
-        title=f"below 0: better than {plain(words(reference))}",
-    )
+        left.plot(np.arange(1, len(error) + 1), error, label=plain(words(name)), **error_style(name, errors))
+    by_step(left, ylabel="mean absolute error", ylim=(0, None), title="error by step ahead")
     left.legend(handles=left.lines, fontsize=8)
-    for axes in (left, right):
-        axes.set_xlabel("steps ahead")
-        whole_numbers(axes)
-        axes.grid(alpha=0.3)
+    draw_relative_errors(right, errors)
+
+
+def draw_relative_errors(axes: Axes, errors: Mapping[str, np.ndarray]) -> None:
+    """Errors (H,) by step ahead relative to those of a baseline: small differences show."""
+    reference = reference_of(errors)
+    for name, error in errors.items():
+        relative = relative_error(error, errors[reference])
+        axes.plot(np.arange(1, len(error) + 1), relative, label=plain(words(name)), **error_style(name, errors))
+    name = plain(words(reference))
+    by_step(axes, ylabel=f"error relative to {name} (%)", title=f"below 0: better than {name}")
+
+
+def reference_of(errors: Mapping[str, np.ndarray]) -> str:
+    return "seasonal_naive" if "seasonal_naive" in errors else next(name for name in errors if name != "network")
+
+
+def relative_error(error: np.ndarray, base: np.ndarray) -> np.ndarray:
+    """In percent; NaN where the baseline has no error to be compared with."""
+    compared = base > ROUNDING * base.max()
+    return 100 * np.divide(error - base, base, out=np.full(len(base), np.nan), where=compared)
+
+
+def error_style(name: str, errors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    if name == "network":
+        style: dict[str, Any] = {"color": NETWORK, "linewidth": 2, "zorder": 3}
+    else:
+        style = baseline_style([each for each in errors if each != "network"].index(name))
+    return {"marker": "o", "markersize": 3, **style}
+
+
+def by_step(axes: Axes, **labels: Any) -> None:
+    axes.set(xlabel="steps ahead", **labels)
+    whole_numbers(axes)
+    axes.grid(alpha=0.3)
 
 
 def baseline_style(index: int) -> dict[str, Any]:
