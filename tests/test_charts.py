@@ -100,10 +100,11 @@ def every_chart() -> dict[str, list[Chart | None]]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:Glyph")
 @pytest.mark.parametrize("kind", list(every_chart()))
 def test_nothing_of_a_chart_lies_outside_it(kind: str):
     """Text is measured in matplotlib's font, which is wider than most."""
-    with drawing.report_style(), drawing.missing_glyphs_allowed():
+    with drawing.report_style():
         for found in every_chart()[kind]:
             assert found and found.figure
             width, height = found.figure.get_size_inches()

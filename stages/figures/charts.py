@@ -96,7 +96,7 @@ def scores(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None
             axes.axvline(0, color="black", linewidth=0.8, linestyle="--")
 
     title = f"Test {words(rows[0]['score_name'])}, seed by seed"
-    return bar_chart(title, f"{listed(bars, score_text, 'seed')}.{beside}", bars, draw)
+    return bar_chart(title, f"{values_in_words(bars, score_text, 'seed')}.{beside}", bars, draw)
 
 
 def speeds(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None:
@@ -114,11 +114,11 @@ def speeds(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None
     def draw(axes: Axes) -> None:
         overview.draw_bars(axes, bars, lambda value: f"{seconds(value)} s", room=0.45)
 
-    sentence = f"{listed(bars, seconds, 'process')}.{apart}{untimed}"
+    sentence = f"{values_in_words(bars, seconds, 'process')}.{apart}{untimed}"
     return bar_chart("Seconds per epoch, less is faster", sentence, bars, draw)
 
 
-def listed(bars: Sequence[Bar], show: Callable[[float], str], one: str) -> str:
+def values_in_words(bars: Sequence[Bar], show: Callable[[float], str], one: str) -> str:
     return "; ".join(
         f"{each.label} {spread(each.values, each.middle, show, one)}" for each in bars if each.middle is not None
     )
@@ -137,7 +137,7 @@ def losses(rows: Sequence[Row]) -> Chart:
             continue
         found.append(row)
         sentence = (
-            f"{of_device(rows, row)}training loss goes from {trained[0]:.3g} to {trained[-1]:.3g} in "
+            f"{device_prefix(rows, row)}training loss goes from {trained[0]:.3g} to {trained[-1]:.3g} in "
             f"{counted(len(row['history']), 'epoch')}"
         )
         epochs, validated = epochs_of(row["history"], "val_loss")
@@ -162,7 +162,7 @@ def validation(rows: Sequence[Row]) -> Chart:
         found.append({**row, "metrics": {name: test}})
         best = max(values)
         sentences.append(
-            f"{of_device(rows, row)}{words(name)} on validation is {score_text(values[-1])} at the end, at best "
+            f"{device_prefix(rows, row)}{words(name)} on validation is {score_text(values[-1])} at the end, at best "
             f"{score_text(best)} in epoch {epochs[values.index(best)]:g}; on the test split it is {score_text(test)}"
         )
     title = capitalized(f"{words(rows[0]['score_name'])} over the epochs{first_seed(rows)}")
@@ -205,7 +205,7 @@ def first_seed(rows: Sequence[Row]) -> str:
     return f", seed {rows[0]['seeds'][0]}" if len(rows[0]["seeds"]) > 1 else ""
 
 
-def of_device(rows: Sequence[Row], row: Row) -> str:
+def device_prefix(rows: Sequence[Row], row: Row) -> str:
     return f"{row['label']}, " if len(rows) > 1 else ""
 
 
@@ -289,18 +289,18 @@ def errors_ahead(row: Row) -> Chart | None:
     if len(row["scores"]) < 2 or not {"network", "persistence"} <= set(names):
         return None
     errors = {name: np.array([float(each[f"{name}_mae"]) for each in row["scores"]]) for name in names}
-    reference = forecast.reference_of(errors)
-    said = []
-    for name in (each for each in names if each != reference):
-        relative = forecast.relative_error(errors[name], errors[reference])
-        if np.isnan(relative).all():
-            return None
-        low, high = np.nanmin(relative), np.nanmax(relative)
-        said.append(f"the error of the {words(name)} is {low:+.2f}% to {high:+.2f}% away from it")
+    reference, relative = forecast.relative_errors(errors)
+    if any(np.isnan(values).all() for values in relative.values()):
+        return None
+    said = "; ".join(
+        f"the error of the {words(name)} is {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}% away from it"
+        for name, values in relative.items()
+        if name != reference
+    )
     simple = "that the last season comes again" if reference == "seasonal_naive" else "that nothing changes"
-    sentence = f"Below 0 is better than saying {simple}: {'; '.join(said)}."
     title = f"Error by step ahead, % against {words(reference)}"
-    return chart(title, sentence, lambda axes: forecast.draw_relative_errors(axes, errors))
+    sentence = f"Below 0 is better than saying {simple}: {said}."
+    return chart(title, sentence, lambda axes: forecast.draw_errors_by_step(axes, relative))
 
 
 def last_forecasts(row: Row) -> Chart | None:

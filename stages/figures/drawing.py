@@ -3,8 +3,7 @@
 import base64
 import io
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +31,29 @@ def report_style() -> AbstractContextManager[None]:
     )
 
 
-@contextmanager
-def missing_glyphs_allowed() -> Iterator[None]:
-    """matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
-
-
 def png_bytes(figure: Figure) -> bytes:
     """`figure` as a PNG file, without a date or matplotlib's version: the same figure gives the same bytes."""
+    return rendered(figure, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def svg_address(figure: Figure) -> str:
+    """`figure` as an SVG without background, in an address for <img>: there its ids meet no other figure's."""
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    content = rendered(figure, format="svg", dpi=2 * DPI, transparent=True, metadata=metadata)
+    return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
+
+
+def rendered(figure: Figure, **options: Any) -> bytes:
     file = io.BytesIO()
-    with missing_glyphs_allowed():
+    with warnings.catch_warnings():
+        # matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         # Constrained layout moves things in every run. The first is the best: later ones push labels over the edge.
         if layout := figure.get_layout_engine():
             layout.execute(figure)
             figure.set_layout_engine("none")
-        figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+        figure.savefig(file, **options)
     return file.getvalue()
-
-
-def svg_address(figure: Figure) -> str:
-    """`figure` as an SVG in an address for <img>, where its ids meet no other figure's.
-
-    Its background is transparent.
-    """
-    file, metadata = io.BytesIO(), dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with missing_glyphs_allowed():
-        figure.savefig(file, format="svg", dpi=2 * DPI, transparent=True, metadata=metadata)
-    return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def save(figure: Figure, path: Path) -> None:

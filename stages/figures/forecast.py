@@ -3,13 +3,13 @@
 Shapes: M windows, H steps ahead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
 from stages.figures.text import words
@@ -37,7 +37,6 @@ def draw(
     when = pd.to_datetime(pd.Series(list(times)), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
     num_steps = actual.shape[1]
     predicted = forecasts["network"]
-    baselines = {name: levels for name, levels in forecasts.items() if name != "network"}
     errors = {name: np.abs(levels - actual).mean(axis=0) for name, levels in forecasts.items()}
     low, high = error_band(actual[:, -1] - predicted[:, -1], num_steps)
     inside = (actual[:, -1] >= predicted[:, -1] + low) & (actual[:, -1] <= predicted[:, -1] + high)
@@ -52,9 +51,9 @@ def draw(
         "network": (predicted[:, -1], {"color": NETWORK, "linewidth": 1.4}),
     }
     others: Lines = {"level when the forecast was made": (anchors, {"color": "tab:grey", "linewidth": 0.9})}
-    for index, (name, levels) in enumerate(baselines.items()):
-        if not np.allclose(levels[:, -1], anchors):  # persistence is the line above
-            others[words(name)] = (levels[:, -1], {**baseline_style(index), "linewidth": 1.0})
+    for name, levels in forecasts.items():
+        if name != "network" and not np.allclose(levels[:, -1], anchors):  # persistence is the line above
+            others[words(name)] = (levels[:, -1], {**line_style(name, forecasts), "linewidth": 1.0})
 
     figure = blank(11, 11)
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[2.3, 1])[:, 0]
@@ -70,7 +69,13 @@ def draw(
     end.set(ylabel=f"level {steps}", title=title_of_end)
     for axes in (whole, end):
         axes.legend(handles=[*axes.lines, *axes.collections], fontsize=8)
-    draw_errors_by_step(lower, errors)
+    left, right = lower.subplots(1, 2)
+    draw_errors_by_step(left, errors, ylabel="mean absolute error", ylim=(0, None), title="error by step ahead")
+    left.legend(handles=left.lines, fontsize=8)
+    reference, relative = relative_errors(errors)
+    name = plain(words(reference))
+    title_of_right = f"below 0: better than {name}"
+    draw_errors_by_step(right, relative, ylabel=f"error relative to {name} (%)", title=title_of_right)
     figure.suptitle(plain(title, 200))
     return figure
 
@@ -115,49 +120,29 @@ def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
     return [np.insert(times, after, times[after - 1]), *with_nan]
 
 
-def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray]) -> None:
-    """Left the mean absolute error (H,) by step ahead; right the same relative to a baseline."""
-    left, right = part.subplots(1, 2)
+def draw_errors_by_step(axes: Axes, errors: Mapping[str, np.ndarray], **labels: Any) -> None:
+    """A line through each of `errors` (H,)."""
     for name, error in errors.items():
-        left.plot(np.arange(1, len(error) + 1), error, label=plain(words(name)), **error_style(name, errors))
-    by_step(left, ylabel="mean absolute error", ylim=(0, None), title="error by step ahead")
-    left.legend(handles=left.lines, fontsize=8)
-    draw_relative_errors(right, errors)
-
-
-def draw_relative_errors(axes: Axes, errors: Mapping[str, np.ndarray]) -> None:
-    """Errors (H,) by step ahead relative to those of a baseline: small differences show."""
-    reference = reference_of(errors)
-    for name, error in errors.items():
-        relative = relative_error(error, errors[reference])
-        axes.plot(np.arange(1, len(error) + 1), relative, label=plain(words(name)), **error_style(name, errors))
-    name = plain(words(reference))
-    by_step(axes, ylabel=f"error relative to {name} (%)", title=f"below 0: better than {name}")
-
-
-def reference_of(errors: Mapping[str, np.ndarray]) -> str:
-    return "seasonal_naive" if "seasonal_naive" in errors else next(name for name in errors if name != "network")
-
-
-def relative_error(error: np.ndarray, base: np.ndarray) -> np.ndarray:
-    """In percent; NaN where the baseline has no error to be compared with."""
-    compared = base > ROUNDING * base.max()
-    return 100 * np.divide(error - base, base, out=np.full(len(base), np.nan), where=compared)
-
-
-def error_style(name: str, errors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    if name == "network":
-        style: dict[str, Any] = {"color": NETWORK, "linewidth": 2, "zorder": 3}
-    else:
-        style = baseline_style([each for each in errors if each != "network"].index(name))
-    return {"marker": "o", "markersize": 3, **style}
-
-
-def by_step(axes: Axes, **labels: Any) -> None:
+        ahead = np.arange(1, len(error) + 1)
+        axes.plot(ahead, error, label=plain(words(name)), marker="o", markersize=3, **line_style(name, errors))
     axes.set(xlabel="steps ahead", **labels)
     whole_numbers(axes)
     axes.grid(alpha=0.3)
 
 
-def baseline_style(index: int) -> dict[str, Any]:
+def relative_errors(errors: Mapping[str, np.ndarray]) -> tuple[str, dict[str, np.ndarray]]:
+    """A baseline, and the errors relative to its own in percent: small differences show. NaN where it makes none."""
+    reference = "seasonal_naive" if "seasonal_naive" in errors else next(name for name in errors if name != "network")
+    base = errors[reference]
+    compared = base > ROUNDING * base.max()
+    return reference, {
+        name: 100 * np.divide(error - base, base, out=np.full(len(base), np.nan), where=compared)
+        for name, error in errors.items()
+    }
+
+
+def line_style(name: str, names: Iterable[str]) -> dict[str, Any]:
+    if name == "network":
+        return {"color": NETWORK, "linewidth": 2, "zorder": 3}
+    index = [each for each in names if each != "network"].index(name)
     return {"color": BASELINES[index % len(BASELINES)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}

@@ -55,7 +55,7 @@ def scaling(workload: str, points: Sequence[Any]) -> Figure:
     for colour, (number, threads) in enumerate(dict.fromkeys((point.workers, point.threads) for point in points)):
         own = [point for point in points if (point.workers, point.threads) == (number, threads)]
         sizes = [point.batch_size for point in own]
-        style: dict[str, Any] = {"marker": "o", "color": f"C{colour}", "label": who(own[0])}
+        style: dict[str, Any] = {"marker": "o", "color": f"C{colour}", "label": line_label(own[0])}
         rates.plot(sizes, [point.samples_per_second for point in own], **style)
         if number > 1:
             waits.plot(sizes, [100 * point.waiting_share for point in own], **style)
@@ -74,7 +74,7 @@ def scaling(workload: str, points: Sequence[Any]) -> Figure:
     return figure
 
 
-def who(point: Any) -> str:
+def line_label(point: Any) -> str:
     workers = "1 worker" if point.workers == 1 else f"{point.workers} workers"
     if point.device == "cuda":
         return f"{workers}, a GPU each" if point.workers > 1 else workers
