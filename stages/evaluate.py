@@ -155,7 +155,7 @@ def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], meas
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
     pictures = {
         "result": draw_result(job.params.task, result.picture, title),
-        "training": training.page(job.workload, [files.read_run(job.workload, job.device, job.seed)]),
+        "training": training.draw(job.workload, [files.read_run(job.workload, job.device, job.seed)]),
     }
     if by_noise:
         levels = sorted(by_noise)

@@ -21,15 +21,14 @@ def test_epochs_that_do_not_count_are_said():
     assert "7 epochs of warm-up or on the CPU" in said
 
 
-def test_the_confusion_is_numbered_and_with_many_classes_a_list():
+def test_the_confusion_is_numbered_unless_there_are_many_classes():
     [found] = charts.outcomes(make_row())
     assert found.figure and [text.get_text() for text in found.figure.axes[0].texts] == ["1", "1", "1"]
     assert found.sentence.endswith(f"2 of 3 lie on the diagonal. Most often wrong: {NASTY} taken for circle, once.")
-    assert not found.mistakes
     many = [{"actual": str(number), "predicted": str(number + 1)} for number in range(31) for _ in range(number)]
     [found] = charts.outcomes({**make_row(), "scores": [], "confusion": many})
-    assert found.mistakes[0] == "30 taken for 31, 30 times" and len(found.mistakes) == 30
-    assert found.figure and not found.figure.axes[0].texts
+    assert "Most often wrong: 30 taken for 31, 30 times" in found.sentence and found.figure
+    assert not found.figure.axes[0].texts
 
 
 def events_row() -> dict[str, Any]:

@@ -29,7 +29,7 @@ VOID = {"meta", "img", "br"}
 
 
 def make_run(device: str = "cpu", num_epochs: int = 12, num_warmup: int = 1) -> dict[str, Any]:
-    """A training as training.page takes it: on the CPU without VRAM, on the GPU without the process's share of it."""
+    """A training as training.draw takes it: on the CPU without VRAM, on the GPU without the process's share of it."""
     vram = None if device == "cpu" else 210.5
     epochs = [float(number) for number in range(1, num_epochs + 1)]
     return {

@@ -9,7 +9,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,7 +31,6 @@ Row = Mapping[str, Any]
 WIDTH = 3.6  # inches
 MIN_EPOCHS = 3  # fewer are no curve
 MAX_NUMBERED_CLASSES = 20  # the cells of more are too small for numbers
-MAX_LISTED = 30  # mistakes
 MAX_POINTS = 1000  # of a scatter
 
 
@@ -40,7 +39,6 @@ class Chart:
     title: str
     sentence: str  # what it shows, in numbers
     figure: Figure | None = None  # None: there is too little to draw
-    mistakes: Sequence[str] = ()  # in place of numbers in the figure
 
 
 def chart(
@@ -235,12 +233,12 @@ def confusion(row: Row, where: str) -> Chart | None:
     cells = [[pairs[actual, predicted] for predicted in classes] for actual in classes]
     mistakes = [
         f"{classes[actual]} taken for {classes[predicted]}, {'once' if count == 1 else f'{count:,} times'}"
-        for actual, predicted, count in classify.most_confused(cells, MAX_LISTED)
+        for actual, predicted, count in classify.most_confused(cells, 3)
     ]
     num, num_right = pairs.total(), sum(cells[index][index] for index in range(len(classes)))
     sentence = f"Actual classes down, predicted ones across: {num_right:,} of {num:,} lie on the diagonal"
     if mistakes:
-        sentence += f". Most often wrong: {'; '.join(mistakes[:3])}"
+        sentence += f". Most often wrong: {'; '.join(mistakes)}"
     names = [plain(name, 20) for name in classes]
     is_numbered = len(names) <= MAX_NUMBERED_CLASSES
     labels = 0.2 + 0.06 * max(map(len, names))
@@ -253,8 +251,7 @@ def confusion(row: Row, where: str) -> Chart | None:
         axes.set(xlabel="", anchor="NW")
 
     title = f"Actual and predicted classes{where}"
-    found = chart(title, f"{sentence}.", draw, height=size, left=labels, bottom=labels)
-    return found if is_numbered else replace(found, mistakes=mistakes)
+    return chart(title, f"{sentence}.", draw, height=size, left=labels, bottom=labels)
 
 
 def classes_of(row: Row, others: Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ from stages.figures.drawing import (
 VRAM = {"peak_allocated_mib": "allocated", "peak_reserved_mib": "reserved", "process_mib": "whole process"}
 
 
-def page(workload: str, runs: Sequence[Mapping[str, Any]]) -> Figure:
+def draw(workload: str, runs: Sequence[Mapping[str, Any]]) -> Figure:
     """One workload's trainings: losses and score of all devices together, then seconds per epoch and memory of each.
 
     A run is {label, device, history, score_name, timings, missing_reasons, metrics}: `history` and `timings` are the
