@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
 from stages.figures.text import words
-from stages.tasks.scores import ROUNDING
 
+ROUNDING = 1e-6  # an error this small beside that of other steps is the rounding of 32-bit floats
 NETWORK = "tab:orange"
 BASELINES = ("tab:grey", "tab:purple", "tab:brown", "tab:cyan")
 Lines = dict[str, tuple[np.ndarray, dict[str, Any]]]  # label -> (M,) levels, style

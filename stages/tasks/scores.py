@@ -5,9 +5,6 @@ from typing import Any
 
 import numpy as np
 
-# An error this small beside that of other steps is the rounding of the targets, which are stored as 32-bit floats.
-ROUNDING = 1e-6
-
 
 def precision_recall_f1(num_right: int, num_true: int, num_predicted: int) -> dict[str, Any]:
     """Of one class; 0 where a ratio is 0/0, as in scikit-learn."""
