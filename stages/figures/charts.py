@@ -31,7 +31,6 @@ Row = Mapping[str, Any]
 WIDTH = 3.6  # inches
 MIN_EPOCHS = 3  # fewer are no curve
 MAX_NUMBERED_CLASSES = 20  # the cells of more are too small for numbers
-MAX_POINTS = 1000  # of a scatter
 
 
 @dataclass(frozen=True)
@@ -335,18 +334,15 @@ def last_forecasts(row: Row) -> Chart | None:
 
 
 def predicted_numbers(row: Row) -> Chart | None:
-    """Each sequence's prediction over its number; of many sequences an even choice."""
-    every = -(-len(row["predictions"]) // MAX_POINTS)
-    chosen = row["predictions"][::every]
-    if len(chosen) < MIN_EPOCHS:
+    rows = row["predictions"]
+    if len(rows) < MIN_EPOCHS:
         return None
-    actual, predicted = (np.array([float(each[side]) for each in chosen]) for side in ("actual", "predicted"))
+    actual, predicted = (np.array([float(each[side]) for each in rows]) for side in ("actual", "predicted"))
     target = words(row["parameters"].get("preprocess.columns.label", "number"))
-    shown = f"{counted(len(chosen), 'test sequence')}{' of many' * (every > 1)}"
     own, mean, linear = (row["metrics"][name] for name in ("mae", "mean_mae", "linear_mae"))
     sentence = (
-        f"Predicted {target} over the actual one, {shown}: off by {own:.4g} on average, always the training mean by "
-        f"{mean:.4g}, a linear model by {linear:.4g}."
+        f"Predicted {target} over the actual one, {counted(len(rows), 'test sequence')}: off by {own:.4g} on average, "
+        f"always the training mean by {mean:.4g}, a linear model by {linear:.4g}."
     )
 
     def draw(axes: Axes) -> None:
