@@ -58,19 +58,19 @@ def main() -> None:
     files.write_json(folder / "metrics.json", {name: figures(own) for name, own in by_workload.items()})
     drawing.save(overview.summary(rows), folder / "compare.png")
     for workload, own in by_workload.items():
-        save_page(workload, own, folder / "pages" / f"{workload}.png")
+        save_training(workload, own, folder / "pages" / f"{workload}.png")
     report.write_report(folder / "report.html", sections)
     print(text, end="")
 
 
-def save_page(workload: str, rows: list[dict[str, Any]], path: Path) -> None:
+def save_training(workload: str, rows: list[dict[str, Any]], path: Path) -> None:
     """The picture of a workload's trainings, one of each device: of one alone it is evaluate's, which took a second."""
     drawn = [run_dir(workload, row["requested"], row["seeds"][0]) / "plots/training.png" for row in rows]
     if len(drawn) == 1 and drawn[0].exists():
         files.write_bytes(path, drawn[0].read_bytes())
         return
-    page = training.page(workload, [files.read_run(workload, row["requested"], row["seeds"][0]) for row in rows])
-    drawing.save(page, path)
+    runs = [files.read_run(workload, row["requested"], row["seeds"][0]) for row in rows]
+    drawing.save(training.draw(workload, runs), path)
 
 
 def figures(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

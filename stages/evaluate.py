@@ -15,7 +15,7 @@ import torch
 
 from stages import files
 from stages.data import open_source
-from stages.figures import draw_result, drawing, noise, training
+from stages.figures import draw_result, drawing, sweeps, training
 from stages.files import read_json, write_json
 from stages.machine.regions import measure
 from stages.params.schema import Rally
@@ -142,12 +142,12 @@ def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], meas
     title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
     pictures = {
         "result": draw_result(job.params.task, result.picture, title),
-        "training": training.page(job.workload, [files.read_run(job.workload, job.device, job.seed)]),
+        "training": training.draw(job.workload, [files.read_run(job.workload, job.device, job.seed)]),
     }
     if by_noise:
         levels = sorted(by_noise)
         title = f"{job.workload}: {score} against noise"
-        pictures["noise"] = noise.noise(levels, [by_noise[level] for level in levels], title)
+        pictures["noise"] = sweeps.noise(levels, [by_noise[level] for level in levels], title)
     for name, figure in pictures.items():
         drawing.save(figure, out / "plots" / f"{name}.png")
     trained, sha256 = manifest.read(out / manifest.OF_TRAINING), files.sha256_file(out / "predictions.csv")

@@ -265,7 +265,7 @@ def read_run(workload: str, device: str, seed: int) -> dict[str, Any]:
     return {
         "label": f"{measured['device']}: {measured['device_name']}",
         "device": measured["device"],
-        "score": result["score_name"],
+        "score_name": result["score_name"],
         "history": read_numbers(folder / "history.csv"),
         "timings": read_numbers(folder / "timings.csv"),
         "missing_reasons": measured["missing_reasons"],

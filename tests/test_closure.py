@@ -86,7 +86,7 @@ DETECT = {f"{stage}@rally" for stage in THROUGH_THE_MODEL}
         pytest.param(
             "stages/figures/classify.py",
             replace("MAX_NUMBERED_CLASSES = 30", "MAX_NUMBERED_CLASSES = 31"),
-            {"evaluate@sign", "evaluate@pen"},
+            {"evaluate@sign", "evaluate@pen", "compare"},
             id="a picture",
         ),
         pytest.param(

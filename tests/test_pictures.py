@@ -10,7 +10,7 @@ import pytest
 from matplotlib.container import BarContainer
 from matplotlib.text import Text
 
-from stages.figures import classify, detect, drawing, forecast, noise, overview, training
+from stages.figures import classify, detect, drawing, forecast, overview, sweeps, training
 from tests.test_report import NASTY, REASON, make_row, make_run
 
 
@@ -37,9 +37,9 @@ def make_events(num_sequences: int, num_steps: int, num_classes: int) -> Any:
     values = np.random.default_rng(0).normal(size=(num_sequences, num_steps, 3))
     values[:, 1:3] = np.nan
     probabilities = np.full((num_sequences, num_steps, num_classes), 1 / num_classes)
-    classes = ["none", *(f"{NASTY} {number}" for number in range(1, num_classes))]
-    titles = [f"{NASTY} {number}" for number in range(num_sequences)]
-    return detect.events(values, actual, predicted, probabilities, classes, titles, ["u", "v", "_visible"])
+    classes, features = ["none", *(f"{NASTY} {number}" for number in range(1, num_classes))], ["u", "v", "_visible"]
+    ids = np.array([f"{NASTY} {number}" for number in range(num_sequences)])
+    return detect.draw(ids, values, actual, predicted, probabilities, classes, features, 2, NASTY)
 
 
 FIGURES: dict[str, Callable[[], Any]] = {
@@ -49,11 +49,11 @@ FIGURES: dict[str, Callable[[], Any]] = {
     "5,000 windows": lambda: make_forecast(5000, 8),
     "1 sequence": lambda: make_events(1, 6, 2),
     "sequences of 300 classes": lambda: make_events(2, 600, 300),
-    "noise": lambda: noise.noise([0, 2, 4], [0.9, 0.8, 0.5], NASTY),
-    "noise at one level": lambda: noise.noise([0], [0.9], NASTY),
-    "1 device, 1 epoch": lambda: training.page(NASTY, [make_run(num_epochs=1, num_warmup=0)]),
-    "warm-up alone": lambda: training.page(NASTY, [make_run(num_epochs=1)]),
-    "2 devices": lambda: training.page(NASTY, [make_run(), make_run("cuda", 300)]),
+    "noise": lambda: sweeps.noise([0, 2, 4], [0.9, 0.8, 0.5], NASTY),
+    "noise at one level": lambda: sweeps.noise([0], [0.9], NASTY),
+    "1 device, 1 epoch": lambda: training.draw(NASTY, [make_run(num_epochs=1, num_warmup=0)]),
+    "warm-up alone": lambda: training.draw(NASTY, [make_run(num_epochs=1)]),
+    "2 devices": lambda: training.draw(NASTY, [make_run(), make_run("cuda", 300)]),
     "summary of 1 run": lambda: overview.summary([make_row()]),
     "summary with a negative score": lambda: overview.summary(
         [make_row(NASTY, "cpu", -0.02), make_row(NASTY, "cuda", 0.01), make_row("sign")]
@@ -97,7 +97,7 @@ def test_a_dollar_sign_in_a_name_is_drawn_as_one():
 
 
 def test_a_device_keeps_its_colour():
-    figure = training.page("sign", [make_run(), make_run("cuda")])
+    figure = training.draw("sign", [make_run(), make_run("cuda")])
     colours = {line.get_label().split(": ")[0]: line.get_color() for line in figure.axes[0].lines}
     assert colours == {
         "train, cpu": "tab:blue",
@@ -108,20 +108,20 @@ def test_a_device_keeps_its_colour():
 
 
 def test_vram_that_was_not_measured_is_said_inside_the_axes():
-    cpu, gpu = training.page("sign", [make_run()]), training.page("sign", [make_run("cuda")])
+    cpu, gpu = training.draw("sign", [make_run()]), training.draw("sign", [make_run("cuda")])
     assert not cpu.axes[3].texts
     assert [text.get_text() for text in gpu.axes[3].texts] == [
         "whole process not measured, because NVML lists no process"
     ]
     assert len(cpu.axes[3].lines) == 1 and len(gpu.axes[3].lines) == 2
     why = dict.fromkeys(training.VRAM, f"{REASON}, and then some more words about it")
-    figure = training.page("sign", [{**make_run("cuda"), "label": "cuda", "missing_reasons": why}])
+    figure = training.draw("sign", [{**make_run("cuda"), "label": "cuda", "missing_reasons": why}])
     figure.draw_without_rendering()
     assert figure.axes[3].texts[0].get_window_extent().x1 < figure.axes[3].get_window_extent().x1
 
 
 def test_a_warmup_epoch_does_not_stretch_the_axis_and_is_written():
-    axes = training.page("sign", [make_run()]).axes[2]
+    axes = training.draw("sign", [make_run()]).axes[2]
     assert axes.get_ylim()[1] < 0.2
     assert [text.get_text() for text in axes.texts] == ["9 s"]
 
@@ -166,7 +166,7 @@ def test_what_was_not_timed_is_said_in_the_pictures_too():
 
     run = make_run("cuda", 10)
     run["timings"] = [{**row, "is_elsewhere": float(row["epoch"] > 6)} for row in run["timings"]]
-    titles = [axes.get_title() for axes in training.page("sign", [run]).axes]
+    titles = [axes.get_title() for axes in training.draw("sign", [run]).axes]
     assert any("(5 epochs), 5 of warm-up or on the CPU in grey" in title for title in titles), titles
 
 

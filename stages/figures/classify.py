@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.image import AxesImage
 
 from stages.figures.drawing import blank, counted, plain
 
@@ -30,24 +32,38 @@ def draw(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> 
     if listed:
         upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[height, list_height])[:, 0]
         draw_confused(lower, listed, names)
-    axes = upper.subplots()
-    counts = np.array(cells)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    # With many classes a confusion is a small share of its row, and white on a linear scale.
-    image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(1 if is_numbered else 0.4, vmin=0, vmax=1))
-    step = 1 if is_numbered else -(-len(names) * 16 // int(100 * size))  # a label needs 0.16 inches
-    ticks = range(0, len(names), step)
-    fontsize = None if is_numbered else 7
-    axes.set(xlabel="predicted", ylabel="actual")
-    axes.set_xticks(ticks, names[::step], rotation=60, ha="right", rotation_mode="anchor", fontsize=fontsize)
-    axes.set_yticks(ticks, names[::step], fontsize=fontsize)
-    if is_numbered:
-        for row, column in np.argwhere(counts).tolist():
-            colour = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, str(cells[row][column]), ha="center", va="center", fontsize=8, color=colour)
+    image = draw_matrix(upper.subplots(), cells, names, size, is_numbered)
     upper.colorbar(image, label="share of the actual class", shrink=0.8)
     figure.suptitle(textwrap.fill(plain(title, 200), int(9 * height)))
     return figure
+
+
+def draw_matrix(
+    axes: Axes,
+    cells: Sequence[Sequence[int]],
+    names: Sequence[str],
+    size: float,
+    is_numbered: bool,
+    fontsize: float = 8,
+    label_size: float | None = None,
+) -> AxesImage:
+    """The matrix, `size` inches wide; `fontsize` is that of its numbers, `label_size` that of the names beside them."""
+    counts = np.array(cells)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    # With many classes a confusion is a small share of its row, and white on a linear scale.
+    norm = PowerNorm(1 if is_numbered else 0.4, vmin=0, vmax=1)
+    image = axes.imshow(shares, cmap="Blues", norm=norm, interpolation="none")
+    step = 1 if is_numbered else -(-len(names) * 16 // int(100 * size))  # a label needs 0.16 inches
+    ticks = range(0, len(names), step)
+    label_size = label_size if is_numbered else 7
+    axes.set(xlabel="predicted", ylabel="actual")
+    axes.set_xticks(ticks, names[::step], rotation=60, ha="right", rotation_mode="anchor", fontsize=label_size)
+    axes.set_yticks(ticks, names[::step], fontsize=label_size)
+    if is_numbered:
+        for row, column in np.argwhere(counts).tolist():
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(cells[row][column]), ha="center", va="center", fontsize=fontsize, color=colour)
+    return image
 
 
 def draw_confused(part: SubFigure, listed: list[tuple[int, int, int]], names: list[str]) -> None:

@@ -3,7 +3,7 @@
 Shapes: K sequences, T steps, F features, C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
-from stages.tasks.detect import match_steps
+from stages.tasks.scores import match_steps
 
 Events = list[tuple[int, int]]  # (step, class) in order of time
 # Without red and grey, which stand for errors and signals.
@@ -39,57 +39,48 @@ def draw(
     tolerance: int,
     title: str,
 ) -> Figure:
-    """The two sequences (N, T, ...) with the most events, and the first two with a wrongly predicted number."""
-    num_actual, num_predicted = (actual > 0).sum(axis=1), (predicted > 0).sum(axis=1)
-    rows = np.concatenate([np.argsort(-num_actual, kind="stable")[:2], np.flatnonzero(num_actual != num_predicted)[:2]])
-    titles = [f"{title}\nsequence {ids[row]}" if row == rows[0] else f"sequence {ids[row]}" for row in rows]
-    shown = (values[rows], actual[rows], predicted[rows], probabilities[rows])
-    return events(*shown, classes, titles, features, tolerance)
+    """The two sequences with the most events and the first two with a wrongly predicted number, each on a timeline.
 
-
-def events(
-    values: Sequence[np.ndarray],
-    actual: Sequence[np.ndarray],
-    predicted: Sequence[np.ndarray],
-    probabilities: Sequence[np.ndarray],
-    classes: Sequence[Any],
-    titles: Sequence[str],
-    features: Sequence[str] = (),
-    tolerance: int = 2,
-) -> Figure:
-    """K sequences, each on a timeline: the signals in grey, the actual events, the predicted ones, the probabilities.
-
-    `values` are (T, F) each, NaN where a signal is missing; labels (T,) of single steps, 0 for no event; probabilities
-    (T, C); `classes[0]` is the name of no event. An event counts as found if one of its class is predicted at most
-    `tolerance` steps away. A red ring marks a miss or a false alarm. A title may have several lines.
+    `values` (N, T, F) are the signals, NaN where one is missing; `actual` and `predicted` (N, T) the classes of single
+    steps, 0 for no event; `probabilities` (N, T, C); `classes[0]` is the name of no event. An event counts as found if
+    one of its class is predicted at most `tolerance` steps away. A red ring marks a miss or a false alarm.
     """
-    shown = sorted({int(label) for labels in (*actual, *predicted) for label in np.unique(labels)} - {0})
-    figure = blank(12, 0.9 + 2.9 * len(values))
-    rows = figure.subplots(2 * len(values), 1, height_ratios=[1.5, 1] * len(values), squeeze=False)[:, 0]
-    for index, title in enumerate(titles):
-        signals, lanes = rows[2 * index : 2 * index + 2]
+    num_actual, num_predicted = (actual > 0).sum(axis=1), (predicted > 0).sum(axis=1)
+    most, wrong = np.argsort(-num_actual, kind="stable")[:2], np.flatnonzero(num_actual != num_predicted)[:2]
+    rows = list(dict.fromkeys([*most.tolist(), *wrong.tolist()]))
+    shown = np.union1d(actual[rows], predicted[rows]).astype(int)
+    shown = shown[shown > 0].tolist()
+    figure = blank(12, 0.9 + 2.9 * len(rows))
+    grid = figure.subplots(len(rows) * 2, 1, height_ratios=[1.5, 1] * len(rows), squeeze=False)[:, 0]
+    for row, signals, lanes in zip(rows, grid[::2], grid[1::2], strict=True):
         lanes.sharex(signals)
-        draw_signals(signals, values[index], features)
-        truth, found = events_of(actual[index]), events_of(predicted[index])
+        draw_signals(signals, values[row], features)
+        truth, found = events_of(actual[row]), events_of(predicted[row])
         message = draw_lanes(lanes, truth, found, matched(truth, found, tolerance))
         for label in shown:
-            curve = np.asarray(probabilities[index])[:, label]
+            curve = probabilities[row][:, label]
             if curve.max() > 0.02:  # a smaller one cannot be seen
                 colour = class_style(label)["color"]
                 lanes.fill_between(np.arange(len(curve)), curve * 0.85, color=colour, alpha=0.45, linewidth=0)
-        lines = "\n".join(plain(line, 120) for line in f"{title}: {message}".splitlines())
-        signals.set_title(lines, fontsize=10, loc="left")
+        signals.set_title(plain(f"sequence {ids[row]}: {message}", 120), fontsize=10, loc="left")
         signals.tick_params(labelbottom=False)
         whole_numbers(lanes)
-    rows[-1].set_xlabel("step")
-    handles = [Line2D([], [], linestyle="", label=plain(classes[label], 24), **class_style(label)) for label in shown]
-    if len(shown) > MAX_CLASSES:
-        handles[MAX_CLASSES:] = [Line2D([], [], linestyle="", label=f"and {len(shown) - MAX_CLASSES} more")]
-    handles.append(Line2D([], [], linestyle="", label="miss (above) or false alarm (below)", **RING))
+    grid[-1].set_xlabel("step")
+    handles = legend_of(shown, classes)
     longest = max((len(str(handle.get_label())) for handle in handles[:-1]), default=0)
     num_columns = max(1, min(6, int(9 / (0.5 + 0.07 * longest))))  # as many as the width of the page holds
     figure.legend(handles=handles, loc="outside lower center", ncols=num_columns, fontsize=8)
+    figure.suptitle(plain(title, 120), fontsize=10)
     return figure
+
+
+def legend_of(labels: Collection[int], classes: Sequence[Any]) -> list[Line2D]:
+    shown = sorted(labels)
+    handles = [Line2D([], [], linestyle="", label=plain(classes[label], 24), **class_style(label)) for label in shown]
+    if len(shown) > MAX_CLASSES:
+        handles[MAX_CLASSES:] = [Line2D([], [], linestyle="", label=f"and {len(shown) - MAX_CLASSES} more")]
+    ring = {**RING, "markersize": 8}
+    return [*handles, Line2D([], [], linestyle="", label="miss or false alarm", **ring)]
 
 
 def draw_lanes(axes: Axes, truth: Events, found: Events, pairs: list[tuple[int, int]]) -> str:

@@ -1,10 +1,13 @@
-"""What all pictures share: an empty figure, text, colours, axes, and the PNG file."""
+"""What all figures share: an empty figure, text, colours, axes, and the PNG and SVG files."""
 
+import base64
 import io
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -14,11 +17,33 @@ from stages import files
 
 DPI = 110
 LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
-DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green"}
+DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green", "published": "tab:purple"}
+FEW_POINTS = 20  # a line of so few points has a marker at each: a single point would be no line
+MANY_POINTS = 300  # an SVG holds more points than these as an image, which is smaller
+
+
+def report_style() -> AbstractContextManager[None]:
+    """Within it the report's figures are drawn, which are narrow. Their text stays text, which is small and shows every
+    script.
+    """
+    return matplotlib.rc_context(
+        {"font.size": 9, "font.sans-serif": ["DejaVu Sans"], "svg.fonttype": "none", "svg.hashsalt": "tandem"}
+    )
 
 
 def png_bytes(figure: Figure) -> bytes:
     """`figure` as a PNG file, without a date or matplotlib's version: the same figure gives the same bytes."""
+    return rendered(figure, format="png", dpi=DPI, metadata={"Software": None})
+
+
+def svg_address(figure: Figure) -> str:
+    """`figure` as an SVG without background, in an address for <img>: there its ids meet no other figure's."""
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    content = rendered(figure, format="svg", dpi=2 * DPI, transparent=True, metadata=metadata)
+    return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
+
+
+def rendered(figure: Figure, **options: Any) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
         # matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names.
@@ -27,15 +52,12 @@ def png_bytes(figure: Figure) -> bytes:
         if layout := figure.get_layout_engine():
             layout.execute(figure)
             figure.set_layout_engine("none")
-        figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+        figure.savefig(file, **options)
     return file.getvalue()
 
 
-def save(figure: Figure, path: Path) -> bytes:
-    """Write `figure` as a PNG file; return what was written, because drawing takes long."""
-    content = png_bytes(figure)
-    files.write_bytes(path, content)
-    return content
+def save(figure: Figure, path: Path) -> None:
+    files.write_bytes(path, png_bytes(figure))
 
 
 def blank(width: float, height: float) -> Figure:

@@ -3,22 +3,22 @@
 Shapes: M windows, H steps ahead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
 from stages.figures.text import words
-from stages.tasks.forecast import ROUNDING
 
+ROUNDING = 1e-6  # an error this small beside that of other steps is the rounding of 32-bit floats
 NETWORK = "tab:orange"
 BASELINES = ("tab:grey", "tab:purple", "tab:brown", "tab:cyan")
 Lines = dict[str, tuple[np.ndarray, dict[str, Any]]]  # label -> (M,) levels, style
+NUM_LAST = 150  # forecasts in the close up
 MAX_POINTS = 4000  # of a line or band that is far wider than the picture's pixels
 BAND_WINDOWS, MIN_BAND_WINDOWS = 500, 20
 
@@ -32,10 +32,11 @@ def draw(
     in order of time; `actual` and each of `forecasts` are (M, H) levels: of the `network`, and of its baselines.
     A forecast is drawn at the time when it was made: what was known, predicted and observed stand above each other.
     """
+    import pandas as pd  # here, because the report draws without it
+
     when = pd.to_datetime(pd.Series(list(times)), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
     num_steps = actual.shape[1]
     predicted = forecasts["network"]
-    baselines = {name: levels for name, levels in forecasts.items() if name != "network"}
     errors = {name: np.abs(levels - actual).mean(axis=0) for name, levels in forecasts.items()}
     low, high = error_band(actual[:, -1] - predicted[:, -1], num_steps)
     inside = (actual[:, -1] >= predicted[:, -1] + low) & (actual[:, -1] <= predicted[:, -1] + high)
@@ -50,9 +51,9 @@ def draw(
         "network": (predicted[:, -1], {"color": NETWORK, "linewidth": 1.4}),
     }
     others: Lines = {"level when the forecast was made": (anchors, {"color": "tab:grey", "linewidth": 0.9})}
-    for index, (name, levels) in enumerate(baselines.items()):
-        if not np.allclose(levels[:, -1], anchors):  # persistence is the line above
-            others[words(name)] = (levels[:, -1], {**baseline_style(index), "linewidth": 1.0})
+    for name, levels in forecasts.items():
+        if name != "network" and not np.allclose(levels[:, -1], anchors):  # persistence is the line above
+            others[words(name)] = (levels[:, -1], {**line_style(name, forecasts), "linewidth": 1.0})
 
     figure = blank(11, 11)
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[2.3, 1])[:, 0]
@@ -60,31 +61,42 @@ def draw(
     band = ((predicted[:, -1] + low, predicted[:, -1] + high), band_label)
     every = -(-len(when) // MAX_POINTS)
     draw_levels(whole, when, slice(None, None, every), always, *band)
-    draw_levels(end, when, slice(-150, None), {**always, **others}, *band)
+    draw_levels(end, when, slice(-NUM_LAST, None), {**always, **others}, *band)
     thinned = f", one in {every} drawn" if every > 1 else ""
-    whole.set(ylabel=f"level {steps}", title=f"the whole test period, {counted(len(when), 'forecast')}{thinned}")
-    title_of_end = f"the last {counted(min(150, len(when)), 'forecast')}"
-    end.set(ylabel=f"level {steps}", title=title_of_end, xlabel="time when the forecast was made")
-    draw_errors_by_step(lower, errors, list(baselines))
+    title_of_whole = f"the whole test period, {counted(len(when), 'forecast')}{thinned}"
+    whole.set(xlabel="", ylabel=f"level {steps}", title=title_of_whole)
+    title_of_end = f"the last {counted(min(NUM_LAST, len(when)), 'forecast')}"
+    end.set(ylabel=f"level {steps}", title=title_of_end)
+    for axes in (whole, end):
+        axes.legend(handles=[*axes.lines, *axes.collections], fontsize=8)
+    left, right = lower.subplots(1, 2)
+    draw_errors_by_step(left, errors, ylabel="mean absolute error", ylim=(0, None), title="error by step ahead")
+    left.legend(handles=left.lines, fontsize=8)
+    reference, relative = relative_errors(errors)
+    name = plain(words(reference))
+    title_of_right = f"below 0: better than {name}"
+    draw_errors_by_step(right, relative, ylabel=f"error relative to {name} (%)", title=title_of_right)
     figure.suptitle(plain(title, 200))
     return figure
 
 
 def draw_levels(
-    axes: Axes, when: np.ndarray, chosen: slice, lines: Lines, band: Sequence[np.ndarray], band_label: str
+    axes: Axes, when: np.ndarray, chosen: slice, lines: Lines, band: Sequence[np.ndarray] = (), band_label: str = ""
 ) -> None:
-    columns = [*band, *(line for line, _ in lines.values())]
-    times, low, high, *levels = with_gaps(when[chosen], *(column[chosen] for column in columns))
-    if np.isfinite(low).any():
+    """`lines`, and the area between the two of `band`."""
+    columns = [*(line for line, _ in lines.values()), *band]
+    times, *levels = with_gaps(when[chosen], *(column[chosen] for column in columns))
+    if band and np.isfinite(levels[-1]).any():
+        low, high = levels[-2:]
         axes.fill_between(times, low, high, color=NETWORK, alpha=0.25, linewidth=0, label=plain(band_label, 140))
     marker = "." if len(times) < 60 else ""  # a few forecasts, or one alone between gaps, would be no line
-    for line, (name, (_, style)) in zip(levels, lines.items(), strict=True):
+    for line, (name, (_, style)) in zip(levels, lines.items(), strict=False):
         axes.plot(times, line, label=plain(name), marker=marker, **style)
-    locator = AutoDateLocator()
+    locator = AutoDateLocator(minticks=3, maxticks=7)  # as many as a narrow figure has room for
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.set_xlabel("time when the forecast was made")
     axes.grid(alpha=0.3)
-    axes.legend(handles=[*axes.lines, *axes.collections], fontsize=8)
 
 
 def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -94,6 +106,8 @@ def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarr
     are actual minus predicted, `num_steps` after their forecast. Windows are at least one step apart, so the error of a
     forecast is known `num_steps` windows later.
     """
+    import pandas as pd
+
     before = pd.Series(errors).shift(num_steps).rolling(BAND_WINDOWS, min_periods=MIN_BAND_WINDOWS)
     return before.quantile(0.05).to_numpy(), before.quantile(0.95).to_numpy()
 
@@ -106,31 +120,29 @@ def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
     return [np.insert(times, after, times[after - 1]), *with_nan]
 
 
-def draw_errors_by_step(part: SubFigure, errors: Mapping[str, np.ndarray], baselines: list[str]) -> None:
-    """Left the mean absolute error (H,) by step ahead; right the same relative to a baseline, where small differences
-    show."""
-    left, right = part.subplots(1, 2)
-    reference = "seasonal_naive" if "seasonal_naive" in baselines else baselines[0]
-    base = errors[reference]
+def draw_errors_by_step(axes: Axes, errors: Mapping[str, np.ndarray], **labels: Any) -> None:
+    """A line through each of `errors` (H,)."""
     for name, error in errors.items():
-        is_network = name not in baselines
-        style = {"color": NETWORK, "linewidth": 2, "zorder": 3} if is_network else baseline_style(baselines.index(name))
         ahead = np.arange(1, len(error) + 1)
-        # A baseline without an error at some step has nothing to be compared with there.
-        relative = np.divide(error - base, base, out=np.full(len(base), np.nan), where=base > ROUNDING * base.max())
-        left.plot(ahead, error, label=plain(words(name)), marker="o", markersize=3, **style)
-        right.plot(ahead, 100 * relative, label=plain(words(name)), marker="o", markersize=3, **style)
-    left.set(ylabel="mean absolute error", ylim=(0, None), title="error by step ahead")
-    right.set(
-        ylabel=f"error relative to {plain(words(reference))} (%)",
-        title=f"below 0: better than {plain(words(reference))}",
-    )
-    left.legend(handles=left.lines, fontsize=8)
-    for axes in (left, right):
-        axes.set_xlabel("steps ahead")
-        whole_numbers(axes)
-        axes.grid(alpha=0.3)
+        axes.plot(ahead, error, label=plain(words(name)), marker="o", markersize=3, **line_style(name, errors))
+    axes.set(xlabel="steps ahead", **labels)
+    whole_numbers(axes)
+    axes.grid(alpha=0.3)
 
 
-def baseline_style(index: int) -> dict[str, Any]:
+def relative_errors(errors: Mapping[str, np.ndarray]) -> tuple[str, dict[str, np.ndarray]]:
+    """A baseline, and the errors relative to its own in percent: small differences show. NaN where it makes none."""
+    reference = "seasonal_naive" if "seasonal_naive" in errors else next(name for name in errors if name != "network")
+    base = errors[reference]
+    compared = base > ROUNDING * base.max()
+    return reference, {
+        name: 100 * np.divide(error - base, base, out=np.full(len(base), np.nan), where=compared)
+        for name, error in errors.items()
+    }
+
+
+def line_style(name: str, names: Iterable[str]) -> dict[str, Any]:
+    if name == "network":
+        return {"color": NETWORK, "linewidth": 2, "zorder": 3}
+    index = [each for each in names if each != "network"].index(name)
     return {"color": BASELINES[index % len(BASELINES)], "linestyle": LINE_STYLES[index % len(LINE_STYLES)]}

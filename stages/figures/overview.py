@@ -1,13 +1,26 @@
 """Score and epoch time of every run side by side: a row of panels per workload, with axes of its own."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from stages.figures.drawing import DEVICE_COLOURS, blank, plain
+
+MAX_LABEL = 20  # letters
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Values of one kind, such as one of each seed, and their middle; None: nothing was measured."""
+
+    label: str
+    device: str  # decides the colour
+    values: Sequence[float]
+    middle: float | None
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -16,8 +29,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Figure:
     figure = blank(11, 0.6 + sum(0.95 + 0.42 * len(group) for group in groups))
     grid = figure.subplots(len(groups), 2, squeeze=False, height_ratios=[1 + len(group) for group in groups])
     for group, (left, right) in zip(groups, grid, strict=True):
-        draw_bars(left, group, "score", "{:.4f}", unit=1.0)
-        draw_bars(right, group, "epoch_seconds", "{:.3g} s", unit=0.0)
+        draw_bars(left, [bar(row, "score") for row in group], "{:.4f}".format, unit=1.0)
+        draw_bars(right, [bar(row, "epoch_seconds") for row in group], "{:.3g} s".format)
         names = " and ".join(dict.fromkeys(plain(row["score_name"]).replace("_", " ") for row in group))
         has_range = any(len(row["seeds"]) > 1 for row in group)
         of_seeds, medians = (", mean and range", "of processes, and range") if has_range else ("", "after warm-up")
@@ -29,32 +42,53 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def draw_bars(axes: Axes, group: Sequence[Mapping[str, Any]], name: str, form: str, unit: float) -> None:
-    """A bar per run, with room for its number; where it has several seeds, a line from the lowest to the highest.
+def bar(row: Mapping[str, Any], name: str) -> Bar:
+    found = [run[name] for run in row["runs"] if run[name] is not None]
+    return Bar(row.get("label", row["device"]), row["device"], found, row[name])
 
-    The axis reaches `unit` (a perfect score is 1), and goes below zero only where a value does.
+
+def draw_bars(
+    axes: Axes, bars: Sequence[Bar], text: Callable[[float], str], unit: float = 0.0, room: float = 0.16
+) -> None:
+    """A bar from zero for each, with its number; where it has several values, a line from the lowest to the highest.
+
+    The axis reaches `unit` (a perfect score is 1), and goes below zero only where a value does. `room` is the share of
+    the axis that is left for the numbers.
     """
-    colours = [DEVICE_COLOURS[row["device"]] for row in group]
-    values, labels, errors = [], [], []
-    for row in group:
-        value = row[name]
-        has_range = value is not None and len(row["seeds"]) > 1
-        lowest, highest = (row[f"{name}_lowest"], row[f"{name}_highest"]) if has_range else (value, value)
-        values.append(value or 0.0)
-        errors.append((values[-1] - lowest, highest - values[-1]) if has_range else (0.0, 0.0))
-        labels.append("none" if value is None else form.format(value))
-    bars = axes.barh(
-        range(len(group)),
-        values,
-        color=colours,
+    middles = [each.middle or 0.0 for each in bars]
+    errors = [
+        (middle - min(each.values), max(each.values) - middle) if len(each.values) > 1 else (0.0, 0.0)
+        for each, middle in zip(bars, middles, strict=True)
+    ]
+    drawn = axes.barh(
+        range(len(bars)),
+        middles,
+        color=[DEVICE_COLOURS[each.device] for each in bars],
         height=0.7,
         xerr=list(zip(*errors, strict=True)) if any(map(any, errors)) else None,
         error_kw={"elinewidth": 1.2, "capsize": 3},
     )
-    axes.bar_label(bars, labels, padding=3, fontsize=9)
-    low = min(0.0, *(value - below for value, (below, _) in zip(values, errors, strict=True)))
-    high = max(unit, *(value + above for value, (_, above) in zip(values, errors, strict=True)))
+    labels = ["none" if each.middle is None else text(each.middle) for each in bars]
+    axes.bar_label(drawn, labels, padding=3, fontsize=9)
+    low = min(0.0, *(middle - below for middle, (below, _) in zip(middles, errors, strict=True)))
+    high = max(unit, *(middle + above for middle, (_, above) in zip(middles, errors, strict=True)))
     span = (high - low) or 1.0
-    axes.set_yticks(range(len(group)), [row["device"] for row in group])
-    axes.set(xlim=(low - 0.16 * span if low < 0 else 0, high + 0.16 * span), ylim=(len(group) - 0.4, -0.6))
+    label_rows(axes, bars)
+    axes.set(xlim=(low - room * span if low < 0 else 0, high + room * span))
     axes.axvline(0, color="black", linewidth=0.8)
+
+
+def draw_values(axes: Axes, bars: Sequence[Bar]) -> None:
+    """A dot for each value and a line through their middle, on an axis that fits them: small differences show."""
+    for index, each in enumerate(bars):
+        colour = DEVICE_COLOURS[each.device]
+        axes.plot(each.values, [index] * len(each.values), "o", color=colour, alpha=0.75, markeredgewidth=0)
+        if len(each.values) > 1 and each.middle is not None:
+            axes.plot([each.middle] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)
+    label_rows(axes, bars)
+    axes.grid(axis="x", alpha=0.3)
+
+
+def label_rows(axes: Axes, bars: Sequence[Bar]) -> None:
+    axes.set_yticks(range(len(bars)), [plain(each.label, MAX_LABEL) for each in bars])
+    axes.set_ylim(len(bars) - 0.4, -0.6)

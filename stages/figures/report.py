@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from stages import files
-from stages.figures import comparison, curves, outcomes
-from stages.figures.chart import Chart
+from stages.figures import charts, comparison, drawing
+from stages.figures.charts import Chart
 from stages.figures.comparison import Cell, Hardware, Section
 from stages.figures.text import as_number, number, readable, words
 
@@ -39,7 +39,7 @@ class Page:
     verdict: Sequence[str]
     charts: Sequence[Chart]
     times: Sequence[Chart]
-    outcomes: Sequence[tuple[str, Sequence[Chart], outcomes.Confusion | None]]  # of which device
+    outcomes: Sequence[tuple[str, Sequence[Chart]]]  # of which device
     sentences: Sequence[str]  # the verdict in full
 
 
@@ -53,19 +53,21 @@ def write_report(path: Path, sections: Sequence[Section]) -> None:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        function.__name__: function for function in (by_device, flat, metrics, readable, records, words)
+        function.__name__: function for function in (by_device, facts, metrics, records, drawing.svg_address)
     }
     shown, hardware = named(sections)
-    pages = [page(section) for section in shown]
     rows = [row for section in shown for row in section.rows]
     alone = {section.workload: section.no_reference for section in shown if section.is_alone and not section.references}
-    text = environment.get_template("report.html.j2").render(
-        rows=rows,
-        hardware=hardware,
-        pages=pages,
-        alone=grouped(alone),
-        has_verdicts=any(page.verdict for page in pages),
-    )
+    with drawing.report_style():
+        pages = [page(section) for section in shown]
+        text = environment.get_template("report.html.j2").render(
+            rows=rows,
+            columns={name: comparison.COLUMNS[name][0] for name in ("score", "epoch", "rate", "training", "memory")},
+            hardware=hardware,
+            pages=pages,
+            alone=grouped(alone),
+            has_verdicts=any(page.verdict for page in pages),
+        )
     files.write_text(path, text)
 
 
@@ -82,15 +84,28 @@ def page(section: Section) -> Page:
     rows, references = section.rows, section.references
     lines = [Line(str(row["device"]), comparison.cells(row)) for row in rows]
     lines += [Line("published", comparison.reference_cells(each)) for each in references]
-    every = [curves.scores(rows, references), curves.speeds(rows, references)]
-    charts = [each for each in (*every, curves.losses(rows), curves.validation(rows)) if each]
-    times = [curves.epoch_times(row, rows) for row in rows]
-    others = [row for row in rows[1:] if row["predictions"] != rows[0]["predictions"]]
-    shown = [(row["label"], outcomes.charts(row), outcomes.confusion(row)) for row in (rows[0], *others)]
+    first = [
+        charts.scores(rows, references),
+        charts.speeds(rows, references),
+        charts.losses(rows),
+        charts.validation(rows),
+    ]
+    different = [rows[0], *(row for row in rows[1:] if row["predictions"] != rows[0]["predictions"])]
+    seed = charts.first_seed(rows)
+    outcomes = [
+        (row["label"], charts.outcomes(row, f", {row['label']}{seed}" if len(different) > 1 else seed))
+        for row in different
+    ]
     return Page(
-        section, lines, comparison.yardstick(rows[0]), comparison.verdict(section), charts, times,
-        [each for each in shown if each[1] or each[2]], comparison.sentences(section),
-    )  # fmt: skip
+        section,
+        lines,
+        comparison.yardstick(rows[0]),
+        comparison.verdict(section),
+        [each for each in first if each],
+        [charts.epoch_times(row, rows) for row in rows],
+        [each for each in outcomes if each[1]],
+        comparison.sentences(section),
+    )
 
 
 def grouped(reasons: Mapping[str, str]) -> list[tuple[list[str], str]]:
@@ -129,6 +144,13 @@ def records(rows: Sequence[Row]) -> Table:
         columns.append((words(key), "number" if is_numeric else ""))
         contents.append([number(value) for value in (numbers if is_numeric else values)])
     return columns, list(zip(*contents, strict=True))
+
+
+def facts(values: Row, in_words: bool = True) -> Table:
+    """Names and values."""
+    return [("name", ""), ("value", "")], [
+        (words(name) if in_words else name, readable(value)) for name, value in flat(values)
+    ]
 
 
 def flat(values: Row, prefix: str = "") -> Iterable[tuple[str, Any]]:

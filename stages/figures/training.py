@@ -1,76 +1,100 @@
 """One workload's trainings: losses and score, seconds per epoch, memory."""
 
+import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from stages.figures.drawing import DEVICE_COLOURS, blank, counted, plain, short_seconds, whole_numbers
+from stages.figures.drawing import (
+    DEVICE_COLOURS,
+    FEW_POINTS,
+    MANY_POINTS,
+    blank,
+    counted,
+    plain,
+    short_seconds,
+    whole_numbers,
+)
 
 VRAM = {"peak_allocated_mib": "allocated", "peak_reserved_mib": "reserved", "process_mib": "whole process"}
 
 
-def page(workload: str, runs: Sequence[Mapping[str, Any]]) -> Figure:
+def draw(workload: str, runs: Sequence[Mapping[str, Any]]) -> Figure:
     """One workload's trainings: losses and score of all devices together, then seconds per epoch and memory of each.
 
-    A run is {label, device, history, score, timings, missing_reasons, metrics}: `history` and `timings` are the rows of
-    history.csv and timings.csv as numbers (None where a cell is empty), `missing_reasons` says why a value is absent.
+    A run is {label, device, history, score_name, timings, missing_reasons, metrics}: `history` and `timings` are the
+    rows of history.csv and timings.csv as numbers (None where a cell is empty), `missing_reasons` says why a value is
+    absent.
     """
     figure = blank(12, 3.9 + 3.1 * len(runs))
     grid = figure.subplots(1 + len(runs), 2, squeeze=False)
-    losses, scores = grid[0]
-    for index, run in enumerate(runs):
-        width = 1.5 if index == len(runs) - 1 else 3.5  # the devices' curves nearly coincide: one shows below the other
-        # The names of the hardware stand above the lower axes; a legend of them would be cut.
-        label = run["device"] if [each["device"] for each in runs].count(run["device"]) == 1 else run["label"]
-        draw_curve(losses, run, "history", "train_loss", f"train, {label}", linewidth=width)
-        draw_curve(losses, run, "history", "val_loss", f"val, {label}", linewidth=width, linestyle="--")
-        draw_scores(scores, run, label, width)
-        draw_seconds(grid[1 + index][0], run)
-        draw_memory(grid[1 + index][1], run)
-    losses.set(ylabel="loss", title="loss", xlabel="epoch")
-    names = " and ".join(dict.fromkeys(plain(run["score"]).replace("_", " ") for run in runs))
-    scores.set(ylabel=names, title=names, xlabel="epoch")
-    for axes in (losses, scores):
+    draw_losses(grid[0][0], runs)
+    draw_scores(grid[0][1], runs)
+    for axes in grid[0]:
         axes.legend(handles=axes.lines, fontsize=8)
-    for axes in grid.flat:
-        axes.grid(alpha=0.3)
-        whole_numbers(axes)
+    for run, (seconds, memory) in zip(runs, grid[1:], strict=True):
+        draw_seconds(seconds, run)
+        draw_memory(memory, run)
     figure.suptitle(f"{plain(workload)}: training", fontsize=14)
     return figure
+
+
+def draw_losses(axes: Axes, runs: Sequence[Mapping[str, Any]]) -> None:
+    for run, label, width in styled(runs):
+        draw_curve(axes, run, "history", "train_loss", f"train, {label}", linewidth=width)
+        draw_curve(axes, run, "history", "val_loss", f"val, {label}", linewidth=width, linestyle="--")
+    over_epochs(axes, ylabel="loss", title="loss")
+
+
+def draw_scores(axes: Axes, runs: Sequence[Mapping[str, Any]]) -> None:
+    """The validation score over the epochs; a diamond for the test score, at the last one."""
+    for run, label, width in styled(runs):
+        name = run["score_name"]
+        draw_curve(axes, run, "history", f"val_{name}", f"val, {label}", linewidth=width)
+        if name in run["metrics"]:
+            test, colour = run["metrics"][name], DEVICE_COLOURS[run["device"]]
+            style: dict[str, Any] = {"color": colour, "markeredgecolor": "black", "zorder": 3}
+            axes.plot(run["history"][-1]["epoch"], test, "D", label=plain(f"test {test:.4f}, {label}", 64), **style)
+    names = " and ".join(dict.fromkeys(plain(run["score_name"]).replace("_", " ") for run in runs))
+    over_epochs(axes, ylabel=names, title=names)
+
+
+def styled(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str, float]]:
+    """Each run with its label and line width. The devices' curves nearly coincide: one shows below the other."""
+    for index, run in enumerate(runs):
+        # The names of the hardware stand above the lower axes; a legend of them would be cut.
+        is_one = [each["device"] for each in runs].count(run["device"]) == 1
+        yield run, run["device"] if is_one else run["label"], 1.5 if index == len(runs) - 1 else 3.5
+
+
+def over_epochs(axes: Axes, **labels: Any) -> None:
+    axes.set(xlabel="epoch", **labels)
+    axes.grid(alpha=0.3)
+    whole_numbers(axes)
 
 
 def draw_curve(axes: Axes, run: Mapping[str, Any], table: str, key: str, label: str, **style: Any) -> None:
     """A column of a table over the epochs; a few epochs get a marker each, because a single one would be no line."""
     epochs, values = epochs_of(run[table], key)
-    marker = "." if len(epochs) <= 20 else ""
+    marker = "." if len(epochs) <= FEW_POINTS else ""
     axes.plot(epochs, values, color=DEVICE_COLOURS[run["device"]], marker=marker, label=plain(label, 64), **style)
-
-
-def draw_scores(axes: Axes, run: Mapping[str, Any], label: str, width: float) -> None:
-    """The validation score over the epochs; a diamond for the test score, at the last one."""
-    name = run["score"]
-    draw_curve(axes, run, "history", f"val_{name}", f"val, {label}", linewidth=width)
-    if name in run["metrics"]:
-        test, colour = run["metrics"][name], DEVICE_COLOURS[run["device"]]
-        style: dict[str, Any] = {"color": colour, "markeredgecolor": "black", "zorder": 3}
-        axes.plot(run["history"][-1]["epoch"], test, "D", label=plain(f"test {test:.4f}, {label}", 64), **style)
 
 
 def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
     """A dot per epoch and a box of those that count. The axis fits these; an epoch beyond it is written at its edge."""
-    elsewhere = [row for row in run["timings"] if row.get("is_elsewhere")]  # the CPU went on after memory ran out
-    apart = [row for row in run["timings"] if row["is_warmup"] or row in elsewhere]
-    warmup = epochs_of(apart, "epoch_seconds")
-    epochs, seconds = epochs_of([row for row in run["timings"] if row not in apart], "epoch_seconds")
+    counting, others = counted_epochs(run["timings"])
+    warmup = epochs_of(others, "epoch_seconds")
+    epochs, seconds = epochs_of(counting, "epoch_seconds")
     fitted = seconds or warmup[1]
     median = float(np.median(fitted))
     room = max(0.3 * (max(fitted) - min(fitted)), 0.1 * median)
     bottom, top = max(0.0, min(fitted) - room), max(fitted) + room
-    axes.scatter(epochs, seconds, s=14, color=DEVICE_COLOURS[run["device"]], zorder=2)
+    is_image = len(epochs) > MANY_POINTS
+    axes.scatter(epochs, seconds, s=14, color=DEVICE_COLOURS[run["device"]], zorder=2, rasterized=is_image)
     message = "no epoch after the warm-up"
     if seconds:
         message = f"median {short_seconds(median)} per epoch ({counted(len(seconds), 'epoch')})"
@@ -87,8 +111,8 @@ def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
         if is_beyond:
             style = {"textcoords": "offset points", "fontsize": 8, "color": "0.35"}
             axes.annotate(short_seconds(value), (epoch, height), (6, -3), **style)
-    axes.set(ylabel="seconds per epoch", ylim=(bottom, top), xlabel="epoch")
-    also = f", {len(warmup[0])} of warm-up{' or on the CPU' if elsewhere else ''} in grey" if warmup[0] else ""
+    over_epochs(axes, ylabel="seconds per epoch", ylim=(bottom, top))
+    also = f", {len(warmup[0])} of {what_does_not_count(run['timings'])} in grey" if warmup[0] else ""
     axes.set_title(f"{plain(run['label'], 60)}\n{message}{also}", fontsize=10)
 
 
@@ -111,11 +135,21 @@ def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
         note = "\n".join(textwrap.fill(plain(line, 200), 60) for line in lines)
         box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none"}
         axes.text(0.03, 0.06, note, transform=axes.transAxes, fontsize=9, style="italic", va="bottom", bbox=box)
-    axes.set(ylabel="MiB", xlabel="epoch")
+    over_epochs(axes, ylabel="MiB")
     axes.set_title(f"{plain(run['label'], 60)}\nmemory, peak of each epoch", fontsize=10)
 
 
+def counted_epochs(timings: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The epochs whose time counts, and the others: those of the warm-up and those that the CPU finished."""
+    others = [row for row in timings if row["is_warmup"] or row.get("is_elsewhere")]
+    return [row for row in timings if row not in others], others
+
+
+def what_does_not_count(timings: Sequence[Mapping[str, Any]]) -> str:
+    return "warm-up or on the CPU" if any(row.get("is_elsewhere") for row in timings) else "warm-up"
+
+
 def epochs_of(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:
-    """Epochs and values of the rows that have one."""
-    present = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None]
+    """Epochs and values of the rows that have a finite one; a training that diverges has losses that are no numbers."""
+    present = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None and math.isfinite(row[key])]
     return [epoch for epoch, _ in present], [value for _, value in present]

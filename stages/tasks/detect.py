@@ -7,7 +7,6 @@ prediction (one-to-one matching). Onset and sound event detection are scored thi
 Polyphonic Sound Event Detection", section 3.2.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stages.tasks import Evaluation, Read
-from stages.tasks.scores import macro_f1, macro_f1_of_sums, precision_recall_f1
+from stages.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
 from stages.tasks.yardsticks import Yardstick, against, interval_of_gain, sample
 
 TOLERANCE = 2  # frames
@@ -213,20 +212,3 @@ def paired(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[
     partner = {index: right.pop(other) for index, other in match(actual, found, num_steps)}
     pairs: list[tuple[Any, Any]] = [(event, partner.get(index)) for index, event in left.items()]
     return pairs + [(None, event) for event in right.values()]
-
-
-def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> list[tuple[int, int]]:
-    """Index pairs of a largest one-to-one matching of ascending steps that lie within `tolerance` of each other.
-
-    Going through both in order and always taking the earliest that fits is optimal for intervals of one length.
-    """
-    matched, i, j = [], 0, 0
-    while i < len(actual) and j < len(found):
-        if abs(actual[i] - found[j]) <= tolerance:
-            matched.append((i, j))
-            i, j = i + 1, j + 1
-        elif actual[i] < found[j]:
-            i += 1
-        else:
-            j += 1
-    return matched

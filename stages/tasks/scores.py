@@ -1,4 +1,4 @@
-"""Scores that several tasks share: precision, recall and F1 from counts."""
+"""What tasks and their figures share, without torch: F1 from counts, and the matching of events."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,3 +29,20 @@ def macro_f1_of_sums(sums: np.ndarray) -> np.ndarray:
     is_present = true + predicted > 0
     f1 = 2 * right / np.where(is_present, true + predicted, 1)
     return np.asarray(f1.sum(axis=-1) / np.maximum(1, is_present.sum(axis=-1)))
+
+
+def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> list[tuple[int, int]]:
+    """Index pairs of a largest one-to-one matching of ascending steps that lie within `tolerance` of each other.
+
+    Going through both in order and always taking the earliest that fits is optimal for intervals of one length.
+    """
+    matched, i, j = [], 0, 0
+    while i < len(actual) and j < len(found):
+        if abs(actual[i] - found[j]) <= tolerance:
+            matched.append((i, j))
+            i, j = i + 1, j + 1
+        elif actual[i] < found[j]:
+            i += 1
+        else:
+            j += 1
+    return matched

@@ -69,12 +69,11 @@ def main(arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    from stages.figures import drawing
-    from stages.figures.scaling import scaling as draw
+    from stages.figures import drawing, sweeps
 
     path = files.results_dir() / "scaling" / f"{options.workload}-{points[0].device}"
     files.write_table(path.with_suffix(".csv"), [vars(point) for point in points])
-    drawing.save(draw(options.workload, points), path.with_suffix(".png"))
+    drawing.save(sweeps.scaling(options.workload, points), path.with_suffix(".png"))
     print(*table(points), *verdicts(points), sep="\n")
     print(f"{files.relative(path)}.csv, .png")
     return 0

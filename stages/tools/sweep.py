@@ -43,12 +43,11 @@ def main(arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    from stages.figures import drawing
-    from stages.figures.sweep import sweep as draw
+    from stages.figures import drawing, sweeps
 
     folder = files.results_dir() / "sweep"
     files.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
-    drawing.save(draw(options.workload, points), folder / f"{options.workload}.png")
+    drawing.save(sweeps.sweep(options.workload, points), folder / f"{options.workload}.png")
     for sentence in (*verdicts(points), *stops):
         print(sentence)
     print(f"{files.relative(folder / options.workload)}.csv, .png")
