@@ -164,11 +164,6 @@ def test_what_was_not_timed_is_said_in_the_pictures_too():
     labels = [text.get_text() for axes in overview.summary([make_row(), untimed]).axes for text in axes.texts]
     assert labels.count("none") == 1
 
-    run = make_run("cuda", 10)
-    run["timings"] = [{**row, "is_elsewhere": float(row["epoch"] > 6)} for row in run["timings"]]
-    titles = [axes.get_title() for axes in training.draw("sign", [run]).axes]
-    assert any("(5 epochs), 5 of warm-up or on the CPU in grey" in title for title in titles), titles
-
 
 def test_several_seeds_are_drawn_with_their_range():
     rows = [make_row(score=0.9, seeds=3), make_row(device="cuda", score=0.8)]

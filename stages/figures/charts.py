@@ -190,8 +190,7 @@ def epoch_times(row: Row, rows: Sequence[Row]) -> Chart:
         sentence += f", half of them {seconds(low)} to {seconds(high)} s, the slowest {seconds(max(values))} s"
     if others:
         do = "does" if len(others) == 1 else "do"
-        why = training.what_does_not_count(row["timings"])
-        sentence += f"; {counted(len(others), 'epoch')} of {why} {do} not count (in grey, a triangle beyond the axis)"
+        sentence += f"; {counted(len(others), 'epoch')} of warm-up {do} not count (in grey, a triangle beyond the axis)"
     if len(values) < MIN_EPOCHS:
         return Chart(title, f"{sentence}.")
     return chart(title, f"{sentence}.", lambda axes: training.draw_seconds(axes, row))

@@ -112,7 +112,7 @@ def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
             style = {"textcoords": "offset points", "fontsize": 8, "color": "0.35"}
             axes.annotate(short_seconds(value), (epoch, height), (6, -3), **style)
     over_epochs(axes, ylabel="seconds per epoch", ylim=(bottom, top))
-    also = f", {len(warmup[0])} of {what_does_not_count(run['timings'])} in grey" if warmup[0] else ""
+    also = f", {len(warmup[0])} of warm-up in grey" if warmup[0] else ""
     axes.set_title(f"{plain(run['label'], 60)}\n{message}{also}", fontsize=10)
 
 
@@ -140,13 +140,9 @@ def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
 
 
 def counted_epochs(timings: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """The epochs whose time counts, and the others: those of the warm-up and those that the CPU finished."""
-    others = [row for row in timings if row["is_warmup"] or row.get("is_elsewhere")]
-    return [row for row in timings if row not in others], others
-
-
-def what_does_not_count(timings: Sequence[Mapping[str, Any]]) -> str:
-    return "warm-up or on the CPU" if any(row.get("is_elsewhere") for row in timings) else "warm-up"
+    """The epochs whose time counts, and those of the warm-up."""
+    warmup = [row for row in timings if row["is_warmup"]]
+    return [row for row in timings if not row["is_warmup"]], warmup
 
 
 def epochs_of(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:
