@@ -30,7 +30,13 @@ NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES = 50, 11, 4
 MODELS = {
     "gru": GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     "transformer": Transformer(
-        "transformer", hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, dropout=0.2
+        "transformer",
+        hidden_size=8,
+        num_layers=1,
+        num_heads=2,
+        feedforward_size=16,
+        dropout=0.2,
+        checkpoint_activations=False,
     ),
     "conv_gru": ConvGRU("conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
     "seq2seq": Seq2Seq("seq2seq", 8, 1, 0.0, "native", TeacherForcing(start=0.7, end=0.2, decay="linear")),

@@ -27,7 +27,15 @@ pytestmark = pytest.mark.gpu
 
 # One layer: cuDNN keeps the random state of dropout between an RNN's layers to itself, so such a step is not captured.
 GRU_WITH_DROPOUT = GRU("gru", hidden_size=8, num_layers=1, bidirectional=True, dropout=0.3)
-TRANSFORMER = Transformer("transformer", hidden_size=16, num_layers=2, num_heads=2, feedforward_size=32, dropout=0.3)
+TRANSFORMER = Transformer(
+    "transformer",
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    feedforward_size=32,
+    dropout=0.3,
+    checkpoint_activations=False,
+)
 # Activations of a GiB, and weights of 2 MiB: what is left of the card is shared with cuBLAS' workspaces, 32 MiB each.
 LARGE = replace(TRANSFORMER, hidden_size=32, feedforward_size=4096, dropout=0.0)
 EAGER, CAPTURED = (replace(SETTINGS, model=GRU_WITH_DROPOUT, step=step) for step in ("eager", "graph"))

@@ -46,7 +46,15 @@ from tests.limits import (
 )
 from tests.trainers import SETTINGS, finish, identity, new_trainer
 
-LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
+LARGE = Transformer(
+    "transformer",
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    feedforward_size=256,
+    dropout=0.0,
+    checkpoint_activations=False,
+)
 CPU = torch.device("cpu")
 
 

@@ -22,7 +22,13 @@ FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
 CONFIGS = {
     "gru": GRU("gru", hidden_size=16, num_layers=2, bidirectional=True, dropout=0.0),
     "transformer": Transformer(
-        "transformer", hidden_size=16, num_layers=2, num_heads=2, feedforward_size=32, dropout=0.0
+        "transformer",
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        feedforward_size=32,
+        dropout=0.0,
+        checkpoint_activations=False,
     ),
     "conv_gru": ConvGRU("conv_gru", hidden_size=16, num_layers=1, num_convolutions=2, kernel_size=3, dropout=0.0),
     "seq2seq": Seq2Seq("seq2seq", hidden_size=16, num_layers=2, dropout=0.0, cell="native", teacher_forcing=FORCING),

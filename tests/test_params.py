@@ -38,8 +38,8 @@ def test_scientific_notation_is_a_number():
     ("old", "new", "words"),
     [
         ("epochs: 3", "epohcs: 3", ["tiny.train.epohcs", "did you mean 'epochs'"]),
-        ("epochs: 3", "epochs: '3'", ["tiny.train.epochs", "'3'", "must be int", "without quotes"]),
-        ("epochs: 3", "epochs: true", ["tiny.train.epochs", "True", "must be int"]),
+        ("epochs: 3", "epochs: '3'", ["tiny.train.epochs is '3'", "must be a whole number", "without quotes"]),
+        ("epochs: 3", "epochs: true", ["tiny.train.epochs is True", "must be a whole number"]),
         ("epochs: 3", "epochs: 0", ["tiny.train.epochs", "at least 1"]),
         ("learning_rate: 1e-2", "learning_rate: 0", ["tiny.train.learning_rate", "above 0"]),
         ("batch_size: 16", "batch_size: -1", ["tiny.train.batch_size is -1", "at least 1"]),
@@ -62,7 +62,7 @@ def test_scientific_notation_is_a_number():
         ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
         ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),
         ("seeds: [0]", "seeds: 0", ["seeds is 0", "must be a list with at least one entry"]),
-        ("seeds: [0]\n", "", ["seeds is missing; add e.g. `seeds: [0]`"]),
+        ("seeds: [0]\n", "", ["lacks seeds; add `seeds: [0]`"]),
         ("    epochs: 3", "    seed: 0\n    epochs: 3", ["tiny.train.seed is not a known key; write `seeds: [0]`"]),
         ("schedule: one-cycle", "schedule: cosin", ["'cosin'", "did you mean 'cosine'"]),
         ("name: gru", "name: gruu", ["'gruu'", "did you mean 'gru'"]),
@@ -145,6 +145,56 @@ def test_a_mistake_gets_one_sentence(old: str, new: str, words: list[str], saw: 
         assert word in message
 
 
+def leaves_of(block: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    for key, value in block.items() if isinstance(block, dict) else enumerate(block):
+        if isinstance(value, dict | list):
+            yield from leaves_of(value, (*keys, key))
+        else:
+            yield (*keys, key), value
+
+
+@pytest.mark.parametrize("workload", load_params().workloads)
+def test_no_value_is_converted_from_another_type(workload: str):
+    block = read_yaml(ROOT / "params.yaml")[workload]
+    for (*parents, last), value in leaves_of(block):
+        others = (
+            [True, str(value)] if type(value) in (int, float) else [b"x", 1] if isinstance(value, str) else [0, "true"]
+        )
+        if last == "threads":
+            others = [True, "1", 1.0]
+        for other in others:
+            changed = copy.deepcopy(block)
+            section = changed
+            for key in parents:
+                section = section[key]
+            section[last] = other
+            with pytest.raises(ValueError):
+                parse_block(workload, changed, {})
+
+
+def test_a_whole_number_is_accepted_for_any_number():
+    assert parsed(TINY.replace("clip_norm: 1.0", "clip_norm: 1")).blocks["tiny"].train.clip_norm == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("epochs: 3", "epochs: '3'", "    epochs:", "tiny.train.epochs is '3'"),
+        ("warmup_epochs: 1", "warmup_epohcs: 1", "    warmup_epohcs", "tiny.train.warmup_epohcs is not a known key"),
+        ("    batch_size: 16\n", "", "  train:", "tiny.train lacks batch_size"),
+        ("name: gru,", "name: gruu,", "    model:", "tiny.train.model.name is 'gruu'"),
+        ("seeds: [0]", "seeds:\n- 0\n- x", "- x", "seeds[1] is 'x'"),
+        ("presets: {}", "presets:\n  big: {all: {train.epochs: 0}}", "  big:", "presets.big: tiny.train.epochs is 0"),
+    ],
+)
+def test_the_message_about_a_file_has_the_line(tmp_path: Path, old: str, new: str, place: str, words: str):
+    path = tmp_path / "params.yaml"
+    path.write_text(text := TINY.replace(old, new))
+    line = text[: text.index(f"\n{place}") + 1].count("\n") + 1
+    with pytest.raises(ValueError, match=re.escape(f"params.yaml, line {line}: {words}")):
+        load_params(path)
+
+
 def test_as_many_threads_as_the_largest_machines_have():
     assert parsed(TINY.replace("threads: 1", "threads: 512")).blocks["tiny"].train.num_threads == 512
     assert parsed(TINY.replace("threads: 1", "threads: auto")).blocks["tiny"].train.threads == "auto"
@@ -200,7 +250,11 @@ def test_what_would_move_the_targets_is_refused():
         ("rally", {"train.augment.warp": 0.1}, "augment.warp is 0.1; it must be 0 for detect"),
         ("price", {"train.augment.shift": 0.1}, "augment.shift is 0.1; it must be 0 for forecast"),
         ("price", {"train.label_smoothing": 0.1}, "label_smoothing is 0.1; it must be 0 for forecast"),
-        ("price", {"preprocess.interval": "-5min"}, "interval is '-5min'; it must be above 0"),
+        (
+            "price",
+            {"preprocess.interval": "-5min"},
+            "price.preprocess.interval is '-5min'; accepted: a whole number from 1 on",
+        ),
         ("price", {"preprocess.columns.features": ["Close"]}, "'Close', which is the target"),
         ("price", {"preprocess.split": {"train": 7, "val": 1, "test": 2}}, "shares of its time"),
         ("rally", {"preprocess.split": {"train": 0.8, "val": 0.1, "test": 0.1}}, "whole numbers of sequences"),
@@ -237,8 +291,8 @@ def test_auto_picks_the_preset_by_memory(identity, expected):
 
 
 def test_every_name_that_params_accept_has_its_module_and_goes_with_something():
-    models = {get_args(get_type_hints(kind)["name"])[0] for kind in get_args(Model)}
-    sources = {get_args(get_type_hints(kind)["source"])[0] for kind in get_args(Preprocess)}
+    models = {get_args(get_type_hints(kind)["name"])[0] for kind in get_args(get_args(Model)[0])}
+    sources = {get_args(get_type_hints(kind)["source"])[0] for kind in get_args(get_args(Preprocess)[0])}
     assert {name for names in MODELS.values() for name in names} == models
     assert {name for names in SOURCES.values() for name in names} == sources
     assert set(MODELS) == set(SOURCES) == set(get_args(Task))

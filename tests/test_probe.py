@@ -34,7 +34,15 @@ SETTINGS = Train(
 )  # fmt: skip
 NONE = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 SMALL = GRU("gru", hidden_size=4, num_layers=1, bidirectional=False, dropout=0.0)
-LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
+LARGE = Transformer(
+    "transformer",
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    feedforward_size=256,
+    dropout=0.0,
+    checkpoint_activations=False,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -283,7 +291,15 @@ def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = 
 @pytest.mark.gpu
 @pytest.mark.gpu_time
 def test_a_large_set_streamed_to_a_small_model_waits_for_it():
-    config = Transformer("transformer", hidden_size=8, num_layers=1, num_heads=1, feedforward_size=8, dropout=0.0)
+    config = Transformer(
+        "transformer",
+        hidden_size=8,
+        num_layers=1,
+        num_heads=1,
+        feedforward_size=8,
+        dropout=0.0,
+        checkpoint_activations=False,
+    )
     result = found(on_gpu(replace(SETTINGS, model=config, augment=NONE, batch_size=128), 32, 4096, resident=False))
     assert result.bound in ("data", "copy")
     assert result.copy_seconds > 0 and result.gather_seconds > 0

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages.params import loading, schema
-from stages.params.parsing import usual_values
+from stages.params.schema import usual_values
 
 # What the block says about a key, in a comment on its line.
 COMMENTS = {
