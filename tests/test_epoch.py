@@ -112,9 +112,9 @@ def assert_equal_bits(one: Trainer, other: Trainer) -> None:
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
 def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str, model_name: str, accumulation: int):
-    plain = trainer_of(task_name, model_name, accumulation=accumulation)
+    plain = trainer_of(task_name, model_name, grad_accum_steps=accumulation)
     assert plain.step.graphs is None
-    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, accumulation=accumulation)))
+    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, grad_accum_steps=accumulation)))
 
 
 @pytest.mark.parametrize("num_batches", [1, 2, 100])

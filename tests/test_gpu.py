@@ -66,7 +66,7 @@ def assert_close(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[s
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("model", [GRU_WITH_DROPOUT, TRANSFORMER], ids=["gru", "transformer"])
 def test_captured_equals_eager_with_the_same_dropout(model: Any, accumulation: int, tmp_path: Path):
-    eager, captured = (replace(each, model=model, accumulation=accumulation) for each in (EAGER, CAPTURED))
+    eager, captured = (replace(each, model=model, grad_accum_steps=accumulation) for each in (EAGER, CAPTURED))
     assert_close(trained(captured, tmp_path), trained(eager, tmp_path))
 
 

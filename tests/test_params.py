@@ -43,9 +43,13 @@ def test_scientific_notation_is_a_number():
         ("epochs: 3", "epochs: 0", ["tiny.train.epochs", "at least 1"]),
         ("learning_rate: 1e-2", "learning_rate: 0", ["tiny.train.learning_rate", "above 0"]),
         ("batch_size: 16", "batch_size: -1", ["tiny.train.batch_size is -1", "at least 1"]),
-        ("    clip_norm: 1.0\n", "", ["tiny.train lacks clip_norm; add `clip_norm: 1.0` to tiny.train"]),
+        ("    max_grad_norm: 1.0\n", "", ["tiny.train lacks max_grad_norm; add `max_grad_norm: 1.0` to tiny.train"]),
         ("    step: eager\n    probe: false\n", "", ["tiny.train lacks step, probe; add `step: auto`, `probe: true`"]),
-        ("  preload: {residency: auto}\n", "", ["tiny lacks preload; add `preload: {residency: auto}` to tiny"]),
+        (
+            "  preload: {data_location: auto}\n",
+            "",
+            ["tiny lacks preload; add `preload: {data_location: auto}` to tiny"],
+        ),
         ("    epochs: 3\n", "", ["tiny.train lacks epochs; data/raw/README.md shows a whole block"]),
         ("learning_rate: 1e-2", "learning_rate: -1", ["tiny.train.learning_rate is -1", "above 0"]),
         ("learning_rate: 1e-2", "learning_rate: .nan", ["tiny.train.learning_rate is nan", "must be a finite number"]),
@@ -58,6 +62,18 @@ def test_scientific_notation_is_a_number():
         ("table: table.csv", "table: ../pen/table.csv.gz", ["table is '../pen/table.csv.gz'", "give its name alone"]),
         ("groups: none", "groups: x", ["preprocess.groups is 'x', which is among the features"]),
         ("coupled_features: 2", "group: 2", ["augment.group is not a known key; it is called coupled_features now"]),
+        (
+            "grad_accum_steps: 1",
+            "accumulation: 1",
+            ["accumulation is not a known key; it is called grad_accum_steps now"],
+        ),
+        ("max_grad_norm: 1.0", "clip_norm: 1.0", ["clip_norm is not a known key; it is called max_grad_norm now"]),
+        ("data_location: auto", "residency: auto", ["residency is not a known key; it is called data_location now"]),
+        (
+            "presets: {}",
+            "presets: {big: {all: {train.accumulation: 2}}}",
+            ["no 'train.accumulation'; it is called grad_accum_steps now"],
+        ),
         ("dropout: 0.1", "dropout: 1.0", ["tiny.train.model.dropout is 1.0", "at least 0 and at most 0.999"]),
         ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
         ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),
@@ -81,7 +97,7 @@ def test_scientific_notation_is_a_number():
         ),
         ("source: sequences", "source: sequence", ["tiny.preprocess.source", "did you mean 'sequences'"]),
         ("train: 0.6, val: 0.2", "train: 0.8, val: 0", ["(0.8, 0, 0.2)", "more than 0"]),
-        ("accumulation: 1", "accumulation: 17", ["accumulation is 17", "batch_size is 16"]),
+        ("grad_accum_steps: 1", "grad_accum_steps: 17", ["grad_accum_steps is 17", "batch_size is 16"]),
         ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: auto, bf16, fp16, fp32, tf32"]),
         ("threads: 1", "threads: two", ["tiny.train.threads is 'two'", "at least 1 and at most 512, or auto"]),
         ("threads: 1", "threads: 0", ["tiny.train.threads is 0", "at least 1 and at most 512, or auto"]),
@@ -122,7 +138,7 @@ def test_scientific_notation_is_a_number():
             "{name: rocket, num_kernels: 84, num_groups: 2}",
             ["tiny.train.epochs is", "it must be 1 for rocket", "closed form"],
         ),
-        ("preload: {residency: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of residency"]),
+        ("preload: {data_location: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of data_location"]),
         (
             "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
             "{name: transformer, hidden_size: 9, num_layers: 1, num_heads: 2, feedforward_size: 8, dropout: 0.0, "
@@ -173,7 +189,7 @@ def test_no_value_is_converted_from_another_type(workload: str):
 
 
 def test_a_whole_number_is_accepted_for_any_number():
-    assert parsed(TINY.replace("clip_norm: 1.0", "clip_norm: 1")).blocks["tiny"].train.clip_norm == 1
+    assert parsed(TINY.replace("max_grad_norm: 1.0", "max_grad_norm: 1")).blocks["tiny"].train.max_grad_norm == 1
 
 
 @pytest.mark.parametrize(
@@ -224,7 +240,7 @@ def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: st
             suggested.add(key)
         else:  # the first key of a model or a source says which it is
             assert "data/raw/README.md" in str(caught.value) or key in ("name", "source")
-    assert {"preload", "residency", "step", "probe", "accumulation"} <= suggested
+    assert {"preload", "data_location", "step", "probe", "grad_accum_steps"} <= suggested
 
 
 @pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "a:\tb\n c: {", "x: &a *a", "a: 1\n b: 2"])
@@ -266,10 +282,10 @@ def test_what_would_move_the_targets_is_refused():
 def test_a_preset_changes_what_it_names_for_all_and_then_for_one():
     params = parsed(
         TINY.replace(
-            "presets: {}", "presets: {big: {all: {train.epochs: 9, train.clip_norm: 4}, tiny: {train.epochs: 5}}}"
+            "presets: {}", "presets: {big: {all: {train.epochs: 9, train.max_grad_norm: 4}, tiny: {train.epochs: 5}}}"
         )
     )
-    assert overrides_of(params.presets, "big", "tiny") == {"train.epochs": 5, "train.clip_norm": 4}
+    assert overrides_of(params.presets, "big", "tiny") == {"train.epochs": 5, "train.max_grad_norm": 4}
     assert overrides_of(params.presets, "none", "tiny") == {}
     assert params.blocks["tiny"].train.epochs == 3  # as written; what is in force, load_workload says
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.files import ROOT, preset_file, read_json
-from stages.params.parsing import InvalidParams, nearest, one_line, parse, prefixed, replaced
+from stages.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
 from stages.params.presets import overrides_of
 from stages.params.schema import Params, Workload
 
@@ -84,8 +84,8 @@ def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload
 
 
 def changed(name: str, block: Any, overrides: dict[str, Any]) -> Any:
-    advice = "write a name of its block, such as train.batch_size, or override it for other workloads only"
-    return replaced(block, overrides, lambda unknown: f"{name} has no {unknown!r}; {advice}")
+    advice = "; write a name of its block, such as train.batch_size, or override it for other workloads only"
+    return replaced(block, overrides, lambda unknown: f"{name} has no {unknown!r}{MOVED.get(unknown, advice)}")
 
 
 parse_block = prefixed("params.yaml")(parse_workload)

@@ -20,6 +20,10 @@ MAX_WHOLE = 2**63 - 1  # no tensor or database holds a larger one
 MOVED = {
     "train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each",
     "augment.group": "; it is called coupled_features now",
+    "train.accumulation": "; it is called grad_accum_steps now",
+    "train.clip_norm": "; it is called max_grad_norm now",
+    "train.on_out_of_memory": "; remove it, and write `devices: [cpu]` to train on the CPU",
+    "preload.residency": "; it is called data_location now",
 }
 
 

@@ -228,7 +228,7 @@ def check_split(split: Split) -> None:
 
 @dataclass(frozen=True)
 class Preload(Section):
-    residency: Annotated[Literal["auto", "device", "host"], usual("auto")]
+    data_location: Annotated[Literal["auto", "device", "host"], usual("auto")]
 
 
 @dataclass(frozen=True)
@@ -354,14 +354,14 @@ class Train(Section):
     epochs: Positive
     warmup_epochs: Annotated[Whole, usual(1)]
     batch_size: Positive
-    accumulation: Annotated[Positive, usual(1)]  # number of parts of a batch, to save memory; the step is the same
+    grad_accum_steps: Annotated[Positive, usual(1)]  # parts of a batch, to save memory; the step is the same
     precision: Annotated[Literal["fp32", "tf32", "bf16", "fp16", "auto"], usual("fp32")]
     step: Annotated[Literal["auto", "eager", "graph", "compile"], usual("auto")]
     probe: Annotated[StrictBool, usual(True)]  # spend a second or two before the first epoch to find out what bounds it
     learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)]
     weight_decay: Annotated[float, Field(strict=True, ge=0, le=100, examples=[0.01])]
     schedule: Annotated[Literal["cosine", "one-cycle"], usual("one-cycle")]
-    clip_norm: Annotated[Real, usual(1.0)]
+    max_grad_norm: Annotated[Real, usual(1.0)]
     label_smoothing: Annotated[Fraction, usual(0.0)]
     threads: Annotated[Threads, usual("auto")]  # of the CPU; auto: as many as are fastest, by measuring
     deterministic: Annotated[StrictBool, usual(True)]
@@ -384,9 +384,9 @@ class Train(Section):
                 f"warmup_epochs is {self.warmup_epochs} and epochs is {self.epochs}; "
                 "at least one epoch must be left to measure"
             )
-        if self.accumulation > self.batch_size:
+        if self.grad_accum_steps > self.batch_size:
             raise ValueError(
-                f"accumulation is {self.accumulation} and batch_size is {self.batch_size}; "
+                f"grad_accum_steps is {self.grad_accum_steps} and batch_size is {self.batch_size}; "
                 "a batch cannot be worked through in more parts than it has sequences"
             )
         return self
