@@ -99,7 +99,7 @@ def probed(trainer: Any) -> probe.Probe:
 
 def changed(trainer: Any, changes: probe.Changes) -> Any:
     """Another training, with other settings: it shares nothing with the one that was probed but the data."""
-    settings = {name: value for name, value in changes.items() if name != "residency"}
+    settings = {name: value for name, value in changes.items() if name != "data_location"}
     other = Trainer(
         alternatives.copied(trainer.model),
         trainer.train_split,
@@ -107,7 +107,7 @@ def changed(trainer: Any, changes: probe.Changes) -> Any:
         replace(trainer.params, **settings),
         trainer.task,
     )
-    if "residency" in changes:
+    if "data_location" in changes:
         other.train_split = moved(trainer.train_split, trainer.device)
     return other
 

@@ -240,8 +240,8 @@ def usual_step(
     with autocast(contender.precision, trainer.device):
         loss = loss_of(trainer, trainer.model, batch)
     loss.backward()
-    if trainer.params.clip_norm:
-        nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.params.clip_norm)
+    if trainer.params.max_grad_norm:
+        nn.utils.clip_grad_norm_(trainer.model.parameters(), trainer.params.max_grad_norm)
     optimizer.step()
     return loss.detach()
 
@@ -291,8 +291,8 @@ def accelerate(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
             optimizer.zero_grad()
             loss = loss_of(trainer, model, tensors)
             helper.backward(loss)
-            if trainer.params.clip_norm:
-                helper.clip_grad_norm_(model.parameters(), trainer.params.clip_norm)
+            if trainer.params.max_grad_norm:
+                helper.clip_grad_norm_(model.parameters(), trainer.params.max_grad_norm)
             optimizer.step()
             tick()
 
@@ -348,7 +348,7 @@ def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bo
         accelerator="gpu" if trainer.device.type == "cuda" else "cpu",
         devices=1,
         max_epochs=-1,
-        gradient_clip_val=trainer.params.clip_norm or None,
+        gradient_clip_val=trainer.params.max_grad_norm or None,
         precision="bf16-mixed" if contender.precision == "bf16" else None,
         barebones=tuned,
     )

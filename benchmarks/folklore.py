@@ -113,7 +113,7 @@ class Training:
             self.model,
             self.keep_loss,
             self.optimizer,
-            clip_norm=1.0,
+            max_grad_norm=1.0,
             accumulation=1,
             precision="fp32",
             execution_mode="eager",

@@ -1,7 +1,7 @@
-"""The form of the pipeline's deployments in Prefect's pages: every choice a list, filled in as params.yaml is now.
+"""The form of the pipeline's deployments in Prefect's UI: each choice is a list, filled in from params.yaml.
 
 Prefect draws a deployment's form from a JSON schema, and its server refuses a run whose parameters do not fit it, so a
-mistyped name never waits.
+mistyped name is refused at once. The schema is that of `Params`, which also validates params.yaml.
 """
 
 from typing import Any
@@ -9,61 +9,36 @@ from typing import Any
 from flows.plan import dotted
 from stages.params.devices import SINGLE
 from stages.params.loading import parse_params
+from stages.params.schema import Params
 
 
 def schema(raw: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of the flow `pipeline`, from params.yaml's content. Raises ValueError for a params.yaml that is
-    refused.
-    """
+    """The JSON schema of the flow `pipeline`, from params.yaml as read. Raises ValueError if it is invalid."""
     params = parse_params(raw)
+    keys = ("workloads", "devices", "seeds", "preset")
+    properties: dict[str, Any] = {key: Params.model_json_schema()["properties"][key] for key in keys}
+    for key in keys:
+        now = getattr(params, key)
+        properties[key]["default"] = list(now) if isinstance(now, tuple) else now
+    properties["workloads"]["items"]["enum"] = list(params.blocks)
+    properties["devices"]["items"]["enum"] = list(dict.fromkeys((*SINGLE, *params.devices)))
+    properties["preset"]["enum"] = ["none", "auto", *params.presets]
     example = f'{{"{params.workloads[0]}.train.epochs": 5}}'
-    presets = ["none", "auto", *params.presets]
-    properties = {
-        "workloads": several(list(params.blocks), params.workloads, "What to train and evaluate."),
-        "devices": several(
-            list(dict.fromkeys((*SINGLE, *params.devices))),
-            params.devices,
-            "auto: the best one here. cpu and cuda: both, and compared.",
-        ),
-        "seeds": {
-            "description": "A training with each. Three or more give a spread and an interval of the speed-up.",
-            "type": "array",
-            "items": {"type": "integer", "minimum": 0},
-            "minItems": 1,
-            "uniqueItems": True,
-            "default": list(params.seeds),
-        },
-        "preset": {
-            "description": "Values for a kind of machine. none: as params.yaml is. auto: what fits the GPU's memory.",
-            "type": "string",
-            "enum": presets,
-            "default": params.preset,
-        },
-        "overrides": {
-            "description": f"Values that replace params.yaml's in this run only, such as {example}. "
-            "The run is then a DVC experiment of its name.",
-            "type": "object",
-            # Below `then`, so that the page shows one editor and not a field for each name.
-            "if": {},
-            "then": {"properties": {name: {} for name in dotted(raw)}, "additionalProperties": False},
-        },
-        "force": {
-            "description": "Run every stage, even where nothing has changed.",
-            "type": "boolean",
-            "default": False,
-        },
+    properties["overrides"] = {
+        "title": "Overrides",
+        "description": f"Values that replace params.yaml's in this run only, such as {example}. "
+        "The run is then a DVC experiment of its name.",
+        "type": "object",
+        # Below `then`, so that the page shows one editor and not a field for each name.
+        "if": {},
+        "then": {"properties": {name: {} for name in dotted(raw)}, "additionalProperties": False},
     }
-    for position, (name, value) in enumerate(properties.items()):
-        value |= {"title": name.capitalize(), "position": position}
+    properties["force"] = {
+        "title": "Force",
+        "description": "Run every stage, even where nothing has changed.",
+        "type": "boolean",
+        "default": False,
+    }
+    for position, value in enumerate(properties.values()):
+        value["position"] = position
     return {"title": "Parameters", "type": "object", "properties": properties, "required": [], "definitions": {}}
-
-
-def several(accepted: list[str], now: tuple[str, ...], description: str) -> dict[str, Any]:
-    return {
-        "description": description,
-        "type": "array",
-        "items": {"type": "string", "enum": accepted},
-        "minItems": 1,
-        "uniqueItems": True,
-        "default": list(now),
-    }

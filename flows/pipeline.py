@@ -20,7 +20,6 @@ from flows import cache, dvc, lockfile, pages, remote, repro
 from flows.display import NOTHING_LOST, Display, StageCancelled, prefect_client
 from flows.plan import Plan, make_plan, parse_set
 from flows.turn import known_to_the_next, one_at_a_time
-from stages.params.schema import Device
 from stages.urls import without_password
 
 # With Prefect's own settings a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
@@ -34,7 +33,7 @@ PATIENT_ENOUGH: dict[Any, Any] = {
 @flow(name="pipeline", log_prints=True, persist_result=False)
 def pipeline(
     workloads: list[str] | None = None,
-    devices: list[Device] | None = None,
+    devices: list[str] | None = None,
     seeds: list[int] | None = None,
     preset: str | None = None,
     overrides: dict[str, Any] | None = None,

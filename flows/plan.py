@@ -33,7 +33,7 @@ def make_plan(
 ) -> Plan:
     """Check everything the caller chose against params.yaml. Raises ValueError naming the nearest accepted value."""
     raw = read_yaml(files.ROOT / "params.yaml")
-    params = parse_params(raw)
+    params = parse_params(raw, files.ROOT / "params.yaml")
     # what a form sends as it was filled in is no choice
     chosen = {
         key: list(names)

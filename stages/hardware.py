@@ -6,8 +6,9 @@ hand one machine's timing to another, because every measuring stage depends on i
 (stages/closure.py), because dvc.yaml cannot follow imports; for `compare` also the published results, which it shows
 beside one's own. And `results/presets/<workload>.json`: what the preset in force changes in the workload's block.
 
-Runs on every `dvc repro`, so it takes milliseconds: torch is not imported, its version is read from its files. It has a
-dvc.yaml of its own (hw/): a stage that always runs makes DVC write its lock anew, and this one is short.
+Runs on every `dvc repro`, so it imports no torch (whose version is read from its files). Most of the 0.3 s that its
+imports take is pydantic. It has a dvc.yaml of its own (hw/): a stage that always runs makes DVC write its lock anew,
+and this one is short.
 """
 
 from functools import partial

@@ -24,7 +24,7 @@ SUMMED_BYTES = 2**20  # what a checksum widens at once
 
 
 def main(workload: str, device: str) -> None:
-    wanted = load_workload(workload).preload.residency
+    wanted = load_workload(workload).preload.data_location
     identity = read_json(hardware_file(device))
     if identity["kind"] == "cuda":
         require_same_gpu(identity)
@@ -48,7 +48,7 @@ def main(workload: str, device: str) -> None:
         for name, rate in measurements.items()
         if name.endswith("_per_second")
     )
-    print(f"{workload} on {identity['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, residency {wanted}; {rates}")
+    print(f"{workload} on {identity['name']}: {sum(sizes.values()) / 2**20:.2f} MiB, data_location {wanted}; {rates}")
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
         kept = f"; the last good checkpoint is kept in {where}" if checkpoint.path.exists() else ""
         raise ValueError(
             f"the training loss is {epoch.train_loss} in epoch {epoch.number}{kept}; "
-            "try a smaller train.learning_rate, or train.clip_norm 1.0"
+            "try a smaller train.learning_rate, or train.max_grad_norm 1.0"
         )
 
 

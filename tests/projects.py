@@ -43,21 +43,21 @@ tiny:
     velocity: true
     missing: refuse
     groups: none
-  preload: {residency: auto}
+  preload: {data_location: auto}
   train:
     model: {name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}
     augment: {coupled_features: 2, mix: 0.1, shift: 0.0, warp: 0.1}
     epochs: 3
     warmup_epochs: 1
     batch_size: 16
-    accumulation: 1
+    grad_accum_steps: 1
     precision: fp32
     step: eager
     probe: false
     learning_rate: 1e-2
     weight_decay: 0.01
     schedule: one-cycle
-    clip_norm: 1.0
+    max_grad_norm: 1.0
     label_smoothing: 0.1
     threads: 1
     deterministic: true

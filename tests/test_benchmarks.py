@@ -57,7 +57,7 @@ def _numerics_are_put_back() -> Iterator[None]:
 
 def one_batch_long(case: Case) -> Case:
     """Without dropout, clipped hard, and with a single batch, so that all see the same one, if in another order."""
-    settings = replace(case.settings, model=replace(case.settings.model, dropout=0.0), clip_norm=0.01)
+    settings = replace(case.settings, model=replace(case.settings.model, dropout=0.0), max_grad_norm=0.01)
     return replace(case, settings=settings, data=replace(case.data, num_sequences=settings.batch_size))
 
 

@@ -95,7 +95,7 @@ DETECT = {f"{stage}@rally" for stage in THROUGH_THE_MODEL}
         pytest.param("stages/records/publish.py", lambda text: text + "\nX = 1\n", set(), id="the publisher"),
         pytest.param("stages/diagnosis/probe.py", lambda text: text + "\nX = 1\n", set(), id="the probe"),
         pytest.param("flows/pipeline.py", lambda text: text + "\nX = 1\n", set(), id="a flow"),
-        pytest.param("stages/params/checks.py", lambda text: text + "\nX = 1\n", set(), id="a check of params.yaml"),
+        pytest.param("stages/params/schema.py", lambda text: text + "\nX = 1\n", set(), id="a check of params.yaml"),
         pytest.param(
             "stages/training/device.py",
             replace("update the driver, or", "renew the driver, or"),

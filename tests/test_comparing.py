@@ -120,7 +120,7 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"digests.data.packed": DELETED}, "data (recorded against not recorded)"),
         ({"digests.data.table": DELETED}, "data: raw table (11111111 against not recorded)"),
         ({"block.train.batch_size": 112}, "batch_size (56 against 112)"),
-        ({"block.train.clip_norm": 1.0}, "clip_norm (absent against 1.0)"),
+        ({"block.train.clip_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
         ({"block": DELETED}, "parameters (recorded against not recorded)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
         ({"realized.accumulation": 2}, "accumulation (1 against 2)"),

@@ -30,7 +30,13 @@ NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES = 50, 11, 4
 MODELS = {
     "gru": GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     "transformer": Transformer(
-        "transformer", hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, dropout=0.2
+        "transformer",
+        hidden_size=8,
+        num_layers=1,
+        num_heads=2,
+        feedforward_size=16,
+        dropout=0.2,
+        checkpoint_activations=False,
     ),
     "conv_gru": ConvGRU("conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
     "seq2seq": Seq2Seq("seq2seq", 8, 1, 0.0, "native", TeacherForcing(start=0.7, end=0.2, decay="linear")),
@@ -106,9 +112,9 @@ def assert_equal_bits(one: Trainer, other: Trainer) -> None:
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
 def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str, model_name: str, accumulation: int):
-    plain = trainer_of(task_name, model_name, accumulation=accumulation)
+    plain = trainer_of(task_name, model_name, grad_accum_steps=accumulation)
     assert plain.step.graphs is None
-    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, accumulation=accumulation)))
+    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, grad_accum_steps=accumulation)))
 
 
 @pytest.mark.parametrize("num_batches", [1, 2, 100])

@@ -27,7 +27,15 @@ pytestmark = pytest.mark.gpu
 
 # One layer: cuDNN keeps the random state of dropout between an RNN's layers to itself, so such a step is not captured.
 GRU_WITH_DROPOUT = GRU("gru", hidden_size=8, num_layers=1, bidirectional=True, dropout=0.3)
-TRANSFORMER = Transformer("transformer", hidden_size=16, num_layers=2, num_heads=2, feedforward_size=32, dropout=0.3)
+TRANSFORMER = Transformer(
+    "transformer",
+    hidden_size=16,
+    num_layers=2,
+    num_heads=2,
+    feedforward_size=32,
+    dropout=0.3,
+    checkpoint_activations=False,
+)
 # Activations of a GiB, and weights of 2 MiB: what is left of the card is shared with cuBLAS' workspaces, 32 MiB each.
 LARGE = replace(TRANSFORMER, hidden_size=32, feedforward_size=4096, dropout=0.0)
 EAGER, CAPTURED = (replace(SETTINGS, model=GRU_WITH_DROPOUT, step=step) for step in ("eager", "graph"))
@@ -58,7 +66,7 @@ def assert_close(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[s
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("model", [GRU_WITH_DROPOUT, TRANSFORMER], ids=["gru", "transformer"])
 def test_captured_equals_eager_with_the_same_dropout(model: Any, accumulation: int, tmp_path: Path):
-    eager, captured = (replace(each, model=model, accumulation=accumulation) for each in (EAGER, CAPTURED))
+    eager, captured = (replace(each, model=model, grad_accum_steps=accumulation) for each in (EAGER, CAPTURED))
     assert_close(trained(captured, tmp_path), trained(eager, tmp_path))
 
 

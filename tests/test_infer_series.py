@@ -98,7 +98,7 @@ def test_a_series_that_never_changes_or_an_interval_that_is_none_gets_one_senten
     with pytest.raises(ValueError, match="'sales' holds one value only, so there is nothing to forecast"):
         planned(tmp_path, table)
     table["sales"] = sales(36)
-    with pytest.raises(ValueError, match="preprocess.interval is '-5min'; accepted: a whole number"):
+    with pytest.raises(ValueError, match="interval is '-5min'; accepted: a whole number"):
         planned(tmp_path, table, "--interval=-5min")
     with pytest.raises(ValueError, match="season is 30 and the training time has 25 points, so no season comes again"):
         planned(tmp_path, table, "--season", "30")

@@ -174,8 +174,9 @@ def test_any_bytes_in_params_are_accepted_or_get_one_sentence(tmp_path: Path, sa
     @example(place=0, cut=0, put=BOMB)
     def check(place: int, cut: int, put: bytes) -> None:
         content = TINY.encode()
-        (tmp_path / "params.yaml").write_bytes(content[:place] + put + content[place + cut :])
-        parsed_or_refused(lambda: parse_params(read_yaml(tmp_path / "params.yaml")), "params.yaml", sentences)
+        path = tmp_path / "params.yaml"
+        path.write_bytes(content[:place] + put + content[place + cut :])
+        parsed_or_refused(lambda: parse_params(read_yaml(path), path), "params.yaml", sentences)
 
     check()
     saw(typical(sentences))
@@ -184,7 +185,14 @@ def test_any_bytes_in_params_are_accepted_or_get_one_sentence(tmp_path: Path, sa
 # Raw tables. -------------------------------------------------------------------------------------------------------
 
 SEQUENCES = SequenceTable(
-    "sequences", "table.csv", Columns("sequence", "step", ("x", "y"), "label"), Split(0.6, 0.2, 0.2), 0, True, "refuse"
+    "sequences",
+    "table.csv",
+    Columns("sequence", "step", ("x", "y"), "label"),
+    Split(0.6, 0.2, 0.2),
+    seed=0,
+    velocity=True,
+    missing="refuse",
+    groups="none",
 )
 SERIES = Series(
     "series", "table.csv", SeriesColumns("time", "x", ("y",)), "1h", "difference", "skip", 3, 2, 1, Split(0.6, 0.2, 0.2)

@@ -46,7 +46,15 @@ from tests.limits import (
 )
 from tests.trainers import SETTINGS, finish, identity, new_trainer
 
-LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
+LARGE = Transformer(
+    "transformer",
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    feedforward_size=256,
+    dropout=0.0,
+    checkpoint_activations=False,
+)
 CPU = torch.device("cpu")
 
 
@@ -96,7 +104,7 @@ def random_batch(num_sequences: int, num_steps: int) -> Batch:
 def step_of(model: torch.nn.Module, **changed: Any) -> Step:
     task = classify.Task({"classes": ["a", "b", "c"]})
     settings = {
-        "clip_norm": 1.0,
+        "max_grad_norm": 1.0,
         "accumulation": 1,
         "precision": "fp32",
         "execution_mode": "eager",
@@ -368,7 +376,7 @@ def gradients(recomputes: bool, precision: str, accumulation: int) -> tuple[list
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    step = step_of(model, precision=precision, accumulation=accumulation, clip_norm=0.01)
+    step = step_of(model, precision=precision, accumulation=accumulation, max_grad_norm=0.01)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         step(random_batch(12, 40))
     return [parameter.grad for parameter in model.parameters()], sum(kept.values())

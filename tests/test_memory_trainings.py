@@ -191,7 +191,7 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
     # bit.
     parts = 2 ** sum("is trained on in" in done for done in actions)
     changes = (
-        ("accumulation: 1", f"accumulation: {parts}"),
+        ("grad_accum_steps: 1", f"grad_accum_steps: {parts}"),
         ("checkpoint_activations: false", "checkpoint_activations: true"),
     )
     asked = copy_of(long_sequences, tmp_path / "asked", *changes[: 2 if RECOMPUTED in actions else 1])

@@ -22,7 +22,13 @@ FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
 CONFIGS = {
     "gru": GRU("gru", hidden_size=16, num_layers=2, bidirectional=True, dropout=0.0),
     "transformer": Transformer(
-        "transformer", hidden_size=16, num_layers=2, num_heads=2, feedforward_size=32, dropout=0.0
+        "transformer",
+        hidden_size=16,
+        num_layers=2,
+        num_heads=2,
+        feedforward_size=32,
+        dropout=0.0,
+        checkpoint_activations=False,
     ),
     "conv_gru": ConvGRU("conv_gru", hidden_size=16, num_layers=1, num_convolutions=2, kernel_size=3, dropout=0.0),
     "seq2seq": Seq2Seq("seq2seq", hidden_size=16, num_layers=2, dropout=0.0, cell="native", teacher_forcing=FORCING),
@@ -405,7 +411,7 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
             model,
             lambda outputs, batch, task=task: task.loss(outputs, batch.targets, batch.mask, 0.0),
             torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=True),
-            clip_norm=1.0,
+            max_grad_norm=1.0,
             accumulation=1,
             precision="fp32",
             execution_mode=execution_mode,

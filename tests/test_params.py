@@ -38,14 +38,18 @@ def test_scientific_notation_is_a_number():
     ("old", "new", "words"),
     [
         ("epochs: 3", "epohcs: 3", ["tiny.train.epohcs", "did you mean 'epochs'"]),
-        ("epochs: 3", "epochs: '3'", ["tiny.train.epochs", "'3'", "must be int", "without quotes"]),
-        ("epochs: 3", "epochs: true", ["tiny.train.epochs", "True", "must be int"]),
+        ("epochs: 3", "epochs: '3'", ["tiny.train.epochs is '3'", "must be a whole number", "without quotes"]),
+        ("epochs: 3", "epochs: true", ["tiny.train.epochs is True", "must be a whole number"]),
         ("epochs: 3", "epochs: 0", ["tiny.train.epochs", "at least 1"]),
         ("learning_rate: 1e-2", "learning_rate: 0", ["tiny.train.learning_rate", "above 0"]),
         ("batch_size: 16", "batch_size: -1", ["tiny.train.batch_size is -1", "at least 1"]),
-        ("    clip_norm: 1.0\n", "", ["tiny.train lacks clip_norm; add `clip_norm: 1.0` to tiny.train"]),
+        ("    max_grad_norm: 1.0\n", "", ["tiny.train lacks max_grad_norm; add `max_grad_norm: 1.0` to tiny.train"]),
         ("    step: eager\n    probe: false\n", "", ["tiny.train lacks step, probe; add `step: auto`, `probe: true`"]),
-        ("  preload: {residency: auto}\n", "", ["tiny lacks preload; add `preload: {residency: auto}` to tiny"]),
+        (
+            "  preload: {data_location: auto}\n",
+            "",
+            ["tiny lacks preload; add `preload: {data_location: auto}` to tiny"],
+        ),
         ("    epochs: 3\n", "", ["tiny.train lacks epochs; data/raw/README.md shows a whole block"]),
         ("learning_rate: 1e-2", "learning_rate: -1", ["tiny.train.learning_rate is -1", "above 0"]),
         ("learning_rate: 1e-2", "learning_rate: .nan", ["tiny.train.learning_rate is nan", "must be a finite number"]),
@@ -58,11 +62,23 @@ def test_scientific_notation_is_a_number():
         ("table: table.csv", "table: ../pen/table.csv.gz", ["table is '../pen/table.csv.gz'", "give its name alone"]),
         ("groups: none", "groups: x", ["preprocess.groups is 'x', which is among the features"]),
         ("coupled_features: 2", "group: 2", ["augment.group is not a known key; it is called coupled_features now"]),
+        (
+            "grad_accum_steps: 1",
+            "accumulation: 1",
+            ["accumulation is not a known key; it is called grad_accum_steps now"],
+        ),
+        ("max_grad_norm: 1.0", "clip_norm: 1.0", ["clip_norm is not a known key; it is called max_grad_norm now"]),
+        ("data_location: auto", "residency: auto", ["residency is not a known key; it is called data_location now"]),
+        (
+            "presets: {}",
+            "presets: {big: {all: {train.accumulation: 2}}}",
+            ["no 'train.accumulation'; it is called grad_accum_steps now"],
+        ),
         ("dropout: 0.1", "dropout: 1.0", ["tiny.train.model.dropout is 1.0", "at least 0 and at most 0.999"]),
         ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
         ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),
         ("seeds: [0]", "seeds: 0", ["seeds is 0", "must be a list with at least one entry"]),
-        ("seeds: [0]\n", "", ["seeds is missing; add e.g. `seeds: [0]`"]),
+        ("seeds: [0]\n", "", ["lacks seeds; add `seeds: [0]`"]),
         ("    epochs: 3", "    seed: 0\n    epochs: 3", ["tiny.train.seed is not a known key; write `seeds: [0]`"]),
         ("schedule: one-cycle", "schedule: cosin", ["'cosin'", "did you mean 'cosine'"]),
         ("name: gru", "name: gruu", ["'gruu'", "did you mean 'gru'"]),
@@ -81,7 +97,7 @@ def test_scientific_notation_is_a_number():
         ),
         ("source: sequences", "source: sequence", ["tiny.preprocess.source", "did you mean 'sequences'"]),
         ("train: 0.6, val: 0.2", "train: 0.8, val: 0", ["(0.8, 0, 0.2)", "more than 0"]),
-        ("accumulation: 1", "accumulation: 17", ["accumulation is 17", "batch_size is 16"]),
+        ("grad_accum_steps: 1", "grad_accum_steps: 17", ["grad_accum_steps is 17", "batch_size is 16"]),
         ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: auto, bf16, fp16, fp32, tf32"]),
         ("threads: 1", "threads: two", ["tiny.train.threads is 'two'", "at least 1 and at most 512, or auto"]),
         ("threads: 1", "threads: 0", ["tiny.train.threads is 0", "at least 1 and at most 512, or auto"]),
@@ -122,7 +138,7 @@ def test_scientific_notation_is_a_number():
             "{name: rocket, num_kernels: 84, num_groups: 2}",
             ["tiny.train.epochs is", "it must be 1 for rocket", "closed form"],
         ),
-        ("preload: {residency: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of residency"]),
+        ("preload: {data_location: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of data_location"]),
         (
             "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
             "{name: transformer, hidden_size: 9, num_layers: 1, num_heads: 2, feedforward_size: 8, dropout: 0.0, "
@@ -143,6 +159,56 @@ def test_a_mistake_gets_one_sentence(old: str, new: str, words: list[str], saw: 
     assert message.startswith("params.yaml: ") and message.count("params.yaml: ") == 1
     for word in words:
         assert word in message
+
+
+def leaves_of(block: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    for key, value in block.items() if isinstance(block, dict) else enumerate(block):
+        if isinstance(value, dict | list):
+            yield from leaves_of(value, (*keys, key))
+        else:
+            yield (*keys, key), value
+
+
+@pytest.mark.parametrize("workload", load_params().workloads)
+def test_no_value_is_converted_from_another_type(workload: str):
+    block = read_yaml(ROOT / "params.yaml")[workload]
+    for (*parents, last), value in leaves_of(block):
+        others = (
+            [True, str(value)] if type(value) in (int, float) else [b"x", 1] if isinstance(value, str) else [0, "true"]
+        )
+        if last == "threads":
+            others = [True, "1", 1.0]
+        for other in others:
+            changed = copy.deepcopy(block)
+            section = changed
+            for key in parents:
+                section = section[key]
+            section[last] = other
+            with pytest.raises(ValueError):
+                parse_block(workload, changed, {})
+
+
+def test_a_whole_number_is_accepted_for_any_number():
+    assert parsed(TINY.replace("max_grad_norm: 1.0", "max_grad_norm: 1")).blocks["tiny"].train.max_grad_norm == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("epochs: 3", "epochs: '3'", "    epochs:", "tiny.train.epochs is '3'"),
+        ("warmup_epochs: 1", "warmup_epohcs: 1", "    warmup_epohcs", "tiny.train.warmup_epohcs is not a known key"),
+        ("    batch_size: 16\n", "", "  train:", "tiny.train lacks batch_size"),
+        ("name: gru,", "name: gruu,", "    model:", "tiny.train.model.name is 'gruu'"),
+        ("seeds: [0]", "seeds:\n- 0\n- x", "- x", "seeds[1] is 'x'"),
+        ("presets: {}", "presets:\n  big: {all: {train.epochs: 0}}", "  big:", "presets.big: tiny.train.epochs is 0"),
+    ],
+)
+def test_the_message_about_a_file_has_the_line(tmp_path: Path, old: str, new: str, place: str, words: str):
+    path = tmp_path / "params.yaml"
+    path.write_text(text := TINY.replace(old, new))
+    line = text[: text.index(f"\n{place}") + 1].count("\n") + 1
+    with pytest.raises(ValueError, match=re.escape(f"params.yaml, line {line}: {words}")):
+        load_params(path)
 
 
 def test_as_many_threads_as_the_largest_machines_have():
@@ -174,7 +240,7 @@ def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: st
             suggested.add(key)
         else:  # the first key of a model or a source says which it is
             assert "data/raw/README.md" in str(caught.value) or key in ("name", "source")
-    assert {"preload", "residency", "step", "probe", "accumulation"} <= suggested
+    assert {"preload", "data_location", "step", "probe", "grad_accum_steps"} <= suggested
 
 
 @pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "a:\tb\n c: {", "x: &a *a", "a: 1\n b: 2"])
@@ -200,7 +266,11 @@ def test_what_would_move_the_targets_is_refused():
         ("rally", {"train.augment.warp": 0.1}, "augment.warp is 0.1; it must be 0 for detect"),
         ("price", {"train.augment.shift": 0.1}, "augment.shift is 0.1; it must be 0 for forecast"),
         ("price", {"train.label_smoothing": 0.1}, "label_smoothing is 0.1; it must be 0 for forecast"),
-        ("price", {"preprocess.interval": "-5min"}, "interval is '-5min'; it must be above 0"),
+        (
+            "price",
+            {"preprocess.interval": "-5min"},
+            "price.preprocess.interval is '-5min'; accepted: a whole number from 1 on",
+        ),
         ("price", {"preprocess.columns.features": ["Close"]}, "'Close', which is the target"),
         ("price", {"preprocess.split": {"train": 7, "val": 1, "test": 2}}, "shares of its time"),
         ("rally", {"preprocess.split": {"train": 0.8, "val": 0.1, "test": 0.1}}, "whole numbers of sequences"),
@@ -212,10 +282,10 @@ def test_what_would_move_the_targets_is_refused():
 def test_a_preset_changes_what_it_names_for_all_and_then_for_one():
     params = parsed(
         TINY.replace(
-            "presets: {}", "presets: {big: {all: {train.epochs: 9, train.clip_norm: 4}, tiny: {train.epochs: 5}}}"
+            "presets: {}", "presets: {big: {all: {train.epochs: 9, train.max_grad_norm: 4}, tiny: {train.epochs: 5}}}"
         )
     )
-    assert overrides_of(params.presets, "big", "tiny") == {"train.epochs": 5, "train.clip_norm": 4}
+    assert overrides_of(params.presets, "big", "tiny") == {"train.epochs": 5, "train.max_grad_norm": 4}
     assert overrides_of(params.presets, "none", "tiny") == {}
     assert params.blocks["tiny"].train.epochs == 3  # as written; what is in force, load_workload says
 
@@ -237,8 +307,8 @@ def test_auto_picks_the_preset_by_memory(identity, expected):
 
 
 def test_every_name_that_params_accept_has_its_module_and_goes_with_something():
-    models = {get_args(get_type_hints(kind)["name"])[0] for kind in get_args(Model)}
-    sources = {get_args(get_type_hints(kind)["source"])[0] for kind in get_args(Preprocess)}
+    models = {get_args(get_type_hints(kind)["name"])[0] for kind in get_args(get_args(Model)[0])}
+    sources = {get_args(get_type_hints(kind)["source"])[0] for kind in get_args(get_args(Preprocess)[0])}
     assert {name for names in MODELS.values() for name in names} == models
     assert {name for names in SOURCES.values() for name in names} == sources
     assert set(MODELS) == set(SOURCES) == set(get_args(Task))

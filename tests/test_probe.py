@@ -28,13 +28,21 @@ from stages.training.trainer import Trainer
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
-    epochs=2, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", on_out_of_memory="stop",
-    step="eager", probe=True, learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
+    epochs=2, warmup_epochs=1, batch_size=16, grad_accum_steps=1, precision="fp32",
+    step="eager", probe=True, learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", max_grad_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip
 NONE = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 SMALL = GRU("gru", hidden_size=4, num_layers=1, bidirectional=False, dropout=0.0)
-LARGE = Transformer("transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0)
+LARGE = Transformer(
+    "transformer",
+    hidden_size=64,
+    num_layers=2,
+    num_heads=4,
+    feedforward_size=256,
+    dropout=0.0,
+    checkpoint_activations=False,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +201,7 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
     monkeypatch.setattr(probing, "has_cores", lambda threads: True)  # or a busy machine would try no threads
     monkeypatch.setattr(probing, "HOPELESS", float("inf"))
     monkeypatch.setattr(probing, "LONGEST_SECONDS", float("inf"))
-    settings = replace(SETTINGS, model=SMALL, batch_size=8, accumulation=4)
+    settings = replace(SETTINGS, model=SMALL, batch_size=8, grad_accum_steps=4)
     ran, step, threads = [], Step.__call__, set()
 
     def watch(self: Step, batch):
@@ -204,7 +212,7 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
 
     monkeypatch.setattr(Step, "__call__", watch)
     result = found(planted(settings, 5))
-    assert result.gains.keys() == {"batch 16", "batch 64", "precision bf16", "accumulation 1", "threads 2"}
+    assert result.gains.keys() == {"batch 16", "batch 64", "precision bf16", "grad_accum_steps 1", "threads 2"}
     assert set(ran) == {(8, 4, "fp32"), (16, 4, "fp32"), (64, 4, "fp32"), (8, 1, "fp32"), (8, 4, "bf16")}
     assert threads == {1, 2} and torch.get_num_threads() == 1
 
@@ -283,12 +291,20 @@ def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = 
 @pytest.mark.gpu
 @pytest.mark.gpu_time
 def test_a_large_set_streamed_to_a_small_model_waits_for_it():
-    config = Transformer("transformer", hidden_size=8, num_layers=1, num_heads=1, feedforward_size=8, dropout=0.0)
+    config = Transformer(
+        "transformer",
+        hidden_size=8,
+        num_layers=1,
+        num_heads=1,
+        feedforward_size=8,
+        dropout=0.0,
+        checkpoint_activations=False,
+    )
     result = found(on_gpu(replace(SETTINGS, model=config, augment=NONE, batch_size=128), 32, 4096, resident=False))
     assert result.bound in ("data", "copy")
     assert result.copy_seconds > 0 and result.gather_seconds > 0
     assert 0 < result.numbers()["copy_bytes_of_peak"] < 1.5
-    assert "residency device" in result.gains
+    assert "data_location device" in result.gains
 
 
 @pytest.mark.gpu
@@ -312,7 +328,7 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     known = result.numbers().keys() | result.missing_reasons.keys()
     names = ("num_kernels", "host_seconds", "device_seconds", "memory_context_mib", "copy_bytes_per_second")
     assert set(names) <= known | {name for name in names if getattr(result, name, None) is not None}
-    assert ("residency device" in result.gains) != resident
+    assert ("data_location device" in result.gains) != resident
     assert torch.cuda.memory_allocated() <= before + 2**20
     epochs = [trainer.epoch() for _ in range(2)]
     assert trainer.step.execution_mode == "graph" and trainer.step.graphs.captured

@@ -31,6 +31,7 @@ PARAMS = SequenceTable(
     seed=0,
     velocity=True,
     missing="refuse",
+    groups="none",
 )
 HEADER = "sequence,step,x,y,label"
 

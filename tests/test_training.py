@@ -173,7 +173,7 @@ def test_the_cpu_share_is_the_process_own_cpu_time_per_second(busy: bool):
 def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
     settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0))
     whole, losses = finish(new_trainer("cpu", "device", tmp_path, settings))
-    parts, part_losses = finish(new_trainer("cpu", "device", tmp_path, replace(settings, accumulation=3)))
+    parts, part_losses = finish(new_trainer("cpu", "device", tmp_path, replace(settings, grad_accum_steps=3)))
     assert part_losses == pytest.approx(losses, rel=1e-5)
     for name in whole:
         torch.testing.assert_close(parts[name], whole[name], rtol=1e-3, atol=1e-4)
@@ -182,7 +182,7 @@ def test_a_batch_in_parts_trains_as_the_whole(tmp_path: Path):
 @pytest.mark.gpu
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_a_captured_step_trains_as_the_eager_one(accumulation: int, tmp_path: Path):
-    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), accumulation=accumulation)
+    settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), grad_accum_steps=accumulation)
     eager, losses = finish(new_trainer("cuda", "device", tmp_path, settings))
     captured = new_trainer("cuda", "device", tmp_path, replace(settings, step="graph"))
     weights, graph_losses = finish(captured)

@@ -76,7 +76,7 @@ def test_a_ragged_batch_that_falls_into_more_parts_than_a_whole_one_is_shared_as
     """25 in 10 parts are 9 of 3 at most, 20 are 10 of 2: of those each worker passes a sequence more."""
     found = []
     for rank in range(2):
-        trainer = trainer_of("sign", batch_size=25, accumulation=10)
+        trainer = trainer_of("sign", batch_size=25, grad_accum_steps=10)
         trainer.workers = Workers(rank, 2)
         for batch in trainer.training_batches():
             parts = list(batch.parts(10))
@@ -108,7 +108,7 @@ def splits(task: str) -> tuple[dict[str, Tensor], Any]:
 def trainer_of(workload: str, **changes: Any) -> Trainer:
     """As params.yaml trains the workload, on random sequences: batches of 20, at last one of 5, in two parts."""
     block = load_params().blocks[workload]
-    small = {"batch_size": 20, "accumulation": 2, "epochs": 2, "warmup_epochs": 1, "threads": 1, "step": "eager"}
+    small = {"batch_size": 20, "grad_accum_steps": 2, "epochs": 2, "warmup_epochs": 1, "threads": 1, "step": "eager"}
     settings: Train = replace(block.train, **(small | changes))
     tensors, task = splits(block.task)
     split = Split(tensors, torch.device("cpu"))
@@ -310,8 +310,8 @@ def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatc
     with pytest.raises(
         ValueError, match=r"more workers than sign's batch of 16 .* in 2 parts .*accepted: at most 8xcpu"
     ):
-        require_sequences("sign", "9xcpu", replace(SETTINGS, accumulation=2))
-    require_sequences("sign", "8xcpu", replace(SETTINGS, accumulation=2))
+        require_sequences("sign", "9xcpu", replace(SETTINGS, grad_accum_steps=2))
+    require_sequences("sign", "8xcpu", replace(SETTINGS, grad_accum_steps=2))
     fitted = replace(SETTINGS, model=Rocket("rocket", num_kernels=84, num_groups=4))
     with pytest.raises(ValueError, match="model rocket is fitted in closed form, which one does; accepted: cpu"):
         require_sequences("mine", "2xcpu", fitted)
@@ -600,7 +600,7 @@ def test_two_gpus_train_what_one_does_eagerly_and_their_weights_are_those_of_one
 def test_workers_that_stream_their_data_use_no_gpu_but_their_own(on_gpus: Path):
     """A thread begins on GPU 0: one that copies for worker 1 would open a context there, and spoil the times."""
     params = on_gpus / "params.yaml"
-    params.write_text(params.read_text().replace("residency: auto", "residency: host"))
+    params.write_text(params.read_text().replace("data_location: auto", "data_location: host"))
     output = stages_at_once(on_gpus, "preload tiny 2xcuda", "train tiny 2xcuda 0").stdout
     _, manifest = results(on_gpus, "2xcuda")
     assert manifest["realized"]["residency"] == "host"

@@ -14,21 +14,21 @@ import pytest
 from tests.projects import dvc, make_project, recorded_runs, run, settle, stages_at_once
 
 COMMON = """
-  preload: {residency: auto}
+  preload: {data_location: auto}
   train:
     model: MODEL
     augment: {coupled_features: 1, mix: 0.0, shift: 0.0, warp: 0.0}
     epochs: 2
     warmup_epochs: 1
     batch_size: 32
-    accumulation: 2
+    grad_accum_steps: 2
     precision: fp32
     step: eager
     probe: false
     learning_rate: 1e-2
     weight_decay: 0.01
     schedule: cosine
-    clip_norm: 1.0
+    max_grad_norm: 1.0
     label_smoothing: 0.0
     threads: 1
     deterministic: true

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
-    epochs=4, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
+    epochs=4, warmup_epochs=1, batch_size=16, grad_accum_steps=1, precision="fp32",
     step="eager", probe=False,
-    learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
+    learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", max_grad_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip
 

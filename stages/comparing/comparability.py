@@ -28,13 +28,21 @@ Manifest = Mapping[str, Any]
 SCHEMA = 1
 NOT_RECORDED = "not recorded"
 # Keys of params.yaml that older records lack or call otherwise.
-RENAMED = {f"{block}augment.group": f"{block}augment.coupled_features" for block in ("", "train.")}
+RENAMED = {
+    f"{block}{old}": f"{block}{new}"
+    for block in ("", "train.")
+    for old, new in (
+        ("augment.group", "augment.coupled_features"),
+        ("accumulation", "grad_accum_steps"),
+        ("clip_norm", "max_grad_norm"),
+    )
+} | {"preload.residency": "preload.data_location"}
 OFF = {"preprocess.groups": "none", "train.on_out_of_memory": "stop", "on_out_of_memory": "stop"}
 MAX_LISTED = 4  # parameters or files that differ; the others are counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that choose how the work is done, and of which the manifest has what came of them (`realized`); or that do
 # none of it. The seed decides which numbers are drawn, not how much is computed.
-CHOICES = ("threads", "precision", "step", "accumulation", "probe", "seed")
+CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
 # Of `named`, what one side must have in common over its seeds, and what is only said where `auto` chose differently.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
 # A machine of which others take this share of the cores, or whose figures move by this much, is said to.

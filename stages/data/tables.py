@@ -21,8 +21,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from stages.files import relative
-from stages.params.checks import leaves_folder
 from stages.params.parsing import nearest
+from stages.params.schema import leaves_folder
 
 if TYPE_CHECKING:
     import pandas

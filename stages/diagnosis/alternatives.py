@@ -23,7 +23,7 @@ ROOM = 0.5  # of the free memory, that streamed data may take on the device
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}
 
 Result = TypeVar("Result")
-Changes = dict[str, Any]  # settings of params.yaml: those of `train`, and `residency`
+Changes = dict[str, Any]  # settings of params.yaml: those of `train`, and `data_location`
 
 
 def alternatives(trainer: Trainer) -> dict[str, Changes]:
@@ -36,12 +36,12 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     if params.precision != "auto":  # auto has just been chosen by measuring
         found += [{"precision": name} for name in PRECISIONS[device.type] if name != precision]
     if trainer.step.accumulation > 1:
-        found.append({"accumulation": 1})
+        found.append({"grad_accum_steps": 1})
     if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):
         found.append({"step": "graph"})
     if trainer.train_split.is_streamed:  # from the host to a GPU
         needed = sum(num_bytes(split.tensors.values()) for split in (trainer.train_split, trainer.val_split))
-        found += [{"residency": "device"}] if needed < ROOM * torch.cuda.mem_get_info(device)[0] else []
+        found += [{"data_location": "device"}] if needed < ROOM * torch.cuda.mem_get_info(device)[0] else []
     if device.type == "cpu" and (os.cpu_count() or 1) > 1:
         found.append({"threads": 1 if params.num_threads > 1 else 2})
     return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
@@ -52,7 +52,7 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
 
     It raises where memory runs out instead of adapting, so that a trial changes nothing about the training.
     """
-    params = replace(trainer.params, **{name: value for name, value in changes.items() if name != "residency"})
+    params = replace(trainer.params, **{name: value for name, value in changes.items() if name != "data_location"})
     if changes.get("step") == "graph":  # needs an optimizer of another kind, and so weights of its own
         other = Trainer(copied(trainer.model), trainer.train_split, trainer.val_split, params, trainer.task)
     else:
@@ -64,13 +64,13 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
     change_step(other.step, changes)
     other.step.may_adapt = False
     other.step.oom = other.oom = NoFallbacks()
-    if "residency" in changes:
+    if "data_location" in changes:
         other.train_split = resident(trainer.train_split, 8 * params.batch_size)
     return other
 
 
 def change_step(step: Step, changes: Changes) -> None:
-    step.accumulation = changes.get("accumulation", step.accumulation)
+    step.accumulation = changes.get("grad_accum_steps", step.accumulation)
     if "precision" in changes:
         step.precision = changes["precision"]
         step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16

@@ -15,14 +15,16 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
+from stages.params.schema import Positive
+
 
 @dataclass(frozen=True)
 class Shape:
     """What data and task decide about a network's size."""
 
-    num_features: int
-    num_outputs: int
-    max_steps: int
+    num_features: Positive
+    num_outputs: Positive
+    max_steps: Positive
     per_step: bool
 
     @classmethod

@@ -1,1 +1,1 @@
-"""params.yaml: what it may hold (schema), how its words are read and checked, and what a preset changes."""
+"""params.yaml: the accepted keys and values (schema), reading and messages (loading, parsing), and presets."""

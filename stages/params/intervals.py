@@ -67,4 +67,4 @@ def parse_interval(text: str) -> Interval:
         is_one_day = unit != "business-day" or interval.count == 1
         if is_known and is_one_day and interval.seconds < MAX_SECONDS and interval.months < 12_000:
             return interval
-    raise ValueError(f"preprocess.interval is {text!r}; accepted: {ACCEPTED}")
+    raise ValueError(f"interval is {text!r}; accepted: {ACCEPTED}")

@@ -4,19 +4,15 @@ Imports nothing heavy, because flows and a stage that always runs read params to
 """
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from stages.files import ROOT, preset_file, read_json
-from stages.params.checks import check_workload
-from stages.params.devices import split_device
-from stages.params.parsing import check_name, nearest, one_line, parse, prefixed, replaced, shown
-from stages.params.presets import overrides_of, parse_presets
-from stages.params.schema import Device, Params, Seed, Workload
-
-# The keys that are no workload, each with an example of what to write.
-TOP_LEVEL = {"workloads": "[sign]", "devices": "[auto]", "seeds": "[0]", "preset": "none", "presets": "{}"}
+from stages.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
+from stages.params.presets import overrides_of
+from stages.params.schema import Params, Workload
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -47,40 +43,49 @@ def yaml_mistake(name: str, error: Exception) -> str:
     return f"{name}{at}: not valid YAML: {why}; correct it there or in the line before"
 
 
-@prefixed("params.yaml")
-def parse_params(raw: dict[str, Any]) -> Params:
-    for key, example in TOP_LEVEL.items():
-        if key not in raw:
-            raise ValueError(f"{key} is missing; add e.g. `{key}: {example}`")
-    workloads = parse(tuple[str, ...], raw["workloads"], "workloads")
-    devices = parse(tuple[Device, ...], raw["devices"], "devices")
-    for number, device in enumerate(devices):
-        split_device(device, f"devices[{number}]")
-    seeds = parse(tuple[Seed, ...], raw["seeds"], "seeds")
-    blocks = {key: value for key, value in raw.items() if key not in TOP_LEVEL}
-    for name in (*workloads, *blocks):
-        check_name(name, "workload")
-    for name in workloads:
-        if name not in blocks:
-            raise ValueError(f"workloads names {name!r}, which has no block{nearest(name, blocks)}")
-    presets = parse_presets(raw["presets"], blocks)
-    if raw["preset"] not in (accepted := ("none", "auto", *presets)):
-        raise ValueError(f"preset is {shown(raw['preset'])}{nearest(raw['preset'], accepted)}")
-    parsed = {name: parse_workload(name, block, {}) for name, block in blocks.items()}
-    for preset in presets:  # a mistake in a preset shows now, not when the preset is first used
-        with prefixed(f"presets.{preset}"):
-            for name in blocks:
-                parse_workload(name, blocks[name], overrides_of(presets, preset, name))
-    return Params(workloads, devices, seeds, raw["preset"], presets, parsed)
+def parse_params(raw: dict[str, Any], path: Path | None = None) -> Params:
+    """`path`: the file that holds `raw`; the message about a mistake then says in which line it is."""
+    try:
+        params: Params = parse(Params, raw)
+        for preset in params.presets:  # a mistake in a preset shows now, not when the preset is first used
+            try:
+                blocks = {
+                    name: changed(name, raw[name], overrides_of(params.presets, preset, name)) for name in params.blocks
+                }
+                parse(Params, raw | blocks)
+            except ValueError as error:
+                raise InvalidParams(f"presets.{preset}: {error}", ["presets", preset]) from None
+    except InvalidParams as mistake:
+        line = f", line {line_of(path, mistake.keys)}" if path and mistake.keys else ""
+        raise ValueError(f"params.yaml{line}: {mistake}") from None
+    return params
+
+
+def line_of(path: Path, keys: Sequence[Any]) -> int:
+    """The line of the YAML file `path` in which the value under `keys` begins, or its key where it has one."""
+    from ruamel.yaml import YAML
+
+    found = node = YAML().compose(path)
+    for key in keys:
+        if node.id == "mapping":
+            parts = {str(name.value): (name, value) for name, value in node.value}
+        else:
+            parts = {str(index): (value, value) for index, value in enumerate(node.value)}
+        if str(key) not in parts:  # YAML's `<<` put it there
+            break
+        found, node = parts[str(key)]
+    return int(found.start_mark.line) + 1
 
 
 def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload:
     """The block of one workload with the dotted `overrides` put in."""
-    advice = "write a name of its block, such as train.batch_size, or override it for other workloads only"
-    changed = replaced(block, overrides, lambda unknown: f"{name} has no {unknown!r}; {advice}")
-    parsed: Workload = parse(Workload, changed, name)
-    check_workload(name, parsed)
+    parsed: Workload = parse(Workload, changed(name, block, overrides), name)
     return parsed
+
+
+def changed(name: str, block: Any, overrides: dict[str, Any]) -> Any:
+    advice = "; write a name of its block, such as train.batch_size, or override it for other workloads only"
+    return replaced(block, overrides, lambda unknown: f"{name} has no {unknown!r}{MOVED.get(unknown, advice)}")
 
 
 parse_block = prefixed("params.yaml")(parse_workload)
@@ -88,7 +93,7 @@ parse_block = prefixed("params.yaml")(parse_workload)
 
 @cache
 def load_params(path: Path = ROOT / "params.yaml") -> Params:
-    return parse_params(read_yaml(path))
+    return parse_params(read_yaml(path), path)
 
 
 def load_workload(name: str) -> Workload:

@@ -1,32 +1,38 @@
-"""Plain YAML values -> the dataclasses of schema.py, and dataclasses -> dotted names.
-
-Every key is required, and an unknown one is refused with the nearest known name: a misspelled key never has a silent
-effect. A missing key is refused with the line to add.
-"""
+"""Plain YAML values -> the types of schema.py, or one sentence about the first mistake; dataclasses -> dotted names."""
 
 import copy
 import difflib
 import json
-import math
 import re
 import reprlib
-import types
-import typing
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from stages.params.schema import Limits, MayBeAbsent, Usual
+from pydantic import TypeAdapter, ValidationError
 
 MAX_LETTERS = 1000  # of a message: what it quotes may be a whole file
-MAX_WHOLE = 2**63 - 1
+MAX_WHOLE = 2**63 - 1  # no tensor or database holds a larger one
 # Keys of older versions, and what replaces them.
 MOVED = {
-    "Train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each",
-    "Augment.group": "; it is called coupled_features now",
+    "train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each",
+    "augment.group": "; it is called coupled_features now",
+    "train.accumulation": "; it is called grad_accum_steps now",
+    "train.clip_norm": "; it is called max_grad_norm now",
+    "train.on_out_of_memory": "; remove it, and write `devices: [cpu]` to train on the CPU",
+    "preload.residency": "; it is called data_location now",
 }
+
+
+class InvalidParams(ValueError):
+    """A mistake in params. `keys`: the mapping keys and list indices that lead to the value."""
+
+    def __init__(self, message: str, keys: Sequence[Any] = ()) -> None:
+        super().__init__(one_line(message))
+        self.keys = keys
 
 
 @contextmanager
@@ -35,7 +41,7 @@ def prefixed(prefix: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(one_line(f"{prefix}: {error}")) from None
+        raise InvalidParams(f"{prefix}: {error}", getattr(error, "keys", ())) from None
 
 
 def one_line(text: object) -> str:
@@ -59,128 +65,120 @@ def nearest(name: Any, known: Iterable[str]) -> str:
     return (f"; did you mean '{similar[0]}'?" if similar else ";") + f" accepted: {', '.join(known)}"
 
 
-def parse(kind: Any, value: Any, where: str) -> Any:
-    """`value` as `kind`: plain type, Literal, tuple, dataclass, union of dataclasses with unlike first fields, or of a
-    whole number and words.
+def parse(kind: Any, value: Any, where: str = "") -> Any:
+    """`value` as `kind`: a type of schema.py, or any other that pydantic knows.
 
-    Raises ValueError that begins with `where`, the value's dotted name.
+    Raises InvalidParams about the first mistake. It begins with the dotted name of the value, and that with `where`.
     """
-    limits = Limits()
-    if typing.get_origin(kind) is Annotated:
-        kind, *notes = typing.get_args(kind)
-        limits = next((note for note in notes if isinstance(note, Limits)), limits)
-    if typing.get_origin(kind) in (types.UnionType, typing.Union):
-        members = tuple(member for member in typing.get_args(kind) if member is not types.NoneType)
-        if len(members) == 1:  # of a key that may be left out
-            return None if value is None else parse(Annotated[members[0], limits], value, where)
-        if is_dataclass(members[0]):
-            return parse_union(members, value, where)
-        return parse_number_or_word(members, limits, value, where)
-    if is_dataclass(kind):
-        return parse_dataclass(kind, value, where)
-    if typing.get_origin(kind) is Literal:
-        accepted = typing.get_args(kind)
-        if value not in accepted:
-            raise ValueError(f"{where} is {shown(value)}{nearest(value, accepted)}")
-        return value
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list) or not (value or where.endswith(".preprocess.columns.features")):
-            raise ValueError(f"{where} is {shown(value)}; it must be a list with at least one entry")
-        entries = tuple(parse(typing.get_args(kind)[0], entry, f"{where}[{i}]") for i, entry in enumerate(value))
-        if len(set(entries)) < len(entries):
-            raise ValueError(f"{where} names an entry twice: {', '.join(map(str, entries))}")
-        return entries
-    if not isinstance(value, (int, float) if kind is float else kind) or (isinstance(value, bool) and kind is not bool):
-        hint = "; write it without quotes" if isinstance(value, str) else ""
-        raise ValueError(f"{where} is {shown(value)} ({type(value).__name__}); it must be {kind.__name__}{hint}")
-    if kind in (int, float):
-        check_number(value, limits, where)
-    return value
-
-
-def check_number(value: float, limits: Limits, where: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}; it must be a finite number")
-    if abs(value) > MAX_WHOLE and isinstance(value, int):  # no float, tensor or database holds it
-        raise ValueError(f"{where} is {shown(value)}; a whole number must be at most {MAX_WHOLE}")
-    is_low = value <= limits.low if limits.above else value < limits.low
-    if is_low or (limits.high is not None and value > limits.high):
-        up_to = "" if limits.high is None else f" and at most {limits.high}"
-        raise ValueError(
-            f"{where} is {value}; it must be {'above' if limits.above else 'at least'} {limits.low}{up_to}"
-        )
-
-
-def parse_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
-    key = fields(members[0])[0].name
-    options = {typing.get_args(hints_of(member)[key])[0]: member for member in members}
-    if not isinstance(value, dict) or key not in value:
-        raise ValueError(f"{where} must be a mapping with a `{key}`{nearest('', options)}; received {shown(value)}")
-    if (name := value[key]) not in list(options):  # a list, because YAML may give what cannot be hashed
-        raise ValueError(f"{where}.{key} is {shown(name)}{nearest(name, options)}")
-    return parse(options[name], value, where)
-
-
-def parse_number_or_word(members: tuple[Any, ...], limits: Limits, value: Any, where: str) -> Any:
-    """`members`: int, and a Literal of the words that are accepted too."""
-    words = typing.get_args(members[1])
-    if value in words:
-        return value
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or value < limits.low or (limits.high is not None and value > limits.high):
-        up_to = "" if limits.high is None else f" and at most {limits.high}"
-        raise ValueError(
-            f"{where} is {shown(value)}; it must be a whole number of at least {limits.low}{up_to}, or {words[0]}"
-        )
-    return value
-
-
-def parse_dataclass(kind: Any, value: Any, where: str) -> Any:
-    hints = hints_of(kind)
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} is {shown(value)}; it must be a mapping of {', '.join(hints)}")
-    for key in value:
-        if key not in hints:
-            hint = MOVED.get(f"{kind.__name__}.{key}") or nearest(key, hints)
-            raise ValueError(f"{where}.{key} is not a known key{hint}")
-    optional = optional_keys(kind)
-    if missing := [key for key in hints if key not in value and key not in optional]:
-        usual = usual_values(kind)
-        lines = [f"`{key}: {json.dumps(usual[key])}`".replace('"', "") for key in missing if key in usual]
-        advice = [f"add {', '.join(lines)} to {where}"] if lines else []
-        if len(lines) < len(missing):
-            advice.append("data/raw/README.md shows a whole block")
-        raise ValueError(f"{where} lacks {', '.join(missing)}; {'; '.join(advice)}")
-    return kind(**{key: parse(hint, value[key], f"{where}.{key}") for key, hint in hints.items() if key in value})
-
-
-def optional_keys(kind: Any) -> set[str]:
-    """The keys of a dataclass that params.yaml may leave out: their default holds then."""
-    return {key for key, hint in hints_of(kind).items() if MayBeAbsent() in getattr(hint, "__metadata__", ())}
+    adapter = adapter_of(kind)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        raise explained(error.errors(include_url=False), adapter.json_schema(), where) from None
 
 
 @cache
-def hints_of(kind: Any) -> dict[str, Any]:
-    """The annotation of each key of a dataclass."""
-    return typing.get_type_hints(kind, include_extras=True)
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def usual_values(kind: Any) -> dict[str, Any]:
-    """The usual value of each key of a dataclass that has one; of a section, if all of its keys have one."""
-    found: dict[str, Any] = {}
-    for key, hint in hints_of(kind).items():
-        for note in getattr(hint, "__metadata__", ()):
-            if isinstance(note, Usual):
-                found[key] = note.value
-        if is_dataclass(hint) and len(section := usual_values(hint)) == len(fields(hint)):
-            found[key] = section
-    return found
+def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> InvalidParams:
+    """The first of pydantic's mistakes in one sentence. A misspelled key comes before the key that is missing."""
+    order = ("unexpected_keyword_argument", "invalid_key", "missing")
+    first = min(mistakes, key=lambda mistake: (*order, mistake["type"]).index(mistake["type"]))
+    kind, loc, value = first["type"], first["loc"], first["input"]
+    value = list(value) if isinstance(value, tuple) else value
+    is_key = kind == "invalid_key" or loc[-1:] == ("[key]",)
+    keys, node, section = locate(schema, loc[:-1] if loc[-1:] == ("[key]",) else loc)
+    name, parent = dotted(where, keys), dotted(where, keys[:-1]) or "the file"
+    if is_key:
+        why = first["ctx"]["error"] if kind == "value_error" else "a key must be text"
+        return InvalidParams(f"{parent} has the key {shown(value)}; {why}", keys)
+    if kind == "unexpected_keyword_argument":
+        hint = MOVED.get(f"{parent.split('.')[-1]}.{keys[-1]}") or nearest(keys[-1], section["properties"])
+        return InvalidParams(f"{name} is not a known key{hint}", keys)
+    if kind == "missing":
+        missing = [each["loc"][-1] for each in mistakes if each["type"] == kind and each["loc"][:-1] == loc[:-1]]
+        return InvalidParams(format_missing(parent, missing, section["properties"]), keys[:-1])
+    if kind == "value_error":  # of a validator in schema.py, which names a key of its section first
+        separator = "." if name and "properties" in node else " "
+        return InvalidParams(f"{name}{separator}{first['ctx']['error']}", keys)
+    if union := node.get("discriminator"):
+        key, accepted = union["propertyName"], union["mapping"]
+        if isinstance(value, dict) and key in value:
+            return InvalidParams(f"{name}.{key} is {shown(value[key])}{nearest(value[key], accepted)}", [*keys, key])
+        must = f"must be a mapping with a `{key}`{nearest('', accepted)}"
+        return InvalidParams(f"{name} {must}; received {shown(value)}", keys)
+    if "enum" in node:
+        return InvalidParams(f"{name} is {shown(value)}{nearest(value, node['enum'])}", keys)
+    is_quoted = isinstance(value, str) and node.get("type") in ("integer", "number")
+    hint = "; write it without quotes" if is_quoted else ""
+    return InvalidParams(f"{name} is {shown(value)}; it must be {accepted_values(node, value)}{hint}", keys)
 
 
-def check_name(name: Any, where: str) -> None:
+def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """The keys in pydantic's `loc`, the JSON schema of the value there, and that of the mapping that holds it."""
+
+    def resolved(node: Any) -> dict[str, Any]:
+        if not isinstance(node, dict):  # additionalProperties may be true or false
+            return {}
+        return schema["$defs"][node["$ref"].split("/")[-1]] if "$ref" in node else node
+
+    keys: list[Any] = []
+    node = section = schema = resolved(schema) | schema
+    for part in loc:
+        if "discriminator" in node:
+            node = resolved({"$ref": node["discriminator"]["mapping"][part]})
+        elif node.get("type") == "array":
+            keys.append(part)
+            node = resolved(node["items"])
+        elif node.get("type") == "object":
+            keys.append(part)
+            section, node = node, resolved(node.get("properties", {}).get(part, node.get("additionalProperties")))
+        # else it is pydantic's name for a member of a union such as `int | float`
+    return keys, node, section
+
+
+def dotted(where: str, keys: Sequence[Any]) -> str:
+    return (where + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)).removeprefix(".")
+
+
+def format_missing(section: str, missing: list[str], properties: dict[str, Any]) -> str:
+    usual = {key: properties[key]["examples"][0] for key in missing if "examples" in properties[key]}
+    lines = [f"`{key}: {json.dumps(value)}`".replace('"', "") for key, value in usual.items()]
+    advice = [f"add {', '.join(lines)} to {section}"] if lines else []
+    if len(lines) < len(missing):
+        advice.append("data/raw/README.md shows a whole block")
+    return f"{section} lacks {', '.join(missing)}; {'; '.join(advice)}"
+
+
+def accepted_values(node: dict[str, Any], value: Any) -> str:
+    """What a JSON schema accepts in the place of `value`, in words."""
+    if "anyOf" in node:
+        members = [each for each in node["anyOf"] if each.get("type") != "null"]
+        return ", or ".join(accepted_values(each, value) for each in members)
+    if "const" in node:
+        return str(node["const"])
+    kind = node.get("type")
+    if kind in ("integer", "number"):
+        is_finite = not isinstance(value, int | float) or abs(value) <= sys.float_info.max
+        noun = "a whole number" if kind == "integer" else "a number" if is_finite else "a finite number"
+        above, high = node.get("exclusiveMinimum"), node.get("maximum")
+        low = f" of at least {node.get('minimum', 0)}" if above is None else f" above {above}"
+        is_told = high is not None and (high != MAX_WHOLE or isinstance(value, int) and value > high)
+        return f"{noun}{low}" + (f" and at most {high}" if is_told else "")
+    if kind == "array":
+        return "a list with at least one entry" if node.get("minItems") else "a list"
+    if kind == "object":
+        return f"a mapping of {', '.join(node['properties'])}" if "properties" in node else "a mapping"
+    return "true or false" if kind == "boolean" else "text"
+
+
+def check_name(name: str) -> str:
     """Names become folders: refuse what leaves the project, and what DVC or a URL would misread."""
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-        raise ValueError(f"{where} {name!r} is not a usable name; use letters, digits, _ and - only")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError(f"{name!r} is not a usable name; use letters, digits, _ and - only")
+    return name
 
 
 def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], str]) -> Any:
@@ -188,34 +186,33 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
     if not overrides or not isinstance(nested, dict):
         return nested
     changed = copy.deepcopy(nested)
-    for dotted, value in overrides.items():
-        *parents, last = str(dotted).split(".")
+    for name, value in overrides.items():
+        *parents, last = str(name).split(".")
         section: Any = changed
         for parent in parents:
             section = section.get(parent) if isinstance(section, dict) else None
         if not isinstance(section, dict) or last not in section:
-            raise ValueError(complain(dotted))
+            raise ValueError(complain(name))
         section[last] = value
     return changed
 
 
-def written_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that params.yaml would hold: an optional one only where it is not its default."""
-    default = {name: getattr(type(value), name) for name in optional_keys(type(value))}
-    pairs = ((field.name, getattr(value, field.name)) for field in fields(value))
-    return {name: part for name, part in pairs if name not in default or part != default[name]}
-
-
 def as_written(value: Any) -> Any:
-    """A dataclass as params.yaml holds it: dictionaries, lists and values."""
+    """A dataclass as params.yaml holds it: dictionaries, lists and values; no optional key that has its default."""
     if is_dataclass(value):
-        return {name: as_written(part) for name, part in written_fields(value).items()}
+        parts = ((field, getattr(value, field.name)) for field in fields(value))
+        return {field.name: as_written(part) for field, part in parts if part != field.default}
     return [as_written(part) for part in value] if isinstance(value, tuple) else value
 
 
-def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten(value: Any) -> dict[str, Any]:
     """A dataclass as dotted keys, as MLflow and `dvc exp run -S` write them."""
-    if is_dataclass(value):
-        pairs = written_fields(value).items()
-        return {key: leaf for name, part in pairs for key, leaf in flatten(part, f"{prefix}{name}.").items()}
-    return {prefix[:-1]: ",".join(map(str, value)) if isinstance(value, tuple) else value}
+
+    def leaves(part: Any, name: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(part, dict):
+            for key, inner in part.items():
+                yield from leaves(inner, f"{name}.{key}")
+        else:
+            yield name[1:], ",".join(map(str, part)) if isinstance(part, list) else part
+
+    return dict(leaves(as_written(value), ""))

@@ -1,194 +1,322 @@
-"""params.yaml as frozen dataclasses: every key with its type, limits and usual value, and what goes together.
+"""params.yaml as dataclasses that pydantic validates: every key with its type, limits and usual value, and what goes
+together.
 
-Imports nothing of the project. DVC depends on the values in params.yaml, not on this file.
+The types are strict: neither text nor `true` is a number. A key without a default is required. The message about a
+missing key suggests its usual value, and stages/tools/new_workload.py writes it. flows/form.py makes Prefect's form
+from `Params`. DVC depends on the values in params.yaml, not on this file.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictStr,
+    model_validator,
+)
 
-@dataclass(frozen=True)
-class Limits:
-    """Of a number. Without them, it must be at least 0."""
+from stages.params.devices import split_device
+from stages.params.intervals import parse_interval
+from stages.params.parsing import MAX_WHOLE, check_name, nearest, shown
 
-    low: float = 0
-    high: float | None = None
-    above: bool = False  # `low` itself is not allowed
-
-
-@dataclass(frozen=True)
-class Usual:
-    """The value that a refusal suggests for a missing key (in a params.yaml of an older version), and that
-    stages/tools/new_workload.py writes. Parsing never fills it in.
-    """
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class MayBeAbsent:
-    """Of a key that params.yaml may leave out; its default holds then."""
-
-
-Device = str  # auto, cpu, cuda, or several workers: 2xcpu (stages/params/devices.py reads it)
-Positive = Annotated[int, Limits(1)]
-Share = Annotated[float, Limits(high=1)]
-Fraction = Annotated[float, Limits(high=0.999)]
-Seed = Annotated[int, Limits(high=2**63 - 1), Usual(0)]
-Strength = Annotated[float, Usual(0.0)]
-Threads = int | Literal["auto"]
+Entry = TypeVar("Entry")
 NO_GROUPS = "none"
 
 
-@dataclass(frozen=True)
-class Columns:
-    sequence: str
-    step: str
-    features: tuple[str, ...]
-    label: str
+class Section:
+    """A mapping in params.yaml. The message of its `check` begins with the key that it is about."""
+
+    # Not `strict`, which would refuse a mapping for a dataclass. The types of the values are strict instead.
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def check_unique(entries: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(entries)) < len(entries):
+        raise ValueError(f"names an entry twice: {', '.join(map(str, entries))}")
+    return entries
+
+
+def check_device(name: str) -> str:
+    split_device(name, "")
+    return name
+
+
+def usual(value: Any) -> Any:
+    """Marks the usual value of a key, which is not filled in where the key is missing."""
+    return Field(examples=[value])
+
+
+def usual_values(kind: type) -> dict[str, Any]:
+    """The usual value of each key of a section that has one."""
+    notes = {key: getattr(hint, "__metadata__", ()) for key, hint in get_type_hints(kind, include_extras=True).items()}
+    return {key: note.examples[0] for key, found in notes.items() for note in found if getattr(note, "examples", None)}
+
+
+Unique = Annotated[
+    tuple[Entry, ...],
+    BeforeValidator(as_tuple),
+    AfterValidator(check_unique),
+    Field(json_schema_extra={"uniqueItems": True}),
+]
+Name = Annotated[StrictStr, AfterValidator(check_name)]
+Device = Annotated[StrictStr, AfterValidator(check_device)]  # auto, cpu, cuda, or several workers: 2xcpu
+Whole = Annotated[int, Field(strict=True, ge=0, le=MAX_WHOLE)]
+Positive = Annotated[int, Field(strict=True, ge=1, le=MAX_WHOLE)]
+Real = Annotated[float, Field(strict=True, ge=0)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=0.999)]
+Threads = Annotated[int, Field(strict=True, ge=1, le=512)] | Literal["auto"]
 
 
 @dataclass(frozen=True)
-class SeriesColumns:
-    time: str
-    target: str  # what is forecast, and the first feature
-    features: tuple[str, ...]  # further ones
+class Columns(Section):
+    sequence: StrictStr
+    step: StrictStr
+    features: Unique[StrictStr]
+    label: StrictStr
 
 
 @dataclass(frozen=True)
-class Split:
+class SeriesColumns(Section):
+    time: StrictStr
+    target: StrictStr  # what is forecast, and the first feature
+    features: Unique[StrictStr]  # further ones
+
+
+@dataclass(frozen=True)
+class Split(Section):
     """Shares of the sequences (adding up to 1) or absolute counts."""
 
-    train: float
-    val: float
-    test: float
+    train: Whole | Real
+    val: Whole | Real
+    test: Whole | Real
+
+    @property
+    def sizes(self) -> tuple[float, float, float]:
+        return self.train, self.val, self.test
+
+    @property
+    def are_counts(self) -> bool:
+        return all(isinstance(size, int) for size in self.sizes)
 
 
 @dataclass(frozen=True)
-class SequenceTable:
+class SequenceTable(Section):
     """A table of many sequences (stages/data/sequences.py): one label each (classify), a
     number each (regress), or a label per step (detect).
     """
 
     source: Literal["sequences"]
-    table: str
+    table: StrictStr
     columns: Columns
     split: Split
-    seed: Seed
-    velocity: Annotated[bool, Usual(False)]
-    missing: Annotated[Literal["refuse", "interpolate"], Usual("refuse")]
+    seed: Annotated[Whole, usual(0)]
+    velocity: Annotated[StrictBool, usual(False)]
+    missing: Annotated[Literal["refuse", "interpolate"], usual("refuse")]
     # A column, each of whose values (a person, a device) stays on one side of the split: scikit-learn's `groups`.
-    groups: Annotated[str, Usual(NO_GROUPS)] = NO_GROUPS
+    groups: Annotated[StrictStr, usual(NO_GROUPS)]
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        check_table(self.table)
+        columns, features = self.columns, self.columns.features
+        if not features:
+            raise ValueError("columns.features is []; name at least one column of numbers")
+        if self.groups != NO_GROUPS and self.groups in features:
+            raise ValueError(f"groups is {self.groups!r}, which is among the features; it cannot be both")
+        check_columns({key: getattr(columns, key) for key in ("sequence", "step", "label")}, features)
+        check_split(self.split)
+        return self
 
 
 @dataclass(frozen=True)
-class Series:
+class Series(Section):
     """A table of one long series (stages/data/series.py), cut into windows."""
 
     source: Literal["series"]
-    table: str
+    table: StrictStr
     columns: SeriesColumns
-    interval: str  # between two steps, e.g. 15min, 1h, 1d, month (stages/params/intervals.py)
+    interval: StrictStr  # between two steps, e.g. 15min, 1h, 1d, month (stages/params/intervals.py)
     transform: Literal["log-return", "difference"]
-    missing: Annotated[Literal["skip", "interpolate", "refuse"], Usual("skip")]
-    input_steps: Annotated[int, Limits(2)]
+    missing: Annotated[Literal["skip", "interpolate", "refuse"], usual("skip")]
+    input_steps: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)]
     horizon: Positive
-    stride: Annotated[Positive, Usual(1)]
+    stride: Annotated[Positive, usual(1)]
     split: Split
     # Steps after which the series resembles itself; left out: none.
-    season: Annotated[int | None, Limits(2), MayBeAbsent()] = None
+    season: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)] | None = None
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        check_table(self.table)
+        check_columns({"time": self.columns.time, "target": self.columns.target}, self.columns.features)
+        if self.split.are_counts:
+            raise ValueError(f"split is {self.split.sizes}; a series is split by shares of its time that add up to 1")
+        check_split(self.split)
+        parse_interval(self.interval)
+        return self
 
 
 @dataclass(frozen=True)
-class Rally:
+class Rally(Section):
     """Simulated tennis rallies (stages/data/tennis.py); there is no table."""
 
     source: Literal["rally"]
-    num_steps: Annotated[int, Limits(16)]
-    noise: float  # standard deviation of a detected position, pixels
-    missed: Annotated[float, Limits(high=0.9)]  # share of the frames in which the ball is not found
+    num_steps: Annotated[int, Field(strict=True, ge=16, le=MAX_WHOLE)]
+    noise: Real  # standard deviation of a detected position, pixels
+    missed: Annotated[float, Field(strict=True, ge=0, le=0.9)]  # share of the frames in which the ball is not found
     occlusion: Share  # of the sequences in which it is hidden for a while
     split: Split
-    seed: Seed
+    seed: Annotated[Whole, usual(0)]
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if not self.split.are_counts:
+            raise ValueError(f"split is {self.split.sizes}; a simulation needs whole numbers of sequences")
+        check_split(self.split)
+        return self
 
 
-Preprocess = SequenceTable | Series | Rally
+Preprocess = Annotated[SequenceTable | Series | Rally, Field(discriminator="source")]
+
+
+def leaves_folder(name: str) -> bool:
+    """Whether a table's name leads out of its workload's folder. A link in there may lead to another disk."""
+    parts = PurePosixPath(name)
+    return parts.is_absolute() or ".." in parts.parts or "\\" in name
+
+
+def check_table(name: str) -> None:
+    if leaves_folder(name):
+        raise ValueError(
+            f"table is {name!r}; it must be in the workload's folder of data/raw/; put the table there and give its "
+            "name alone"
+        )
+
+
+def check_columns(roles: dict[str, str], features: Sequence[str]) -> None:
+    """Raises ValueError where a column is two things at once."""
+    for role, column in roles.items():
+        if column in features:
+            more = ", and the target is the first feature anyway" if role == "target" else ""
+            raise ValueError(f"columns.features names {column!r}, which is the {role}{more}; take it out of the list")
+    for role, column in roles.items():
+        if twin := next((other for other in roles if other != role and roles[other] == column), None):
+            raise ValueError(f"columns names {column!r} as {role} and as {twin}; they must be different columns")
+
+
+def check_split(split: Split) -> None:
+    if not all(split.sizes):
+        raise ValueError(f"split is {split.sizes}; train, val and test each need more than 0")
+    if not split.are_counts and abs(sum(split.sizes) - 1) > 1e-6:
+        raise ValueError(
+            f"split adds up to {sum(split.sizes):g} ({' + '.join(map(str, split.sizes))}); "
+            "shares must add up to 1, or give whole numbers of sequences"
+        )
 
 
 @dataclass(frozen=True)
-class Preload:
-    residency: Annotated[Literal["auto", "device", "host"], Usual("auto")]
+class Preload(Section):
+    data_location: Annotated[Literal["auto", "device", "host"], usual("auto")]
 
 
 @dataclass(frozen=True)
-class GRU:
+class GRU(Section):
     name: Literal["gru"]
     hidden_size: Positive  # per direction
     num_layers: Positive
-    bidirectional: bool
+    bidirectional: StrictBool
     dropout: Fraction  # between layers and before the last one
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(Section):
     name: Literal["transformer"]
     hidden_size: Positive
     num_layers: Positive
     num_heads: Positive
     feedforward_size: Positive  # width of the hidden layer inside each block
     dropout: Fraction  # on the output of each sublayer
-    checkpoint_activations: Annotated[bool, Usual(False)] = False  # computed again in the backward pass, not kept
+    checkpoint_activations: Annotated[StrictBool, usual(False)]  # computed again in the backward pass, not kept
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size is {self.hidden_size} and num_heads is {self.num_heads}; "
+                "the first must be a multiple of the second"
+            )
+        return self
 
 
 @dataclass(frozen=True)
-class ConvGRU:
+class ConvGRU(Section):
     name: Literal["conv_gru"]
     hidden_size: Positive  # per direction, and channels of the convolutions
     num_layers: Positive  # of the GRU
-    num_convolutions: int
+    num_convolutions: Whole
     kernel_size: Positive  # odd
     dropout: Fraction
 
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size is {self.kernel_size}; it must be odd, so that a frame stays in the middle")
+        return self
+
 
 @dataclass(frozen=True)
-class TeacherForcing:
+class TeacherForcing(Section):
     """Share of the decoder's inputs that are the true values, from the first epoch to the last."""
 
-    start: Annotated[Share, Usual(1.0)]
-    end: Annotated[Share, Usual(0.0)]
-    decay: Annotated[Literal["linear", "exponential"], Usual("linear")]
+    start: Annotated[Share, usual(1.0)]
+    end: Annotated[Share, usual(0.0)]
+    decay: Annotated[Literal["linear", "exponential"], usual("linear")]
 
 
 @dataclass(frozen=True)
-class Seq2Seq:
+class Seq2Seq(Section):
     name: Literal["seq2seq"]
     hidden_size: Positive
     num_layers: Positive
     dropout: Fraction
-    cell: Annotated[Literal["native", "manual"], Usual("native")]  # nn.LSTM, or the same written by hand
-    teacher_forcing: TeacherForcing
+    cell: Annotated[Literal["native", "manual"], usual("native")]  # nn.LSTM, or the same written by hand
+    teacher_forcing: Annotated[TeacherForcing, usual(usual_values(TeacherForcing))]
 
 
 @dataclass(frozen=True)
-class Rocket:
+class Rocket(Section):
     """Fixed convolutions with a linear layer that is fitted in closed form: one epoch, and no learning rate."""
 
     name: Literal["rocket"]
-    num_kernels: Annotated[int, Limits(84), Usual(10_000)]  # of MiniRocket, a feature each
-    num_groups: Annotated[int, Limits(0), Usual(64)]  # of HYDRA's competing kernels, in each dilation; 0: without HYDRA
+    num_kernels: Annotated[
+        int, Field(strict=True, ge=84, le=MAX_WHOLE, examples=[10_000])
+    ]  # of MiniRocket, a feature each
+    num_groups: Annotated[Whole, usual(64)]  # of HYDRA's competing kernels, in each dilation; 0: without HYDRA
 
 
 @dataclass(frozen=True)
-class Hybrid:
+class Hybrid(Section):
     """A linear forecast in closed form, and a network for what it leaves (stages/models/hybrid.py)."""
 
     name: Literal["hybrid"]
-    hidden_size: int  # of the network's one hidden layer; 0: there is none
+    hidden_size: Whole  # of the network's one hidden layer; 0: there is none
     dropout: Fraction
 
 
 # A model's name is its file in stages/models/; a task's name is its file in stages/tasks/.
-Model = GRU | Transformer | ConvGRU | Seq2Seq | Rocket | Hybrid
+Model = Annotated[GRU | Transformer | ConvGRU | Seq2Seq | Rocket | Hybrid, Field(discriminator="name")]
 Task = Literal["classify", "regress", "forecast", "detect"]
 # What goes together: the models that a task can be trained with, and where its data can come from.
 ANY_TASK = ("gru", "transformer", "conv_gru")
@@ -204,42 +332,42 @@ SOURCES = {
     "forecast": ("series",),
     "detect": ("sequences", "rally"),
 }
+# Augmentation changes only the inputs, so a task whose targets would have to change with them refuses it.
+FORBIDDEN_AUGMENT = {"classify": (), "regress": (), "detect": ("warp",), "forecast": ("mix", "shift", "warp")}
 
 
 @dataclass(frozen=True)
-class Augment:
+class Augment(Section):
     """Random changes to training sequences (stages/training/augment.py): standard deviations, 0 turns one off."""
 
     # How many features belong together, as x and y of a point do, and are mixed; divides their number.
-    coupled_features: Annotated[Positive, Usual(1)]
-    mix: Strength  # of each entry added to the identity matrix that maps the features that belong together
-    shift: Strength  # of a constant added to each coordinate, in training standard deviations
-    warp: Strength  # of the relative change of speed within a sequence
+    coupled_features: Annotated[Positive, usual(1)]
+    mix: Annotated[Real, usual(0.0)]  # of each entry added to the identity matrix that maps coupled features
+    shift: Annotated[Real, usual(0.0)]  # of a constant added to each coordinate, in training standard deviations
+    warp: Annotated[Real, usual(0.0)]  # of the relative change of speed within a sequence
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Section):
     model: Model
-    augment: Augment
+    augment: Annotated[Augment, usual(usual_values(Augment))]
     epochs: Positive
-    warmup_epochs: Annotated[int, Usual(1)]
+    warmup_epochs: Annotated[Whole, usual(1)]
     batch_size: Positive
-    accumulation: Annotated[Positive, Usual(1)]  # number of parts of a batch, to save memory; the step is the same
-    precision: Annotated[Literal["fp32", "tf32", "bf16", "fp16", "auto"], Usual("fp32")]
-    step: Annotated[Literal["auto", "eager", "graph", "compile"], Usual("auto")]
-    probe: Annotated[bool, Usual(True)]  # spend a second or two before the first epoch to find out what bounds it
-    learning_rate: Annotated[float, Limits(above=True, high=10)]
-    weight_decay: Annotated[float, Limits(high=100), Usual(0.01)]
-    schedule: Annotated[Literal["cosine", "one-cycle"], Usual("one-cycle")]
-    clip_norm: Annotated[float, Usual(1.0)]
-    label_smoothing: Annotated[Fraction, Usual(0.0)]
-    threads: Annotated[
-        Threads, Limits(1, high=512), Usual("auto")
-    ]  # of the CPU; auto: as many as are fastest, by measuring
-    deterministic: Annotated[bool, Usual(True)]
+    grad_accum_steps: Annotated[Positive, usual(1)]  # parts of a batch, to save memory; the step is the same
+    precision: Annotated[Literal["fp32", "tf32", "bf16", "fp16", "auto"], usual("fp32")]
+    step: Annotated[Literal["auto", "eager", "graph", "compile"], usual("auto")]
+    probe: Annotated[StrictBool, usual(True)]  # spend a second or two before the first epoch to find out what bounds it
+    learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)]
+    weight_decay: Annotated[float, Field(strict=True, ge=0, le=100, examples=[0.01])]
+    schedule: Annotated[Literal["cosine", "one-cycle"], usual("one-cycle")]
+    max_grad_norm: Annotated[Real, usual(1.0)]
+    label_smoothing: Annotated[Fraction, usual(0.0)]
+    threads: Annotated[Threads, usual("auto")]  # of the CPU; auto: as many as are fastest, by measuring
+    deterministic: Annotated[StrictBool, usual(True)]
     # Of several workers. strong: they share the batch. weak: each has a whole one, and the learning rate grows with
     # their number (Goyal et al. 2017, arXiv:1706.02677), or with its root (Krizhevsky 2014, arXiv:1404.5997).
-    scaling: Annotated[Literal["strong", "weak-linear", "weak-sqrt"], MayBeAbsent()] = "strong"
+    scaling: Literal["strong", "weak-linear", "weak-sqrt"] = "strong"
 
     @property
     def num_threads(self) -> int:
@@ -247,26 +375,118 @@ class Train:
         assert self.threads != "auto", "threads: auto has not been measured"
         return self.threads
 
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if isinstance(self.model, Rocket):
+            self.check_closed_form()
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"warmup_epochs is {self.warmup_epochs} and epochs is {self.epochs}; "
+                "at least one epoch must be left to measure"
+            )
+        if self.grad_accum_steps > self.batch_size:
+            raise ValueError(
+                f"grad_accum_steps is {self.grad_accum_steps} and batch_size is {self.batch_size}; "
+                "a batch cannot be worked through in more parts than it has sequences"
+            )
+        return self
+
+    def check_closed_form(self) -> None:
+        """Refuse what a fit in closed form would ignore: it sees every sequence once, as it is."""
+        for key, value, accepted in (
+            ("epochs", self.epochs, 1),
+            ("warmup_epochs", self.warmup_epochs, 0),
+            ("label_smoothing", self.label_smoothing, 0),
+            *((f"augment.{name}", getattr(self.augment, name), 0) for name in ("mix", "shift", "warp")),
+        ):
+            if value != accepted:
+                raise ValueError(
+                    f"{key} is {value}; it must be {accepted} for {self.model.name}, which is fitted in closed form "
+                    "in one epoch, to the sequences as they are"
+                )
+
 
 @dataclass(frozen=True)
-class Evaluate:
-    weights: Annotated[Literal["best", "last"], Usual("last")]
+class Evaluate(Section):
+    weights: Annotated[Literal["best", "last"], usual("last")]
 
 
 @dataclass(frozen=True)
-class Workload:
+class Workload(Section):
     task: Task
     preprocess: Preprocess
-    preload: Preload
+    preload: Annotated[Preload, usual(usual_values(Preload))]
     train: Train
-    evaluate: Evaluate
+    evaluate: Annotated[Evaluate, usual(usual_values(Evaluate))]
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        """The task must go with the source of data, the model, and what training may do to the sequences."""
+        task, train = self.task, self.train
+        for key, value, accepted, what in (
+            ("preprocess.source", self.preprocess.source, SOURCES, "sources"),
+            ("train.model.name", train.model.name, MODELS, "models"),
+        ):
+            if value not in accepted[task]:
+                tasks = ", ".join(other for other in accepted if value in accepted[other])
+                raise ValueError(
+                    f"task is {task!r} and {key} is {value!r}, which do not go together; "
+                    f"{what} for {task}: {', '.join(accepted[task])}; tasks for {value}: {tasks}"
+                )
+        for key in FORBIDDEN_AUGMENT[task]:
+            if strength := getattr(train.augment, key):
+                raise ValueError(
+                    f"train.augment.{key} is {strength}; it must be 0 for {task}, "
+                    "whose targets it would not change with the input"
+                )
+        if task in ("forecast", "regress") and train.label_smoothing:
+            raise ValueError(
+                f"train.label_smoothing is {train.label_smoothing}; it must be 0 for {task}, which has no labels"
+            )
+        return self
 
 
-@dataclass(frozen=True)
-class Params:
-    workloads: tuple[str, ...]
-    devices: tuple[Device, ...]
-    seeds: tuple[Seed, ...]  # one training each: weights, order and draws; the split has its own (preprocess.seed)
-    preset: str  # a name of `presets`, or none, or auto
-    presets: dict[str, dict[str, dict[str, Any]]]  # preset -> workload or `all` -> dotted name -> value
-    blocks: dict[str, Workload]  # as written; `load_workload` applies the preset
+class Params(BaseModel):
+    """The whole file. Every key that is not listed here is a workload's block."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Workload]
+
+    workloads: Unique[Name] = Field(min_length=1, examples=[["sign"]], description="What to train and evaluate.")
+    devices: Unique[Device] = Field(
+        min_length=1, examples=[["auto"]], description="auto: the best one here. cpu and cuda: both, and compared."
+    )
+    # One training each: weights, order and draws; the split has its own (preprocess.seed).
+    seeds: Unique[Whole] = Field(
+        min_length=1,
+        examples=[[0]],
+        description="A training with each. Three or more give a spread and an interval of the speed-up.",
+    )
+    preset: str = Field(
+        examples=["none"],
+        description="Values for a kind of machine. none: as params.yaml is. auto: what fits the GPU's memory.",
+    )
+    # Preset -> workload or `all` -> dotted name -> value.
+    presets: dict[Name, dict[str, dict[str, Any]]] = Field(examples=[{}])
+
+    @property
+    def blocks(self) -> dict[str, Workload]:
+        """The workloads as written; `load_workload` applies the preset."""
+        return self.__pydantic_extra__
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        for name in self.blocks:
+            check_name(name)
+        for name in self.workloads:
+            if name not in self.blocks:
+                raise ValueError(f"workloads names {name!r}, which has no block{nearest(name, self.blocks)}")
+        for preset, parts in self.presets.items():
+            if preset in ("none", "auto"):
+                raise ValueError(f"presets.{preset} has a name that is taken; choose another one")
+            for name in parts:
+                if name != "all" and name not in self.blocks:
+                    raise ValueError(f"presets.{preset} names {name!r}{nearest(name, ['all', *self.blocks])}")
+        if self.preset not in (accepted := ("none", "auto", *self.presets)):
+            raise ValueError(f"preset is {shown(self.preset)}{nearest(self.preset, accepted)}")
+        return self

@@ -8,8 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from stages.params import schema
-from stages.params.parsing import nearest, usual_values
-from stages.params.schema import NO_GROUPS
+from stages.params.parsing import nearest
+from stages.params.schema import NO_GROUPS, usual_values
 from stages.tools import recipe
 from stages.tools.columns import Choice, Choices, Columns, NotFound, named, shortened
 from stages.tools.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences

@@ -192,11 +192,11 @@ def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) 
 
 def check_free(name: str) -> None:
     """Raises ValueError if `name` cannot be used or is taken, and if params.yaml is invalid as it is."""
-    parsing.check_name(name, "workload")
-    if name in (*loading.TOP_LEVEL, "all") or from_yaml(name) != name:
+    parsing.check_name(name)
+    if name in (*schema.Params.model_fields, "all") or from_yaml(name) != name:
         raise ValueError(f"{name!r} means something else in params.yaml; choose another name for the workload")
     before = loading.read_yaml(files.ROOT / "params.yaml")
-    loading.parse_params(before)
+    loading.parse_params(before, files.ROOT / "params.yaml")
     if name in before:
         raise ValueError(f"params.yaml has a block {name!r} already; choose another name, or change that block by hand")
     if (folder := files.raw_dir(name)).exists():

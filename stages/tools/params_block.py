@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from stages.params import loading, schema
-from stages.params.parsing import usual_values
+from stages.params.schema import usual_values
 
 # What the block says about a key, in a comment on its line.
 COMMENTS = {
@@ -26,7 +26,7 @@ COMMENTS = {
 }
 OF_ROCKET = {
     "epochs": "fitted in closed form; train and val together in the end",
-    "precision": "rocket takes no steps: not used, nor step, probe and learning_rate to clip_norm",
+    "precision": "rocket takes no steps: not used, nor step, probe and learning_rate to max_grad_norm",
     "step": "",
     "probe": "",
     "evaluate": "last: fitted to train and val; best: to train alone",

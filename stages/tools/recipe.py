@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stages.params import schema
-from stages.params.parsing import usual_values
+from stages.params.schema import usual_values
 
 USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "hybrid"}
 # Where there are few steps to convolve, and sequences enough to learn from, a network is better (docs/recipes.md).

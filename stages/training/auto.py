@@ -232,7 +232,7 @@ def key_of(setting: str, trainer: Trainer, identity: dict[str, Any], others: dic
     about = {
         "setting": setting,
         **{name: value for name, value in flatten(params).items() if name.startswith("model.")},
-        **{name: getattr(params, name) for name in ("accumulation", "deterministic")},
+        **{name: getattr(params, name) for name in ("grad_accum_steps", "deterministic")},
         "step": trainer.step.execution_mode,
         **others,
         "shapes": shapes(trainer),

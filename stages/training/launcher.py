@@ -62,7 +62,7 @@ def launch(workload: str, device: str, seed: str) -> int:
         *("--nproc-per-node", str(num_workers // num_nodes()), "--signals-to-handle", LEFT_TO_TORCH),
         *place(), "-m", "flows.stage", "train", workload, device, seed,
     ]  # fmt: skip
-    number, num_parts = 0, settings.accumulation
+    number, num_parts = 0, settings.grad_accum_steps
     while True:
         with Forwarding() as forwarding:
             try:

@@ -43,7 +43,7 @@ class Step:
         loss: Loss,
         optimizer: torch.optim.Optimizer,
         *,
-        clip_norm: float,
+        max_grad_norm: float,
         accumulation: int,
         precision: str,
         execution_mode: str,
@@ -53,7 +53,7 @@ class Step:
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.parameters = list(model.parameters())
-        self.clip_norm, self.accumulation, self.precision = clip_norm, accumulation, precision
+        self.max_grad_norm, self.accumulation, self.precision = max_grad_norm, accumulation, precision
         self.device = device
         # Without fp16 it passes everything through. Checkpoints keep its state.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
@@ -120,9 +120,9 @@ class Step:
     def update(self, batch: Batch) -> Tensor:
         """The step itself. The weights change at its very end, when nothing is left that could need memory."""
         summed = self.backward(batch)
-        if self.clip_norm:
+        if self.max_grad_norm:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+            nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return summed

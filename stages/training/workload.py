@@ -153,9 +153,11 @@ def require_sequences(workload: str, device: str, settings: Train) -> None:
             f"device {device!r} has several workers, and {workload}'s model {settings.model.name} is fitted in closed "
             f"form, which one does; accepted: {kind}"
         )
-    most = scaled(settings, num_workers).batch_size // settings.accumulation
+    most = scaled(settings, num_workers).batch_size // settings.grad_accum_steps
     if num_workers > max(most, 1):
-        parts = f" in {settings.accumulation} parts (train.accumulation)" if settings.accumulation > 1 else ""
+        parts = (
+            f" in {settings.grad_accum_steps} parts (train.grad_accum_steps)" if settings.grad_accum_steps > 1 else ""
+        )
         accepted = f"at most {most}x{kind}" if most > 1 else kind
         raise ValueError(
             f"device {device!r} has more workers than {workload}'s batch of {settings.batch_size} (train.batch_size)"
@@ -168,7 +170,7 @@ def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_n
     room = SHARE_OF_FREE_MEMORY * free_bytes
     if wanted == "device" and needed_bytes > room:
         raise ValueError(
-            f"preload.residency is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB "
+            f"preload.data_location is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB "
             f"and {device_name} has room for {room / 2**20:,.0f} MiB "
             f"({SHARE_OF_FREE_MEMORY:.0%} of what is free); use auto or host"
         )
