@@ -26,7 +26,6 @@ from stages.machine.regions import seconds_of
 from stages.machine.threads import threads_kept, waited_seconds
 from stages.machine.turns import in_turns
 from stages.params.parsing import flatten
-from stages.params.schema import Rocket
 from stages.training import choices
 from stages.training.choices import Choice
 from stages.training.graphs import NUM_WARMUPS, Graphs
@@ -156,13 +155,13 @@ def measure(
     """The fastest of several values; `uses`: value -> what makes the steps that follow use it."""
     seconds = seconds_with(uses, trainer)
     first, *_ = seconds.values()
-    model, batch = trainer.params.model, " x ".join(map(str, shapes(trainer)[0]))
-    size = "" if isinstance(model, Rocket) else f" of {model.hidden_size}"
+    batch = " x ".join(map(str, shapes(trainer)[0]))
+    num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     return Choice(
         setting,
         fastest(seconds),
         gains=[[value, first / each] for value, each in seconds.items()],
-        about=f"{model.name}{size}, batches of {batch}, {identity['name']}",
+        about=f"{trainer.params.model.name} with {num_parameters:,} parameters, batches of {batch}, {identity['name']}",
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
 
