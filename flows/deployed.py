@@ -6,7 +6,6 @@ flow run ends what it has started. By hand the commands need no Prefect.
 
 import os
 import subprocess
-from collections.abc import Iterable
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
@@ -35,12 +34,7 @@ def compare(runs: list[str]) -> State:
         return Cancelled(message="stopped by Ctrl+C")
     if status != 0:
         return Failed(message=headline(lines) or f"flows.compare {dvc.ending(status)}")
-    return kept(lines, runs)
-
-
-def kept(lines: list[str], compared: Iterable[str]) -> State:
-    """What flows.compare printed becomes an artifact, and its first sentence the run's state."""
-    create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(compared)}")
+    create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(runs)}")
     sentences = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     return Completed(message=shortened(sentences[0]))
 

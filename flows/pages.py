@@ -130,16 +130,6 @@ def grouped(sentences: Iterable[tuple[str, Row]]) -> list[str]:
     return [f"{sentence} ({', '.join(dict.fromkeys(names))})" for sentence, names in about.items()]
 
 
-def recorded_runs(rows: list[Row]) -> list[dict[str, Any]]:
-    """MLflow's id of each training, where it is known."""
-    return [
-        {"workload": row["workload"], "device": row["device"], "seed": run["seed"], "run_id": run["tracking"]["run_id"]}
-        for row in rows
-        for run in row["runs"]
-        if "run_id" in run["tracking"]
-    ]
-
-
 def links(row: Row, server: str) -> list[str]:
     """The first seed's run in MLflow, and all of its workload."""
     tracking = next((run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]), None)

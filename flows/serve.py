@@ -38,8 +38,7 @@ def main() -> None:
     with temporary_settings(PATIENT_ENOUGH):
         # It pauses its schedules when it stops, unless told otherwise; two seconds between two looks for work.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
-        attend = Thread(target=copy_context().run, args=(waiting.attend, register(runner)), daemon=True)
-        attend.start()
+        Thread(target=copy_context().run, args=(waiting.watch_queue, register(runner)), daemon=True).start()
         try:
             asyncio.run(runner.start())
         except (KeyboardInterrupt, TerminationSignal):

@@ -30,12 +30,12 @@ from stages.params.loading import parse_params, read_yaml
 from stages.params.parsing import one_line
 
 PARAMS = files.ROOT / "params.yaml"
-SECONDS_BETWEEN_LOOKS = 2.0
+SECONDS_BETWEEN_POLLS = 2.0
 BY_RUNNER = "Flow run was cancelled successfully."  # what Prefect's runner says in place of the run's own words
 
 
-def attend(deployments: Mapping[str, UUID]) -> None:
-    """Look again and again, until the process ends. `deployments`: their ids by name."""
+def watch_queue(deployments: Mapping[str, UUID]) -> None:
+    """Poll until the process ends. `deployments`: their ids by name."""
     forms = [each for name, each in deployments.items() if name.startswith("pipeline/")]
     read, checked = 0, set[UUID]()
     while True:
@@ -44,10 +44,10 @@ def attend(deployments: Mapping[str, UUID]) -> None:
                 if (changed := PARAMS.stat().st_mtime_ns) != read:
                     fill_forms(client, forms)
                     read = changed
-                look(client, list(deployments.values()), forms, checked)
+                poll(client, list(deployments.values()), forms, checked)
                 explain_cancelled(client, forms)
-                time.sleep(SECONDS_BETWEEN_LOOKS)
-        time.sleep(SECONDS_BETWEEN_LOOKS)  # the server is busy or gone
+                time.sleep(SECONDS_BETWEEN_POLLS)
+        time.sleep(SECONDS_BETWEEN_POLLS)  # the server is busy or gone
 
 
 def fill_forms(client: SyncPrefectClient, deployments: list[UUID]) -> None:
@@ -67,7 +67,7 @@ def fill_forms(client: SyncPrefectClient, deployments: list[UUID]) -> None:
             print(f"the form of a deployment stays as it was: {one_line(error)}", flush=True)
 
 
-def look(client: SyncPrefectClient, deployments: list[UUID], pipelines: list[UUID], checked: set[UUID]) -> None:
+def poll(client: SyncPrefectClient, deployments: list[UUID], pipelines: list[UUID], checked: set[UUID]) -> None:
     """Refuse what cannot run, and say for what the others wait. `checked`: the runs that were looked at before."""
     due = planned_for_now(client, deployments)
     if not due:

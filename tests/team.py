@@ -1,4 +1,4 @@
-"""`make team-test`: a team's servers and three workers on this machine, one pipeline over two pools, one of the two
+"""`make team-test`: a team's servers and three workers on this machine, the pipeline in two pools, one of the two
 machines killed in the middle, and the comparison of what both recorded: docs/team.md, tried.
 
     python -m tests.team [--short] [--without NAME ...] [--keep FOLDER] [--queue N]
@@ -81,7 +81,7 @@ with get_client(sync_client=True) as client:
 
 async def automations():
     async with get_client() as client:
-        for each in yaml.safe_load(open({str(ROOT / "flows/lost.yaml")!r}))["automations"]:
+        for each in yaml.safe_load(open({str(ROOT / "deploy/lost-runs.yaml")!r}))["automations"]:
             await client.create_automation(AutomationCore.model_validate(each))
 
 asyncio.run(automations())
@@ -158,10 +158,6 @@ asyncio.run(automations())
             found += page
         return found
 
-    def runs_of(self, deployment: str) -> list[dict[str, Any]]:
-        id = self.api("GET", f"/deployments/name/{deployment}")["id"]
-        return self.all_of("flow_runs", flow_runs={"deployment_id": {"any_": [id]}}, sort="START_TIME_ASC")
-
     def ended(self, runs: list[str]) -> list[str]:
         """The states' names of those that have ended."""
         wanted = {"id": {"any_": runs}, "state": {"type": {"any_": FINAL}}}
@@ -197,52 +193,50 @@ def until(condition: Any, seconds: float, what: str) -> Any:
     return found
 
 
-def over_both(team: Team, loses_one: bool) -> None:
-    """One run over both pools; the second machine may be lost in the middle of its training, and comes back."""
-    pools = {"cpu": {"devices": ["cpu"]}, "gpu": {"devices": ["cpu"]}}  # this machine may have no GPU
-    run = team.create("team/pools", pools=pools)
-    say(f"one run over the pools cpu and gpu{'; the second machine will be killed while it trains' * loses_one}")
-    lost = lose_second(team) if loses_one else None
+def in_both(team: Team, loses_one: bool) -> None:
+    """One run in each pool, and their comparison; the second machine may be lost while it trains, and comes back."""
+    say(f"one run in each of the pools cpu and gpu{'; the second machine is killed while it trains' * loses_one}")
+    runs = {pool: team.create(f"pipeline/{pool}", devices=["cpu"]) for pool in ("cpu", "gpu")}  # there may be no GPU
+    if loses_one:
+        lose_second(team, runs["gpu"])
+    for pool, run in runs.items():
+        wait_for_success(team, run, f"the run of the pool {pool}")
+    if loses_one:
+        check_second(team, runs["gpu"])
+    recorded = {each["prefect.flow_run_id"]: each for each in team.recorded()}
+    if set(recorded) != set(runs.values()) or {each["status"] for each in recorded.values()} != {"FINISHED"}:
+        found = [(each["id"], each["status"]) for each in recorded.values()]
+        raise SystemExit(f"error: MLflow has {found}, expected two finished runs")
+    comparison = team.create("compare/on-demand", runs=[recorded[run]["id"] for run in runs.values()])
+    say(wait_for_success(team, comparison, "the comparison"))
+    print(team.artifact(comparison, "compare"))
+
+
+def wait_for_success(team: Team, run: str, what: str) -> str:
+    """The message of its last state."""
     state = team.wait(run)
     if state["type"] != "COMPLETED":
-        raise SystemExit(f"error: the run over both pools is {state['name']}: {state['message']}\n{team.logs(run)}")
-    print(team.artifact(run, "compare"))
-    say(state["message"])
-    if lost:
-        check_second(team, lost)
-    runs = team.recorded()
-    if len(runs) != 2 or {each["status"] for each in runs} != {"FINISHED"}:
-        raise SystemExit(
-            f"error: MLflow has {[(each['id'], each['status']) for each in runs]}, expected two finished runs"
-        )
-    again = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True}
-    team.api("POST", f"/flow_runs/{run}/set_state", again)
-    until(lambda: team.state(run)["type"] == "RUNNING", SECONDS, "the same run, started again")
-    state, pools_runs = team.wait(run), [len(team.runs_of(f"pipeline/{pool}")) for pool in pools]
-    if state["type"] != "COMPLETED" or pools_runs != [1, 1] or len(team.recorded()) != 2:
-        raise SystemExit(f"error: started again, it is {state['name']}, with {pools_runs} runs in the pools")
-    say("the same run started again: it compares, and nothing is trained again")
+        raise SystemExit(f"error: {what} is {state['name']}: {state['message']}\n{team.logs(run)}")
+    return str(state["message"])
 
 
-def lose_second(team: Team) -> str:
-    """Kill the second machine while it trains, and start its worker again once Prefect knows. Returns the lost run."""
+def lose_second(team: Team, run: str) -> None:
+    """Kill the second machine while it trains, and start its worker again once Prefect has scheduled its run again."""
     checkpoints = team.folder / "second/.tandem/checkpoints/tiny"
     until(lambda: list(checkpoints.glob("*.pt")), SECONDS, "the second machine's first checkpoint")
     team.kill_machine("gpu")
-    [lost] = team.runs_of("pipeline/gpu")
-    say(f"killed; Prefect says of its run: {team.state(lost['id'])['name']}")
+    say(f"killed; Prefect says of its run: {team.state(run)['name']}")
     since = time.monotonic()
-    until(lambda: team.state(lost["id"])["type"] in ("CRASHED", "SCHEDULED"), 600, "the loss of a machine, in Prefect")
-    say(f"Prefect knows of the loss after {time.monotonic() - since:.0f} s")
+    until(lambda: team.state(run)["type"] == "SCHEDULED", 600, "the lost run, scheduled again,")
+    say(f"Prefect has scheduled the lost run again after {time.monotonic() - since:.0f} s")
     team.start_worker("gpu")
-    return str(lost["id"])
 
 
 def check_second(team: Team, lost: str) -> None:
     """The lost run was started once more, and went on from its checkpoint."""
-    [again] = team.runs_of("pipeline/gpu")
-    if again["id"] != lost or again["run_count"] != 2:
-        raise SystemExit(f"error: the lost run was started {again['run_count']} times, expected 2")
+    starts = team.api("GET", f"/flow_runs/{lost}")["run_count"]
+    if starts != 2:
+        raise SystemExit(f"error: the lost run was started {starts} times, expected 2")
     if "going on from" not in (team.folder / "logs/second.log").read_text(errors="replace"):
         raise SystemExit("error: the second machine's training did not go on from its checkpoint; see its log")
 
@@ -320,7 +314,7 @@ def main(arguments: list[str]) -> int:
             try:
                 for pool in POOLS:
                     team.start_worker(pool)
-                over_both(team, not options.short)
+                in_both(team, not options.short)
                 if options.queue:
                     queue(team, options.queue)
                 check_passwords(team)
