@@ -1,6 +1,11 @@
 """Prefect's side: what runs the stages, shows them and schedules them. Nothing here imports torch."""
 
 import os
+import sys
+
+OLDEST_PYTHON = (3, 11)
+if sys.version_info < OLDEST_PYTHON:
+    sys.exit(f"error: Python {sys.version.split()[0]} is too old; run: make PYTHON=/path/to/python3.11 -B setup")
 
 # `import prefect` makes ~/.prefect; who has none shall not get one
 if "PREFECT_HOME" not in os.environ and not os.path.isdir(os.path.expanduser("~/.prefect")):

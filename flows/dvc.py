@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, NamedTuple
 
-from flows.lockfile import explained
+from flows.damaged_files import explain
 from flows.stage import LAST_ERROR, watch
 from stages import files
 from stages.machine.identity import read_words
@@ -212,7 +212,7 @@ class Progress:
             out_of_memory = killer == "SIGKILL" and out_of_memory_kills() > self.oom_kills
             where = " while the machine or its container ran out of memory" if out_of_memory else ""
             return Failure(failed, f"killed by {killer}{where}", killer)
-        return Failure("", explained(self.error) or otherwise, "")
+        return Failure("", explain(self.error) or otherwise, "")
 
 
 def last_error(token: str) -> dict[str, str] | None:

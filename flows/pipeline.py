@@ -6,7 +6,6 @@ values differ from params.yaml, so that an override never stays behind in the wo
 """
 
 import argparse
-import json
 import os
 import sys
 from typing import Any
@@ -16,7 +15,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
-from flows import cache, dvc, lockfile, pages, remote, repro
+from flows import dvc, pages, remote, repro
 from flows.display import NOTHING_LOST, Display, StageCancelled, prefect_client
 from flows.plan import Plan, make_plan, parse_set
 from flows.turn import known_to_the_next, one_at_a_time
@@ -83,8 +82,6 @@ def pipeline(
 
 
 def execute(plan: Plan, display: Display) -> State:
-    for sentence in lockfile.mend():
-        print(sentence)
     for arguments in plan.commands:
         print("dvc " + " ".join(arguments))
         status = dvc.run(arguments, display.environment(), display.line, display.tick)
@@ -93,9 +90,6 @@ def execute(plan: Plan, display: Display) -> State:
             display.stage_ended(Crashed(message=ended))
             return Failed(message=str(display.progress.failure(display.token, ended)))
         display.stage_ended(Completed())
-    restored = [name for name, outcome in display.progress.outcomes.items() if outcome == "restored"]
-    if damaged := cache.damaged(restored) if restored and not plan.experiment else []:
-        return Failed(message="; ".join(f"{what}; run: {fix}" for what, fix in damaged))  # DVC restored it as good
     read, run = pages.reader(plan.experiment), str(display.pipeline_run.id)
     results = pages.read_results(read)
     if results["rows"]:
@@ -103,8 +97,6 @@ def execute(plan: Plan, display: Display) -> State:
         about = "The table, the pictures, and the way to the report and to MLflow"
         display.check()  # a server that was away, and is back, gets the results
         display.artifact("results", "markdown", page, about)
-        if display.pipeline_run.work_pool_name:  # for who compares the machines' runs (flows/team.py)
-            display.artifact("runs", "table", json.dumps(pages.recorded_runs(results["rows"])), "Its runs in MLflow")
     return Completed(message=pages.headline(results["rows"], display.progress.outcomes))
 
 

@@ -17,7 +17,7 @@ import sys
 import time
 from uuid import UUID
 
-from flows import cache, doctor, dvc
+from flows import doctor, dvc
 from flows.stage import watch
 from stages import files
 from stages.urls import without_password
@@ -72,8 +72,9 @@ def push() -> None:
 
 
 def has_remote() -> bool:
-    config = cache.configuration()
-    if config.get("core", "remote", fallback=""):
+    from dvc.config import Config
+
+    if Config(str(files.HOME / ".dvc"))["core"].get("remote"):
         return True
     print("no DVC remote: results stay on this machine (`dvc remote add --default NAME URL` gives it one)", flush=True)
     return False

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flows import cache, dvc, lockfile
+from flows import dvc
 from stages import files
 from stages.records import store
 
@@ -41,8 +41,6 @@ def main(arguments: list[str]) -> int:
     token = dvc.prepare_environment()
     started = time.monotonic()
 
-    for sentence in lockfile.mend():
-        print(sentence, flush=True)
     from dvc.cli import main as run_dvc  # sets up its loggers
 
     os.environ["TANDEM_DVC_PID"] = str(os.getpid())  # the follower (stages/records/follower.py) ends with this process
@@ -50,12 +48,6 @@ def main(arguments: list[str]) -> int:
     logging.getLogger("dvc").addHandler(LogHandler(progress))
     status: int = run_dvc(["repro", *arguments])
     sys.stdout.flush()
-    restored = [name for name, outcome in progress.outcomes.items() if outcome == "restored"]
-    objects = cache.damaged(restored) if status == 0 and restored else []
-    for what, fix in objects:  # DVC has restored it as good
-        print(f"error: {what}; run: {fix}", file=sys.stderr)
-    if objects:
-        return 1
     asks_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
     if not asks_for_less:
         print("\n".join(summary(progress, token, status, time.monotonic() - started)))

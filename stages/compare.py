@@ -104,6 +104,7 @@ def judged(workload: str, rows: list[dict[str, Any]]) -> Judgement:
 
 def read_row(workload: str, device: str, seed: int) -> dict[str, Any]:
     folder, block = run_dir(workload, device, seed), load_workload(workload)
+    manifest.require_intact(folder, f"train@{workload}-{device}-{seed}")
     timings = read_json(folder / "timings.json")
     measured = read_json(folder / "measured.json", dict.fromkeys(TEXTS, str))
     return {

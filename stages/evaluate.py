@@ -35,6 +35,7 @@ MLMODEL = """flavors:
     python_version: {python}
 """
 NUM_NOISE_SEQUENCES = 500
+OTHERS = ("evaluate.json", manifest.OF_TRAINING, "tracking.json")  # files of the run that MLflow gets no copy of
 
 
 def main(workload: str, device: str, seed: str) -> None:
@@ -64,15 +65,13 @@ def main(workload: str, device: str, seed: str) -> None:
 
 def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
     """The result on the test split; of a simulation the score by noise (px); and what was measured meanwhile."""
+    for name, sha256 in manifest.read(job.folder / manifest.OF_TRAINING)["files"].items():
+        files.verified(job.folder / name, sha256, f"train@{job.workload}-{job.device}-{job.seed}")
     # As many threads as trained: measured.json, which dvc.yaml names, decides it, and no choice made meanwhile.
     device, task = job.open_device(read_json(job.folder / "measured.json")["threads"]), job.task
     split = job.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
     weights = job.params.evaluate.weights
-    digests = manifest.read(job.folder / manifest.OF_TRAINING)["digests"]["weights"]
-    files.verified(
-        job.folder / f"{weights}.safetensors", digests[weights], f"train@{job.workload}-{job.device}-{job.seed}"
-    )
     with translate_oom(oom):
         model, _ = load_network(job.folder, weights)
         model.to(device)
@@ -150,8 +149,8 @@ def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], meas
         pictures["noise"] = sweeps.noise(levels, [by_noise[level] for level in levels], title)
     for name, figure in pictures.items():
         drawing.save(figure, out / "plots" / f"{name}.png")
-    trained, sha256 = manifest.read(out / manifest.OF_TRAINING), files.sha256_file(out / "predictions.csv")
-    whole = manifest.with_result(trained, score, result.metrics, job.params.evaluate.weights, sha256)
-    write_json(out / manifest.NAME, whole)
     copied = ("metrics.json", "result.json", *(f"{name}.csv" for name in tables))
+    trained, digests = manifest.read(out / manifest.OF_TRAINING), manifest.digests(out, *copied, *OTHERS)
+    whole = manifest.with_result(trained, score, result.metrics, job.params.evaluate.weights, digests)
+    write_json(out / manifest.NAME, whole)
     return [out / name for name in copied] + [out / "plots" / f"{name}.png" for name in pictures]

@@ -85,9 +85,14 @@ def sha256_file(path: Path) -> str:
 
 def verified(path: Path, sha256: str, stage: str) -> Path:
     """`path`, if its bytes are still those that `stage` (a name in dvc.yaml) wrote; else ValueError."""
-    if not path.exists() or sha256_file(path) != sha256:
-        state = "is altered (its sha256 is not the recorded one)" if path.exists() else "is missing"
-        raise ValueError(f"{relative(path)} {state}; make it again with `dvc repro --force {stage}`")
+    if not path.exists():
+        raise ValueError(f"{relative(path)} is missing; make it again with `dvc repro --force {stage}`")
+    if sha256_file(path) != sha256:
+        # DVC trusts the read-only files of its cache, and checks those that can be written (treeverse/dvc#5978).
+        raise ValueError(
+            f"{relative(path)} is altered (its sha256 is not the recorded one); make it again with "
+            f'`chmod -R u+w "$(dvc cache dir)" && dvc repro --force {stage}`: DVC then also checks its cache'
+        )
     return path
 
 

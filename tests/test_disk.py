@@ -1,19 +1,16 @@
 """A disk that is full, or may not be written: one sentence with path, bytes and next step; nothing is lost."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from flows import lockfile
 from stages import files
-from tests.projects import TINY, copy_of, dvc, run, stage
+from tests.projects import TINY, copy_of, dvc, stage
 
 RUN = "results/runs/tiny/cpu/0"
 
@@ -135,67 +132,3 @@ def test_a_full_disk_when_dvc_stores_the_result(
     assert "all are trained, the results are written again" in again and "epoch 1/4" not in again
     forced = dvc(project, "repro", "--force", "--single-item", "train@tiny-cpu-0").stdout
     assert "going on from" not in forced and "epoch 4/4" in forced
-
-
-@pytest.mark.case(25)
-def test_a_lock_file_that_dvc_was_killed_in_is_moved_aside(trained: Path, tmp_path: Path, saw: Callable[[str], None]):
-    """dvc.lock is cut off at 40 places, as a kill of dvc leaves it"""
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from dvc.utils.serialize import load_yaml
-
-    whole, path = (trained / "dvc.lock").read_bytes(), tmp_path / "dvc.lock"
-    sentences = []
-    for length in range(0, len(whole) + 1, len(whole) // 40):
-        path.write_bytes(whole[:length])
-        if found := lockfile.mend(tmp_path):
-            sentences += found
-            assert not path.exists() and (tmp_path / "dvc.lock.cut").read_bytes() == whole[:length]
-        else:
-            COMPILED_LOCKFILE_SCHEMA(load_yaml(path))  # what DVC asks of it
-    assert len(sentences) >= 5
-    saw(sentences[0])
-    for text in (whole, b"<<<<<<< ours\n"):  # nothing is wrong; and a conflict, which is the user's to solve
-        path.write_bytes(text)
-        assert not lockfile.mend(tmp_path) and path.read_bytes() == text
-
-
-@pytest.mark.case(44)
-def test_a_list_of_processes_that_dvc_left_cut_is_removed(trained: Path, tmp_path: Path, saw: Callable[[str], None]):
-    """.dvc/tmp/rwlock is cut off at every place, as a kill of dvc leaves it; then `make repro`"""
-    from dvc.lock import make_lock
-    from dvc.rwlock import SCHEMA
-
-    path = tmp_path / ".dvc/tmp/rwlock"
-    path.parent.mkdir(parents=True)
-    assert not lockfile.mend(tmp_path), "there is none"
-    whole = b'{"write": {"/a": {"pid": 4711, "cmd": "dvc repro"}}, "read": {}}'
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with make_lock(f"{path}.lock", tmp_dir=str(path.parent)):
-            assert length % 32 or not lockfile.mend(tmp_path), "another DVC writes it at this moment"
-        assert len(lockfile.mend(tmp_path)) == 1 and not path.exists()
-    for text in (whole, b"{}"):
-        SCHEMA(json.loads(text))  # what DVC asks of it
-        path.write_bytes(text)
-        assert not lockfile.mend(tmp_path) and path.read_bytes() == text
-
-    project = copy_of(trained, tmp_path / "project")
-    (project / ".dvc/tmp/rwlock").write_bytes(b"")
-    assert "Unable to read RWLock-file" in dvc(project, "repro", "preprocess@tiny", check=False).stdout
-    output = run(project, sys.executable, "-m", "flows.repro", "preprocess@tiny").stdout
-    saw(next(line for line in output.splitlines() if "rwlock is cut off" in line))
-
-
-@pytest.mark.case(25)
-@pytest.mark.long
-def test_after_a_kill_in_dvcs_lock_file_all_is_restored(trained: Path, tmp_path: Path, saw: Callable[[str], None]):
-    """dvc.lock is cut off after a whole run; `make repro`"""
-    project = copy_of(trained, tmp_path / "project")
-    lock = project / "dvc.lock"
-    whole = lock.read_text()
-    cut = whole[: whole.rindex("md5:") + 2]
-    lock.write_text(cut)
-    assert dvc(project, "repro", "evaluate@tiny-cpu-0", check=False).returncode != 0
-    output = run(project, sys.executable, "-m", "flows.repro", "evaluate@tiny-cpu-0").stdout
-    saw(next(line for line in output.splitlines() if "dvc.lock is cut off" in line))
-    assert "'train@tiny-cpu-0' is cached - skipping run" in output and "epoch 1/3" not in output

@@ -1,6 +1,8 @@
 """What can be wrong with DVC's own files: a damaged cache, a conflict in dvc.lock, a remote that is out of reach."""
 
+import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,41 +12,62 @@ import pytest
 from stages.files import sha256_file
 from tests.projects import commit, copy_of, dvc, git, run
 
-WEIGHTS = "results/runs/tiny/cpu/0/last.safetensors"
+RUN = "results/runs/tiny/cpu/0"
+WEIGHTS = f"{RUN}/last.safetensors"
 
 
 def error_of(output: str) -> str:
     return next(line for line in output.splitlines() if line.startswith("error: "))
 
 
-@pytest.mark.parametrize("mend", [False, pytest.param(True, marks=pytest.mark.long)])
-@pytest.mark.case(46)
-def test_a_damaged_object_in_the_cache(trained: Path, tmp_path: Path, saw: Callable[[str], None], mend: bool):
-    """a bit of the weights flipped in DVC's cache, the weights removed, make repro; then the command that it gave"""
-    project = copy_of(trained, tmp_path / "project")
-    sha256 = sha256_file(project / WEIGHTS)
-    md5 = re.search(rf"path: {WEIGHTS}\n +hash: md5\n +md5: (\w+)", (project / "dvc.lock").read_text())
+def damage(project: Path, path: str) -> Path:
+    """Change a digit or a weight of an output in DVC's cache and remove the output. Returns the cached object."""
+    md5 = re.search(rf"path: {path}\n +hash: md5\n +md5: (\w+)", (project / "dvc.lock").read_text())
     assert md5
     cached = project / ".dvc/cache/files/md5" / md5[1][:2] / md5[1][2:]
     content = bytearray(cached.read_bytes())
-    content[-20] ^= 8
+    is_text = not path.endswith(".safetensors")
+    content[next(place for place, byte in enumerate(content) if chr(byte).isdigit()) if is_text else -20] ^= 1
     cached.chmod(0o644)
     cached.write_bytes(content)
     cached.chmod(0o444)
-    (project / WEIGHTS).unlink()
-    done = run(project, sys.executable, "-m", "flows.repro", check=False)
-    assert done.returncode == 1 and "Traceback" not in done.stdout
+    (project / path).unlink()
+    return cached
+
+
+@pytest.mark.parametrize("path", ["best.safetensors", "measured.json"])
+@pytest.mark.case(46)
+def test_a_damaged_object_in_the_cache_is_never_read_as_good(
+    trained: Path, tmp_path: Path, saw: Callable[[str], None], path: str
+) -> None:
+    """a bit of an output flipped in DVC's cache, the output removed, evaluate again; then the command that it gave"""
+    project = copy_of(trained, tmp_path / "project")
+    sha256 = sha256_file(project / RUN / path)
+    cached = damage(project, f"{RUN}/{path}")
+    run(project, sys.executable, "-m", "flows.repro", "train@tiny-cpu-0")
+    assert sha256_file(project / RUN / path) != sha256, "DVC restores the damaged file"
+    again = ("--force", "--single-item", "evaluate@tiny-cpu-0")
+    done = run(project, sys.executable, "-m", "flows.repro", *again, check=False)
     message = error_of(done.stdout)
-    assert "in DVC's cache is damaged" in message and WEIGHTS in message and message.endswith("&& dvc repro")
+    assert done.returncode != 0 and "Traceback" not in done.stdout
+    assert message.startswith(f"error: {RUN}/{path} is altered")
     saw(message)
     doctor = run(project, sys.executable, "-m", "flows.doctor", "--no-live", check=False).stdout
-    assert doctor.count("in DVC's cache is damaged") == 1
-    if mend:
-        run(project, "sh", "-c", message.partition("; run: ")[2])
-        assert sha256_file(project / WEIGHTS) == sha256
-        assert (
-            "project found, no lock is held" in run(project, sys.executable, "-m", "flows.doctor", check=False).stdout
-        )
+    assert f"{cached.relative_to(project)}, from which DVC restores {RUN}/{path}, is damaged" in doctor
+    run(project, "sh", "-c", message.partition("`")[2].partition("`")[0])
+    assert run(project, sys.executable, "-m", "flows.repro").returncode == 0
+    assert path == "measured.json" or sha256_file(project / RUN / path) == sha256
+
+
+@pytest.mark.case(46)
+def test_compare_refuses_a_damaged_score(trained: Path, tmp_path: Path, saw: Callable[[str], None]) -> None:
+    """a digit of a score changed in DVC's cache, the score removed and restored by DVC; compare"""
+    project = copy_of(trained, tmp_path / "project")
+    damage(project, f"{RUN}/metrics.json")
+    done = run(project, sys.executable, "-m", "flows.repro", "--force-downstream", check=False)
+    assert done.returncode != 0 and "Traceback" not in done.stdout
+    assert error_of(done.stdout).startswith(f"error: {RUN}/metrics.json is altered")
+    saw(error_of(done.stdout))
 
 
 @pytest.mark.long
@@ -60,9 +83,9 @@ def test_a_damaged_index_of_dvcs_own(ready: Path, tmp_path: Path, saw: Callable[
         index.write_text("no database at all " * 999)
     done = run(ready, *repro, check=False, **own)
     reason = done.stdout.strip().splitlines()[-1].strip()
-    assert done.returncode != 0 and "DVC's own index of this project is damaged" in reason
+    assert done.returncode != 0 and "DVC's index of this project is damaged" in reason
     saw(reason)
-    fix = reason.partition("run: ")[2].partition(", which")[0]
+    fix = reason.partition("run: ")[2]
     run(ready, "sh", "-ec", fix.replace("dvc repro", "dvc repro preload@tiny-cpu"), **own)
 
 
@@ -79,18 +102,52 @@ def test_a_merge_conflict_in_dvc_lock(trained: Path, tmp_path: Path, saw: Callab
         commit(project)
     merged = run(project, "git", "merge", "theirs", check=False)
     assert merged.returncode == 1 and "<<<<<<<" in lock.read_text()
+    follow_the_advice(project, "dvc.lock has merge conflict markers", saw)
+
+
+@pytest.mark.parametrize("name", ["dvc.lock", ".dvc/tmp/rwlock"])
+@pytest.mark.case(25, 44)
+def test_a_file_that_dvc_was_killed_in(trained: Path, tmp_path: Path, saw: Callable[[str], None], name: str) -> None:
+    """dvc.lock and DVC's list of running processes are cut off; make repro and the doctor; then their command"""
+    project = copy_of(trained, tmp_path / "project")
+    text = (project / "dvc.lock").read_text() if name == "dvc.lock" else '{"write": {}'
+    (project / ".dvc/tmp").mkdir(exist_ok=True)
+    (project / name).write_text(text[: text.rindex("md5:") + 2] if name == "dvc.lock" else text)
+    follow_the_advice(project, f"{name} ", saw)
+
+
+def follow_the_advice(project: Path, words: str, saw: Callable[[str], None]) -> None:
+    """`make repro` and the doctor name the file; the command that they give restores every result."""
     done = run(project, sys.executable, "-m", "flows.repro", check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    reason = done.stdout.strip().splitlines()[-1]
-    assert re.match(
-        r" +reason +dvc.lock has merge conflict markers \(<<<<<<< HEAD\), so DVC cannot read it; run: ", reason
-    )
-    saw(reason.strip())
+    reason = done.stdout.strip().splitlines()[-1].strip()
+    assert words in reason and ", so DVC cannot read it; run: rm " in reason
+    saw(reason)
     doctor = run(project, sys.executable, "-m", "flows.doctor", "--no-live", check=False).stdout
-    assert "dvc.lock has merge conflict markers" in doctor
-    fix = reason.partition("; run: ")[2].partition(" && git add")[0]
-    again = run(project, "sh", "-c", fix).stdout
+    assert words in doctor
+    run(project, "sh", "-c", reason.partition("; run: ")[2].partition(" && git add")[0])
+    again = run(project, sys.executable, "-m", "flows.repro").stdout
     assert "epoch 1/" not in again, "DVC's run-cache has the results: nothing is trained again"
+
+
+@pytest.mark.case(44)
+def test_a_live_process_that_holds_an_output(trained: Path, tmp_path: Path, saw: Callable[[str], None]) -> None:
+    """DVC's list of running processes names one that lives; make repro"""
+    project = copy_of(trained, tmp_path / "project")
+    holder = subprocess.Popen(["sleep", "600"])
+    try:
+        (project / ".dvc/tmp").mkdir(exist_ok=True)
+        entry = {"pid": holder.pid, "cmd": "dvc repro"}
+        locks = {"write": {str(project / RUN / "metrics.json"): entry}, "read": {}}
+        (project / ".dvc/tmp/rwlock").write_text(json.dumps(locks))
+        done = run(project, sys.executable, "-m", "flows.repro", "--force", "evaluate@tiny-cpu-0", check=False)
+    finally:
+        holder.kill()
+        holder.wait()
+    assert done.returncode != 0 and f"(PID {holder.pid}): dvc repro" in done.stdout
+    advice = next(line for line in done.stdout.splitlines() if "you can manually remove" in line)
+    saw(advice.replace(str(project), "project"))
+    assert "If there are no processes with such PIDs" in advice and ".dvc/tmp/rwlock" in advice
 
 
 @pytest.mark.long

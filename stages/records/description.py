@@ -38,6 +38,10 @@ from stages.training.device import describe
 from stages.training.trainer import Trainer, snapshot
 from stages.training.workload import Job
 
+# The outputs of a training besides training.json, which holds their sha256.
+FILES = (
+    "best.safetensors", "last.safetensors", "model.json", "history.csv", "timings.csv", "timings.json", "measured.json",
+)  # fmt: skip
 # What preprocess learned from the data, which a new table must be treated with too.
 LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
 # What the manifest takes from measured.json and timings.json.
@@ -183,6 +187,7 @@ def describe_run(
                 **{name: files.sha256_file(job.folder / f"{name}.safetensors") for name in ("best", "last")},
             },
         },
+        "files": manifest.digests(job.folder, *FILES),
         "environment": found,
         "hardware": job.identity,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",

@@ -12,6 +12,7 @@ nor mlflow.
                         of several workers: workers; where their number changed, workers_from_epoch (epoch -> number)
     digests             data: table, prepared (file -> sha256), packed (split -> sha256); code (file -> fingerprint);
                         weights: initial, best, last; predictions
+    files               the sha256 of every other output of train and evaluate, by name
     environment         requirements_sha256, versions
     hardware            the device's identity (stages/machine/identity.py); kernels: who wrote what computes
     conditions          before, after (stages/machine/conditions.py), between: shares of the machine's time
@@ -20,10 +21,11 @@ nor mlflow.
     result              score_name, metrics, weights: what evaluate adds
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
-from stages.files import parse_json, relative
+from stages.files import parse_json, relative, sha256_file, verified
 
 SCHEMA = 1
 NAME = "manifest.json"
@@ -50,12 +52,33 @@ def read(path: Path) -> dict[str, Any]:
     return parse(path.read_bytes(), relative(path))
 
 
+def digests(folder: Path, *names: str) -> dict[str, str]:
+    """The sha256 of the files `names`."""
+    return {name: sha256_file(folder / name) for name in names}
+
+
+def require_intact(folder: Path, stage: str) -> None:
+    """Raises ValueError if a file of an evaluated run is not the recorded one: DVC restores damaged files unchecked.
+
+    `stage`: of dvc.yaml, which makes them again. What the manifest itself holds is checked against other files.
+    """
+    whole = read(folder / NAME)
+    for name, sha256 in whole["files"].items():
+        verified(folder / name, sha256, stage)
+    trained = {name: value for name, value in read(folder / OF_TRAINING).items() if name not in ("digests", "files")}
+    metrics = parse_json((folder / "metrics.json").read_bytes(), "metrics.json", "evaluate leaves another one")
+    known = {**whole, **trained, "result": {**whole["result"], "metrics": metrics}}
+    if json.dumps(known) != json.dumps(whole):
+        verified(folder / NAME, "another one", stage)
+
+
 def with_result(
-    manifest: dict[str, Any], score_name: str, metrics: dict[str, float], weights: str, predictions: str
+    manifest: dict[str, Any], score_name: str, metrics: dict[str, float], weights: str, files: dict[str, str]
 ) -> dict[str, Any]:
-    """`manifest` with what evaluate found. `predictions`: the sha256 of predictions.csv."""
+    """`manifest` with what evaluate found. `files`: the sha256 of its outputs."""
     return {
         **manifest,
-        "digests": {**manifest["digests"], "predictions": predictions},
+        "digests": {**manifest["digests"], "predictions": files["predictions.csv"]},
+        "files": manifest["files"] | files,
         "result": {"score_name": score_name, "metrics": metrics, "weights": weights},
     }
