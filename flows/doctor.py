@@ -17,10 +17,13 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from flows import damaged_files, repro, ui
-from stages.files import ROOT
-from stages.machine import identity
-from stages.records import store
+try:
+    from flows import damaged_files, repro, ui
+    from stages.files import ROOT
+    from stages.machine import identity
+    from stages.records import store
+except ImportError as error:
+    sys.exit(f"problem: {error}; the locked packages are not installed for {sys.executable}; run: make -B setup")
 
 Finding = namedtuple("Finding", "status what why fix")  # status: ok, warning or problem
 REINSTALL = "make -B setup"  # without -B, make takes an altered environment for finished
