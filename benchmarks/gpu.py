@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.dvc import stop
+from flows.processes import stop
 from flows.stage import die_with
 from stages.files import ROOT, locked, read_json, relative, write_json
 from stages.machine.identity import identify

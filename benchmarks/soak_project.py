@@ -44,7 +44,7 @@ SAME = (
 PROCESSES = {
     "follower": "stages.records.follower", "trainer": "flows.stage train", "evaluation": "flows.stage evaluate",
     "another stage": "flows.stage", "flow": "flows.pipeline",
-    "make repro": "flows.repro", "dvc": "dvc",
+    "make repro": "flows.repro ", "dvc": "repro",  # and flows.reproduce
 }  # fmt: skip
 # server -> what starts it, and the address that answers once it is there.
 SERVERS = {

@@ -4,15 +4,12 @@ The work is done by the commands that people call, in processes of their own, so
 flow run ends what it has started. By hand the commands need no Prefect.
 """
 
-import os
-import subprocess
-
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed, Failed, State
 
-from flows import dvc
 from flows.display import slug
+from flows.processes import end_with_parent, ending, run
 from flows.turn import one_at_a_time
 from stages.params.loading import load_params
 
@@ -33,7 +30,7 @@ def compare(runs: list[str]) -> State:
     except KeyboardInterrupt:
         return Cancelled(message="stopped by Ctrl+C")
     if status != 0:
-        return Failed(message=headline(lines) or f"flows.compare {dvc.ending(status)}")
+        return Failed(message=headline(lines) or f"flows.compare {ending(status)}")
     create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(runs)}")
     sentences = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     return Completed(message=shortened(sentences[0]))
@@ -67,7 +64,7 @@ def verify(run: str = "", quick: bool = False) -> State:
 def verify_one(run: str, quick: bool) -> tuple[int, str]:
     """(exit status, the verdict in one sentence); the whole of it becomes an artifact."""
     status, lines = call("flows.verify", *(["--quick"] if quick else []), "--", run)
-    sentence = headline(lines) or f"{run}: flows.verify {dvc.ending(status)}"
+    sentence = headline(lines) or f"{run}: flows.verify {ending(status)}"
     verdict = VERIFIED.get(status, "not verifiable")
     text = "\n".join([f"**{verdict}**: {sentence}", "", "```", *lines, "```"])
     create_markdown_artifact(text, key=f"verify-{slug(run)}", description=f"Is {run} still what was recorded?")
@@ -81,22 +78,15 @@ def latest_runs() -> list[str]:
 
 def call(module: str, *arguments: str) -> tuple[int, list[str]]:
     """Run `python -m <module>`, and print its lines as they come: its exit status, and all of them."""
-    dvc.end_with_parent()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
-    process = dvc.start([module, *arguments], environment | {"PYTHONUNBUFFERED": "1"}, subprocess.PIPE)
-    assert process.stdout
-    found: list[str] = []
-    try:
-        with process.stdout as output:
-            for line in dvc.lines(process, output.fileno()):
-                if line is not None:
-                    found.append(line)
-                if line:
-                    print(line)
-        return process.wait(), "\n".join(found).strip().splitlines()
-    except BaseException:  # Prefect's TerminationSignal, with which a cancel arrives, is no Exception
-        dvc.stop(process)
-        raise
+    end_with_parent()
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        if line:
+            print(line)
+
+    return run([module, *arguments], on_line), "\n".join(lines).strip().splitlines()
 
 
 def headline(lines: list[str]) -> str:

@@ -1,16 +1,16 @@
-"""Shows a pipeline run in Prefect's UI: each stage as a child flow run, its log lines, progress and artifacts.
+"""Shows a pipeline run in Prefect's UI: each stage as a child flow run with its log lines, progress and artifacts.
 
-Goes in: the lines that DVC prints (flows/dvc.py). Comes out: calls of Prefect's own client, made by the pipeline's
-process. Losing the server costs the display and no result.
+Goes in: the lines and events of the child that runs DVC. Comes out: calls of Prefect's client, made by a thread of the
+flow's process, so that a slow server delays no stage. Losing the server costs the display and no result.
 """
 
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
@@ -28,19 +28,17 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.settings import temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
-from flows import dvc
+from flows.processes import Event, Outcome
 from flows.progress import Training
 from flows.stage import STAGES
 from stages.urls import without_password
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a run that has started and not ended
-SECONDS_BETWEEN_POLLS = 2.0  # of the child's state, for a cancel in the UI
-SECONDS_BETWEEN_PROGRESS = 2.0
+SECONDS_BETWEEN_POLLS = 2.0
 SECONDS_TO_FINISH = 15.0  # for what is not sent when DVC has ended
-TRIES = 4  # of a request that a server on SQLite answers with 503, because two of its own transactions crossed
-NOT_RUN: dict[str, dict[str, Any]] = {  # the state of a stage that DVC did not run
-    "skipped": {"name": "Skipped", "message": "unchanged since the last run; DVC skipped it"},
-    "restored": {"name": "Cached", "message": "restored from DVC's run-cache, timings included, without running"},
+NOT_RUN: dict[Outcome, str] = {
+    "unchanged": "unchanged since the last run",
+    "restored": "restored from DVC's run-cache, timings included",
 }
 STOPPED = "stopped"  # the key of the artifact of a run that is stopped
 NOTHING_LOST = "the same run again (Retry in Prefect) does nothing a second time that is finished"
@@ -75,17 +73,16 @@ def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> N
 class Display:
     """The child flow runs, log lines and artifacts of one pipeline run.
 
-    A thread sends them: a slow server then never blocks DVC's output, and a signal interrupts no request.
+    `line`, `event` and `tick` are called while DVC runs and return at once; a thread sends what they leave.
     """
 
     def __init__(self, pipeline_run: FlowRun, client: SyncPrefectClient):
         self.pipeline_run, self.client = pipeline_run, client
-        self.progress = dvc.Progress()
-        self.token = dvc.prepare_environment()
-        self.child: FlowRun | None = None
+        self.outcomes: dict[str, Outcome] = {}  # of each stage that DVC has looked at
+        self.failure = ""
+        self.child: FlowRun | None = None  # of the stage that runs
         self.training: Training | None = None  # of the child, or of the last one
-        self.shown: tuple[Artifact, str] | None = None  # its progress, and what was shown of it last
-        self.next_progress = 0.0
+        self.progress: Artifact | None = None
         self.cancelled_stage = ""
         self.next_poll = 0.0
         self.todo: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -109,12 +106,31 @@ class Display:
             get_run_logger().warning("stopped; %s", self.left())
             self.artifact(STOPPED, "markdown", f"stopped; {self.left()}", "Where it stands, and how to go on")
 
-    def environment(self) -> dict[str, str]:
-        """What DVC and the stages inherit. The stages' own flow runs begin after them, so they know the pipeline's."""
-        own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT__")}
-        run_id = str(self.pipeline_run.id)
-        own |= {"TANDEM_FLOW_RUN_ID": run_id, "TANDEM_PARENT_FLOW_RUN_ID": run_id}
-        return own | {"PYTHONUNBUFFERED": "1"}  # a stage's lines arrive as it prints them
+    def line(self, line: str) -> None:
+        if line:
+            self.todo.put(partial(self.log, line))
+
+    def event(self, event: Event) -> None:
+        if event.stage:
+            self.outcomes[event.stage] = event.outcome
+        if event.outcome == "failed":
+            self.failure = self.failure or event.reason  # DVC's own comes last, and says only which stage failed
+        self.todo.put(partial(self.show, event))
+
+    def stage_ended(self, state: State[Any]) -> None:
+        self.todo.put(partial(self.end_child, state))
+
+    def tick(self) -> None:
+        """Raise StageCancelled if somebody has cancelled the stage's flow run."""
+        if self.cancelled_stage:
+            raise StageCancelled(self.cancelled_stage)
+        self.todo.put(self.poll)
+
+    def left(self) -> str:
+        """What a run that is stopped leaves, and how to go on."""
+        return self.training.left() if self.training else NOTHING_LOST
+
+    # From here on: what the thread does.
 
     def work(self) -> None:
         """Send what there is to send, until `finish`."""
@@ -126,23 +142,7 @@ class Display:
         self.todo.put(None)
         self.thread.join(SECONDS_TO_FINISH)
 
-    def line(self, line: str) -> None:
-        """Take a line of DVC's or of the running stage's output."""
-        event = self.progress.read(line)
-        self.todo.put(lambda: self.show(line, event))
-
-    def stage_ended(self, state: State[Any]) -> None:
-        self.todo.put(lambda: self.end_child(state))
-
-    def tick(self) -> None:
-        """Raise StageCancelled where somebody has cancelled the stage's flow run; have the thread look now and then."""
-        if self.cancelled_stage:
-            raise StageCancelled(self.cancelled_stage)
-        self.todo.put(self.poll)
-
-    def show(self, line: str, event: dvc.Event | None) -> None:
-        if event:
-            self.end_child(self.failed_state() if event.kind == "failed" else Completed())
+    def log(self, line: str) -> None:
         first = line.partition(":")[0].lower()
         is_error = first in ("error", "traceback (most recent call last)")
         level = logging.ERROR if is_error else logging.WARNING if first.endswith("warning") else logging.INFO
@@ -150,53 +150,32 @@ class Display:
         logger.log(level, "%s", line)
         if self.training:
             self.training.read(line)
-        if event and event.kind == "running":
-            self.child = self.start_child(event.stages[0])
-            self.training = Training(event.stages[0]) if event.stages[0].startswith("train@") else None
-            self.shown, self.next_progress = None, 0.0
-            self.show_progress()
-            self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
-        elif event and event.kind in NOT_RUN:
-            state: State[Any] = Completed(**NOT_RUN[event.kind])
-            self.send(lambda: self.create_task_run(event.stages[0], state))
 
-    def left(self) -> str:
-        """What a run that is stopped leaves, and how to go on."""
-        return self.training.left() if self.training else NOTHING_LOST
-
-    def show_progress(self, is_last: bool = False) -> None:
-        """Bring the progress of the training up to date, where it is time for it."""
-        child, training = self.child, self.training
-        is_early = time.monotonic() < self.next_progress and not is_last
-        if child is None or training is None or is_early or (self.shown and self.shown[1] == training.about):
-            return
-        self.next_progress = time.monotonic() + SECONDS_BETWEEN_PROGRESS
-        about = training.about
-        found = self.shown[0] if self.shown else None
-        if found:
-            id, update = found.id, ArtifactUpdate(data=training.percent, description=about)
-            self.send(lambda: self.client.update_artifact(id, update))
+    def show(self, event: Event) -> None:
+        if event.outcome == "running":
+            self.start_child(event.stage)
+        elif event.outcome in NOT_RUN:
+            state: State[Any] = Completed(name="Cached", message=NOT_RUN[event.outcome])
+            self.send(lambda: self.create_task_run(event.stage, state))
         else:
-            key = f"progress-{slug(training.name.partition('@')[2])}"
-            found = self.artifact(key, "progress", training.percent, about, child.parent_task_run_id)
-        self.shown = (found, about) if found else None
-        if found is None:  # refused, or the server is lost
-            self.next_progress = float("inf")
+            self.end_child(Completed() if event.outcome == "ran" else self.failed_state(event))
 
     def create_task_run(self, name: str, state: State[Any] | None = None) -> TaskRun:
         task, key = Task(do_nothing, name=name.partition("@")[0]), f"{name}-{uuid4().hex}"
         return self.client.create_task_run(task, self.pipeline_run.id, key, name=name, state=state)
 
-    def start_child(self, name: str) -> FlowRun | None:
+    def start_child(self, name: str) -> None:
         """Create the running flow run of a stage, below a task run of the pipeline that the server gives its state."""
+        stage, _, item = name.partition("@")
+        self.child = self.progress = None
+        self.training = Training(name) if stage == "train" else None
         task_run = self.send(lambda: self.create_task_run(name))
         if task_run is None:
-            return None
-        stage, _, item = name.partition("@")
+            return
         words = STAGES.get(stage, ())
         # a workload's name may hold hyphens, a device's does not
         parameters = dict(zip(words, item.rsplit("-", max(len(words) - 1, 0)), strict=False))
-        return self.send(
+        self.child = self.send(
             lambda: self.client.create_flow_run(
                 Flow(do_nothing, name=stage, validate_parameters=False),
                 name=name,
@@ -206,29 +185,38 @@ class Display:
                 state=Running(),
             )
         )
+        self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
+        if self.training:
+            about = self.training.about
+            self.progress = self.artifact(f"progress-{slug(item)}", "progress", 0.0, about, task_run.id)
 
     def end_child(self, state: State[Any]) -> None:
-        self.show_progress(is_last=True)
+        self.show_progress()
         if child := self.child:
             self.child = None
             self.send(lambda: self.client.set_flow_run_state(child.id, state, force=True))
 
-    def failed_state(self) -> State[Any]:
-        failure = self.progress.failure(self.token, "DVC ended before it")
-        if failure.killed_by == "SIGINT":
+    def failed_state(self, event: Event) -> State[Any]:
+        if event.killed_by == "SIGINT":
             return Cancelled(message=f"interrupted; {self.left()}")
-        return (Crashed if failure.killed_by else Failed)(message=failure.message)
+        return (Crashed if event.killed_by else Failed)(message=event.message)
 
     def poll(self) -> None:
-        self.show_progress()
+        """Now and then: bring the progress up to date, and look whether somebody has cancelled the stage's flow run."""
         child = self.child
         if child is None or time.monotonic() < self.next_poll:
             return
+        self.show_progress()
         run = self.send(lambda: self.client.read_flow_run(child.id))
         # without an answer there is nothing to watch: the server is lost, or somebody has deleted the flow run
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if run else float("inf")
         if run and run.state and (run.state.is_cancelling() or run.state.is_cancelled()):
             self.cancelled_stage = child.name
+
+    def show_progress(self) -> None:
+        if self.training and self.progress:
+            id, update = self.progress.id, ArtifactUpdate(data=self.training.percent, description=self.training.about)
+            self.send(lambda: self.client.update_artifact(id, update))
 
     def artifact(self, key: str, kind: str, data: Any, description: str, task: UUID | None = None) -> Artifact | None:
         run_id = self.pipeline_run.id
@@ -242,31 +230,29 @@ class Display:
         self.finish()
         with prefect_client(timeout=2.5, retries=0) as client:
             error = client.api_healthcheck()
-        if error and not self.is_lost:
-            warn_of_loss(error)
-        self.is_lost = error is not None
+        if error:
+            self.lose(error)
+        else:
+            self.is_lost = False
+
+    def lose(self, error: Exception) -> None:
+        """Send nothing more, and say so once: the thread may still try its last request when `check` has given up."""
+        if not self.is_lost:
+            self.is_lost = True
+            reason = str(error) or type(error).__name__
+            print(f"warning: lost the Prefect API ({reason}); the pipeline goes on, its display may be out of date")
 
     def send(self, request: Callable[[], T]) -> T | None:
         """The answer; None where the server refuses, and once it is lost, which is said once."""
-        for attempt in range(1, TRIES + 1):
-            if self.is_lost:
-                return None
-            try:
-                return request()
-            except httpx.TransportError as error:
-                self.is_lost = True
-                warn_of_loss(error)
-            except (httpx.HTTPError, PrefectException) as error:
-                is_busy = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 503
-                if not is_busy or attempt == TRIES:
-                    print(f"warning: Prefect refused a part of the display: {without_password(str(error))}")
-                    return None
+        if self.is_lost:
+            return None
+        try:
+            return request()
+        except httpx.TransportError as error:
+            self.lose(error)
+        except (httpx.HTTPError, PrefectException) as error:
+            print(f"warning: Prefect refused a part of the display: {without_password(str(error))}")
         return None
-
-
-def warn_of_loss(error: Exception) -> None:
-    reason = str(error) or type(error).__name__
-    print(f"warning: lost the Prefect API ({reason}); the pipeline goes on, its display there may be out of date")
 
 
 def do_nothing() -> None:

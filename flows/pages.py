@@ -7,12 +7,14 @@ The next run overwrites results/, and an experiment's are in no folder. So what 
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from flows import dvc, repro
+from flows import repro
+from flows.processes import Outcome
 from stages import files
 from stages.records.store import run_page, runs_page
 
@@ -140,12 +142,12 @@ def links(row: Row, server: str) -> list[str]:
     return [f"{name}: [this run in MLflow]({one}), [all runs of {row['workload']}]({every})"]
 
 
-def headline(rows: list[Row], stages: Mapping[str, dvc.Kind]) -> str:
+def headline(rows: list[Row], outcomes: Mapping[str, Outcome]) -> str:
     """One line for the list of runs: `sign 0.931 on cpu, pen 0.994 on cpu; 7 ran, 2 restored, 4 unchanged`."""
     scores = [f"{row['workload']} {row['score']:.4f} on {row['device']}" for row in rows]
-    words = {"running": "ran", "restored": "restored", "skipped": "unchanged"}
-    counts = {word: sum(kind == outcome for outcome in stages.values()) for kind, word in words.items()}
-    return "; ".join([", ".join(scores), ", ".join(f"{n} {word}" for word, n in counts.items() if n)]).strip("; ")
+    counts = Counter(outcomes.values())
+    words = [f"{counts[outcome]} {outcome}" for outcome in ("ran", "restored", "unchanged") if counts[outcome]]
+    return "; ".join([", ".join(scores), ", ".join(words)]).strip("; ")
 
 
 class Handler(SimpleHTTPRequestHandler):

@@ -1,12 +1,23 @@
 """The flow behind the Prefect UI: one DVC run with live logs and cancel, each of its stages shown as a child flow run.
 
 By hand: `python -m flows.pipeline [--workloads sign pen] [--devices cpu cuda] [--seeds 0 1 2]
-[-S sign.train.epochs=5] [--force]`. DVC owns the graph. The flow starts `dvc repro`, or `dvc exp run --temp` where
-values differ from params.yaml, so that an override never stays behind in the working tree.
+[-S sign.train.epochs=5] [--force]`. DVC owns the graph. The flow runs `dvc repro`, or `dvc exp run --temp` where values
+differ from params.yaml, so that an override never stays behind in the working tree.
+
+Which process starts which:
+
+    flows.pipeline       started by Prefect's runner (flows/serve.py) or from a terminal
+      flows.reproduce    in its own session: runs DVC and reports each stage as a JSON line on a pipe
+        flows.stage      one for each stage that DVC runs: prints lines, and writes the stage's outputs
+
+This process reads the lines and the reports and shows them in Prefect (flows/display.py). To stop a run, it signals the
+session of flows.reproduce (flows/processes.py). If a process is killed, its child ends, too: the kernel sends it
+SIGTERM.
 """
 
 import argparse
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -15,9 +26,10 @@ from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
-from flows import dvc, pages, remote, repro
+from flows import pages, remote, repro
 from flows.display import NOTHING_LOST, Display, StageCancelled, prefect_client
 from flows.plan import Plan, make_plan, parse_set
+from flows.processes import end_with_parent, ending, run
 from flows.turn import known_to_the_next, one_at_a_time
 from stages.urls import without_password
 
@@ -49,24 +61,25 @@ def pipeline(
             {"sign.train.epochs": 5}. The run is then a DVC experiment named after this flow run.
         force: run every stage, even where nothing has changed.
     """
-    run = FlowRunContext.get()
-    assert run and run.flow_run
-    if run.flow_run.deployment_id:
-        dvc.end_with_parent()
+    context = FlowRunContext.get()
+    assert context and context.flow_run
+    flow_run = context.flow_run
+    if flow_run.deployment_id:
+        end_with_parent()
     try:
-        plan = make_plan(workloads, devices, seeds, preset, overrides or {}, force, run.flow_run.name)
+        plan = make_plan(workloads, devices, seeds, preset, overrides or {}, force, flow_run.name)
     except (ValueError, OSError) as error:
         return Failed(message=str(error))
     display: Display | None = None
     try:
         with (
             one_at_a_time(),
-            prefect_client(timeout=5.0) as client,
-            Display(run.flow_run, client) as display,
+            prefect_client(timeout=5.0, retries=3) as client,
+            Display(flow_run, client) as display,
         ):
-            with known_to_the_next(run.flow_run, client):
+            with known_to_the_next(flow_run, client):
                 result = execute(plan, display)
-                if run.flow_run.work_pool_name and result.is_completed():
+                if flow_run.work_pool_name and result.is_completed():
                     result = send(result)
                 display.check()
         if display.is_lost:  # Prefect itself would try for minutes and then fail, whatever the result is
@@ -82,22 +95,24 @@ def pipeline(
 
 
 def execute(plan: Plan, display: Display) -> State:
-    for arguments in plan.commands:
-        print("dvc " + " ".join(arguments))
-        status = dvc.run(arguments, display.environment(), display.line, display.tick)
-        if status != 0:
-            ended = f"dvc {arguments[0]} {dvc.ending(status)}"
-            display.stage_ended(Crashed(message=ended))
-            return Failed(message=str(display.progress.failure(display.token, ended)))
-        display.stage_ended(Completed())
-    read, run = pages.reader(plan.experiment), str(display.pipeline_run.id)
+    for command in plan.commands:
+        print(f"dvc {shlex.join(command)}")
+    run_id = str(display.pipeline_run.id)  # a stage's own flow run begins after the stage
+    environment = {**os.environ, "TANDEM_FLOW_RUN_ID": run_id, "TANDEM_PARENT_FLOW_RUN_ID": run_id}
+    child = ["flows.reproduce", *map(shlex.join, plan.commands)]
+    status = run(child, display.line, display.event, display.tick, environment=environment)
+    if status != 0:
+        ended = f"DVC {ending(status)}"
+        display.stage_ended(Crashed(message=ended))  # a stage of which nothing was reported, because DVC was killed
+        return Failed(message=display.failure or ended)
+    read = pages.reader(plan.experiment)
     results = pages.read_results(read)
     if results["rows"]:
-        page = pages.page(results, pages.keep(read, results["rows"], run), run)
+        page = pages.page(results, pages.keep(read, results["rows"], run_id), run_id)
         about = "The table, the pictures, and the way to the report and to MLflow"
         display.check()  # a server that was away, and is back, gets the results
         display.artifact("results", "markdown", page, about)
-    return Completed(message=pages.headline(results["rows"], display.progress.outcomes))
+    return Completed(message=pages.headline(results["rows"], display.outcomes))
 
 
 def send(result: State) -> State:

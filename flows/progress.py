@@ -1,7 +1,6 @@
 """How far a training is, and what it leaves when it is stopped: read from the lines that it prints."""
 
 import re
-import time
 from pathlib import Path
 
 from stages import files
@@ -14,7 +13,7 @@ class Training:
     """One run of a stage `train@<workload>-<device>-<seed>`."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.began = name, time.time()
+        self.name = name
         self.percent, self.about = 0.0, "no epoch is finished yet"
         self.checkpoint = ""
 
@@ -29,19 +28,9 @@ class Training:
 
     def left(self) -> str:
         """Where its checkpoint lies, and how to go on."""
-        path = self.checkpoint or self.newest_checkpoint()
-        if not path:
-            return f"{self.name} had not saved anything: the same run again (Retry in Prefect) begins it anew"
-        return f"the checkpoint of {self.name} is {path}: the same run again (Retry in Prefect) goes on from it"
-
-    def newest_checkpoint(self) -> str:
-        """One that it wrote and said nothing of, because it was killed."""
-        workload = self.name.partition("@")[2].rsplit("-", 2)[0]
-        written: dict[Path, float] = {}
-        for path in (files.STATE / "checkpoints" / workload).glob("*.pt"):
-            try:
-                written[path] = path.stat().st_mtime
-            except FileNotFoundError:  # it was the one before the newest
-                continue
-        newest = max(written, key=lambda path: written[path], default=None)
-        return files.relative(newest) if newest and written[newest] >= self.began else ""
+        if self.checkpoint:
+            return (
+                f"the checkpoint of {self.name} is {self.checkpoint}: "
+                "the same run again (Retry in Prefect) goes on from it"
+            )
+        return f"the same run again (Retry in Prefect) goes on from the last checkpoint of {self.name}, if it has one"

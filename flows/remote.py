@@ -17,7 +17,7 @@ import sys
 import time
 from uuid import UUID
 
-from flows import doctor, dvc
+from flows import doctor, processes
 from flows.stage import watch
 from stages import files
 from stages.urls import without_password
@@ -110,7 +110,7 @@ def call(*command: str, seconds: float | None = None) -> str:
             process.terminate()  # git then removes its locks
             raise
     if process.returncode != 0:
-        said = dvc.ANSI.sub("", errors or output).strip().splitlines() or [dvc.ending(process.returncode)]
+        said = processes.ANSI.sub("", errors or output).strip().splitlines() or [processes.ending(process.returncode)]
         reason = next((line for line in said if line.lower().startswith(("error: ", "fatal: "))), said[-1])
         raise RuntimeError(f"{name}: {without_password(reason)}")
     return output.strip()

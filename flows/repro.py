@@ -5,15 +5,15 @@ does under `dvc repro`. The exit status is DVC's.
 """
 
 import json
-import logging
 import os
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows import dvc
+from flows.processes import Event, Outcome, ending
 from stages import files
 from stages.records import store
 
@@ -21,70 +21,54 @@ UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # stages whose time is printed
 
 
-class LogHandler(logging.Handler):
-    """Hands the records of DVC's log to `progress`, as the lines that DVC prints."""
-
-    def __init__(self, progress: dvc.Progress) -> None:
-        super().__init__(logging.INFO)
-        self.progress = progress
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        error = record.exc_info[1] if record.exc_info else None
-        while error:
-            text, error = f"{text}: {error}".strip(": "), error.__cause__
-        self.progress.read(f"ERROR: {text}" if record.levelno >= logging.ERROR else text)
-
-
 def main(arguments: list[str]) -> int:
     os.chdir(files.ROOT)
-    token = dvc.prepare_environment()
     started = time.monotonic()
+    from flows import reproduce  # imports DVC
 
-    from dvc.cli import main as run_dvc  # sets up its loggers
-
-    os.environ["TANDEM_DVC_PID"] = str(os.getpid())  # the follower (stages/records/follower.py) ends with this process
-    progress = dvc.Progress()
-    logging.getLogger("dvc").addHandler(LogHandler(progress))
-    status: int = run_dvc(["repro", *arguments])
+    events: list[Event] = []
+    status = reproduce.run(["repro", *arguments], events.append)
     sys.stdout.flush()
     asks_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
     if not asks_for_less:
-        print("\n".join(summary(progress, token, status, time.monotonic() - started)))
+        print("\n".join(summary(events, status, time.monotonic() - started)))
     return status
 
 
-def summary(progress: dvc.Progress, token: str, status: int, seconds: float) -> list[str]:
-    stages = progress.outcomes
+def summary(events: list[Event], status: int, seconds: float) -> list[str]:
+    last = {event.stage: event for event in events}
+    outcomes = {name: event.outcome for name, event in last.items()}
     lines = ["", f"Tandem: {'finished' if status == 0 else 'failed'} after {seconds:.1f} s"]
-    for title, kind in (("ran", "running"), ("restored", "restored"), ("unchanged", "skipped"), ("failed", "failed")):
-        if names := [name for name, outcome in stages.items() if outcome == kind]:
-            lines.append(f"  {title:<10} {', '.join(names)}")
-    longest = sorted(progress.seconds.items(), key=lambda entry: -entry[1])[:NUM_LONGEST]
-    if any(seconds >= 1 for _, seconds in longest):
-        lines.append(f"  {'longest':<10} {', '.join(f'{name} {seconds:.1f} s' for name, seconds in longest)}")
+    for outcome in ("ran", "restored", "unchanged", "failed"):
+        if names := [name for name in outcomes if name and outcomes[name] == outcome]:
+            lines.append(f"  {outcome:<10} {', '.join(names)}")
+    longest = sorted((event for event in last.values() if event.outcome == "ran"), key=lambda event: -event.seconds)
+    if any(event.seconds >= 1 for event in longest):
+        times = ", ".join(f"{event.stage} {event.seconds:.1f} s" for event in longest[:NUM_LONGEST])
+        lines.append(f"  {'longest':<10} {times}")
     if status != 0:
-        return [*lines, f"  {'reason':<10} {progress.failure(token, f'dvc {dvc.ending(status)}')}"]
-    return [*lines, "", *results_lines(files.results_dir() / "compare.json", stages), "", *next_lines()]
+        reasons = [event.reason for event in events if event.outcome == "failed"] or [f"DVC {ending(status)}"]
+        return [*lines, f"  {'reason':<10} {reasons[0]}"]
+    return [*lines, "", *results_lines(files.results_dir() / "compare.json", outcomes), "", *next_lines()]
 
 
-def results_lines(path: Path, stages: dict[str, dvc.Kind]) -> list[str]:
+def results_lines(path: Path, outcomes: Mapping[str, Outcome]) -> list[str]:
     """Score, epoch time and device of every training, and whether its times were measured in this run."""
     try:
-        return table_of(json.loads(path.read_text(encoding="utf-8"))["rows"], stages)
+        return table_of(json.loads(path.read_text(encoding="utf-8"))["rows"], outcomes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return [f"no {files.relative(path)} to report from"]
 
 
-def table_of(rows: list[dict[str, Any]], stages: dict[str, dvc.Kind]) -> list[str]:
+def table_of(rows: list[dict[str, Any]], outcomes: Mapping[str, Outcome]) -> list[str]:
     table = [("workload", "device", "score", "epoch", "timing")]
     for row in rows:
-        outcomes = [stages.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
-        outcome = next((kind for kind in ("running", "restored") if kind in outcomes), None)
-        age = "measured now" if outcome == "running" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
+        of_seeds = [outcomes.get(f"train@{row['workload']}-{row['requested']}-{seed}") for seed in row["seeds"]]
+        outcome = next((each for each in ("ran", "restored") if each in of_seeds), None)
+        age = "measured now" if outcome == "ran" else f"measured {row['measured_at'][:16].replace('T', ' ')}"
         if outcome == "restored":
             age = f"restored, {age}"
-        if outcome != "running" and row["measured_on"] != socket.gethostname():
+        if outcome != "ran" and row["measured_on"] != socket.gethostname():
             age += f" on {row['measured_on']}"
         device = f"{row['device']} ({row['device_name']})"
         epoch = "none" if row["epoch_seconds"] is None else f"{row['epoch_seconds']:.3f} s"

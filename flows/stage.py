@@ -16,7 +16,6 @@ import sys
 TYPE_CHECKING = False  # typing's, without importing it
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import IO
 
 # what each stage is called with; also the parameters of its Prefect flow run
 STAGES = {
@@ -31,8 +30,7 @@ STAGES = {
 # The stages that MLflow records
 RECORDED = ("train", "evaluate")
 # `dvc exp run --temp` works in a copy of the project; DVC_ROOT names the project itself
-CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOT = os.environ.get("DVC_ROOT") or CODE
+ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
 
 
@@ -79,8 +77,7 @@ def full_name(stage: str, item: list[str]) -> str:
     return f"{stage}@{'-'.join(item)}" if item else stage
 
 
-def run(stage: str, item: list[str], name: str, place: str = "alone") -> int:
-    note = leave_note(name) if stage in RECORDED and place in ("alone", "launcher") else None
+def run(stage: str, item: list[str], name: str, place: str) -> int:
     try:
         if place == "launcher":
             return __import__("stages.training.launcher", fromlist=["launch"]).launch(*item)
@@ -113,7 +110,6 @@ def run(stage: str, item: list[str], name: str, place: str = "alone") -> int:
     except Exception as error:  # a mistake in the code, whose traceback is needed
         return fail_with_traceback(name, error)
     finally:
-        remove(note)
         gc.unfreeze()  # a caller that lives on has Python end as always: without, triton's modules report leaks
 
 
@@ -125,50 +121,6 @@ def imported(stage: str) -> "ModuleType":
     finally:
         gc.freeze()
         gc.enable()
-
-
-def leave_note(name: str) -> "IO[str] | None":
-    """A note that this process removes at its end, and locks until then.
-
-    One that is there without a lock is of a process that was killed: DVC says of it `exited with -9` at most, and it
-    could say nothing itself. So the next one says what is known of its end.
-    """
-    import fcntl
-    import json
-    import time
-
-    from flows.dvc import out_of_memory_kills
-
-    path = os.path.join(ROOT, ".tandem", "running", f"{name}.json")
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        note = open(path, "a+", encoding="utf-8")
-        fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            now = {"boot": file.read(), "kills": out_of_memory_kills(), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
-    except OSError:  # it runs already, as its checkpoint says; or a folder that cannot be written, or no Linux
-        return None
-    note.seek(0)
-    try:
-        last = json.loads(note.read())
-        if last["boot"] != now["boot"]:
-            how = "ended with the machine, which has restarted since"
-        elif last["kills"] < now["kills"]:
-            how = "was killed; since it began, the machine or its container ran out of memory, and the kernel killed"
-        else:
-            how = "was killed (by kill -9 or the like), or crashed"
-        print(f"{name}: the last one, begun {last['time']}, {how}", flush=True)
-    except (ValueError, KeyError, TypeError):  # no note: it ended as it should
-        pass
-    note.truncate(0)
-    json.dump(now, note)
-    note.flush()
-    return note
-
-
-def remove(note: "IO[str] | None") -> None:
-    if note and os.path.exists(note.name):
-        os.remove(note.name)
 
 
 def fail(name: str, message: str, status: int = 1) -> int:
@@ -216,16 +168,11 @@ def full_folder() -> str:
 
 
 def record_error(name: str, message: str) -> None:
-    """Leave the reason where flows/dvc.py finds it. Never raises: the stage has failed already."""
+    """Leave the reason where flows/reproduce.py finds it. Never raises: the stage has failed already."""
     import json
-    import time
 
-    entry = {
-        "stage": name,
-        "message": message,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "run": os.environ.get("TANDEM_RUN"),  # which repro or pipeline run it belongs to: nobody reports an old error
-    }
+    # `run` tells an error of this `make repro` or flow from an older one.
+    entry = {"stage": name, "message": message, "run": os.environ.get("TANDEM_RUN")}
     try:
         os.makedirs(os.path.dirname(LAST_ERROR), exist_ok=True)
         temporary = f"{LAST_ERROR}.{os.getpid()}"
@@ -267,19 +214,16 @@ def parent_of(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-def die_with(parent: int, number: int = 15) -> None:
-    """Have the kernel send the signal `number`, SIGTERM, when `parent`, which started this process, ends.
-
-    Does nothing outside Linux.
-    """
+def die_with(parent: int) -> None:
+    """Have the kernel send SIGTERM when `parent`, which started this process, ends. Does nothing outside Linux."""
     if sys.platform != "linux":
         return
     import ctypes
 
-    pr_set_pdeathsig = 1  # <linux/prctl.h>
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
+    pr_set_pdeathsig, sigterm = 1, 15  # <linux/prctl.h>, <signal.h>
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, sigterm)
     if os.getppid() != parent:  # it ended before the call
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), sigterm)
 
 
 def watch(pid: int) -> None:

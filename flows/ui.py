@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
-from flows import dvc, pages, repro
+from flows import pages, processes, repro
 from stages import files
 from stages.records import store
 
@@ -28,7 +28,7 @@ LOGS = files.STATE / "logs"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY_WITHIN = 300.0  # seconds; Prefect's first start makes its database, and a busy machine takes long
 OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs that the deployments started
-STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/dvc.py)
+STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/processes.py)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         repro.UI_STATE.unlink(missing_ok=True)
         cancel_runs(servers)
         for server in reversed(servers):  # the deployments first, then the servers they report to
-            dvc.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
+            processes.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
 
 
 def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, results_port: int) -> None:
@@ -142,7 +142,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, result
 def start(name: str, command: list[str], ready_url: str) -> Server:
     log = LOGS / f"{command[0]}.log"
     with log.open("wb") as file:
-        return Server(name, dvc.start(command, os.environ, file), ready_url, log)
+        return Server(name, processes.start(command, file), ready_url, log)
 
 
 def free_port(name: str, port: int) -> int:

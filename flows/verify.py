@@ -29,7 +29,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from flows.dvc import BOUND, lines, stop
+from flows import processes
 from stages.comparing import retraced
 from stages.comparing.retraced import Verdict
 from stages.files import ROOT, read_json, sha256_file, write_json
@@ -415,26 +415,16 @@ class Copy:
 
         Raises NotVerifiable where it fails. On a terminal the epochs go by in one line.
         """
-        process = subprocess.Popen(
-            [self.python, "-c", BOUND, str(os.getpid()), *words],
-            cwd=self.project,
-            env=own_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        assert process.stdout
         last: list[str] = []
-        try:
-            with process.stdout as output:
-                for line in lines(process, output.fileno()):
-                    last = [*last, line][-NUM_LAST_LINES:] if line else last
-                    show(line or "")
-            status = process.wait()
-        except BaseException:
-            stop(process)
-            raise
+
+        def on_line(line: str) -> None:
+            if line:
+                last[:] = [*last, line][-NUM_LAST_LINES:]
+                show(line)
+
+        status = processes.run(
+            [*words], on_line, environment=own_environment(), python=self.python, folder=self.project
+        )
         show("")
         if status:
             reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from flows import dvc, published, repro
+from flows import published, repro, reproduce
 from flows.stage import LAST_ERROR
 from stages import closure, compare, files
 from stages.params.loading import load_params, load_workload
@@ -95,7 +95,7 @@ READERS: dict[Path, Callable[[], object]] = {
     choices.file(): use_cache,
     closure.CACHE: fingerprints,
     repro.UI_STATE: state_of_servers,
-    Path(LAST_ERROR): lambda: dvc.last_error("x"),
+    Path(LAST_ERROR): lambda: reproduce.last_error("train@x"),
     files.results_dir() / "compare.json": lambda: repro.results_lines(files.results_dir() / "compare.json", {}),
     run_dir.state_file(RUN_DIR): lambda: run_dir.read_state(RUN_DIR),
     CHECKPOINT.token_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.token()) or 1 / 0,

@@ -53,7 +53,7 @@ def main(*arguments):
     if "bug" in behave:
         raise KeyError(behave["bug"])
     for path in OUTS:
-        path = root / path.format(*item)
+        path = root / path.format(*arguments)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(CONTENT) if path.suffix == ".json" else "the comparison of all runs")
 """
@@ -228,7 +228,7 @@ class Project:
         return "\n".join(entry["message"] for entry in found)
 
     def left_running(self) -> list[psutil.Process]:
-        return processes(self.root, "-m flows.stage ", " dvc repro", " dvc exp run")
+        return processes(self.root, "-m flows.stage ", "flows.reproduce ", " dvc repro")
 
     def stage_process(self) -> psutil.Process:
         """The process that runs the stage train."""

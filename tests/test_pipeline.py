@@ -234,6 +234,27 @@ def test_ctrl_c_saves_and_exits_non_zero(
     assert not (project / ".dvc/tmp/rwlock").exists() or (project / ".dvc/tmp/rwlock").read_text() in ("", "{}")
 
 
+@pytest.mark.case(26)
+def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
+    """Ctrl+C twice in epoch 2 of 3 of a training that make repro started"""
+    project = copy_of(prepared, tmp_path / "project")
+    repro = start_training(project, MAKE_REPRO, **held(tmp_path / "held", 2))
+    read_until(repro, "epoch 2/")
+    os.killpg(repro.pid, signal.SIGINT)
+    read_until(repro, "stopping after this epoch")
+    os.killpg(repro.pid, signal.SIGINT)
+    rest, _ = repro.communicate(timeout=300)  # nothing ends the wait in epoch 2
+    assert repro.returncode != 0 and "Traceback" not in rest and "epoch 3/" not in rest
+    saw(rest.strip().splitlines()[-1].strip())
+    assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
+
+
+def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
+    run(ready, *MAKE_REPRO, "train@tiny-cpu-0", PATH=str(tmp_path / "empty"))
+    weights = "results/runs/tiny/cpu/0/last.safetensors"
+    assert (ready / weights).read_bytes() == (trained / weights).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

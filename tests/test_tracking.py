@@ -270,10 +270,9 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     # What it had written is all the same training: the same parameters, so the same checkpoint and the same MLflow run.
     second = start_training(project, **waiting)
     try:
-        said, going_on = second.stdout.readline(), second.stdout.readline()
-        assert "was killed (by kill -9 or the like), or crashed" in said
-        saw(said)
+        going_on = second.stdout.readline()
         assert "going on from .tandem/checkpoints/tiny/" in going_on
+        saw(going_on)
         wait_for(lambda: states() == ["RUNNING"])
     finally:
         os.killpg(second.pid, signal.SIGINT)  # once: finishes the epoch, saves, ends with a failure

@@ -1,0 +1,172 @@
+"""Run DVC and report each stage: `python -m flows.reproduce COMMAND...`, which flows/pipeline.py starts.
+
+Goes in: DVC's commands, such as "repro --force" or "exp run --temp --name NAME --set-param seeds=[1]". Comes out: what
+DVC and the stages print, DVC's exit status, and on the file descriptor $TANDEM_EVENTS a JSON line for each event
+(flows/processes.py).
+
+DVC decides which stages run, in which order, and whether they are forced. It lets its caller replace the function that
+reproduces one stage (`repro_fn`), and the reports come from there. `make repro` (flows/repro.py) calls `run` itself.
+"""
+
+import json
+import logging
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dvc.cli import DvcParserError, parse_args
+from dvc.commands.experiments.run import CmdExperimentsRun
+from dvc.commands.repro import CmdRepro
+from dvc.logger import set_loggers_level
+from dvc.repo import Repo
+from dvc.repo.experiments.executor.local import TempDirExecutor
+from dvc.repo.experiments.queue.tempdir import TempDirQueue
+from dvc.repo.experiments.refs import WORKSPACE_STASH
+from dvc.repo.reproduce import _reproduce_stage
+from dvc.stage import Stage
+from dvc.stage.cache import RunCacheNotFoundError, StageCache
+from dvc.ui import ui
+
+from flows.damaged_files import explain
+from flows.processes import Event, Outcome
+from flows.stage import LAST_ERROR
+
+logger = logging.getLogger("dvc")
+FAILED, INTERRUPTED, REFUSED_ARGUMENTS = 255, 252, 254  # DVC's exit statuses
+
+
+def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
+    """Run `dvc <arguments>`, of `repro` or of `exp run --temp`, and return its exit status."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
+    os.environ["DVC_NO_ANALYTICS"] = "true"
+    os.environ["TANDEM_DVC_PID"] = str(os.getpid())  # the follower (stages/records/follower.py) ends with this process
+    os.environ["TANDEM_RUN"] = os.urandom(6).hex()  # tells the errors of this run's stages from those of others
+    for name in ("DVC_ROOT", "DVC_STAGE"):  # of a stage that calls this
+        os.environ.pop(name, None)
+    try:
+        options = parse_args(arguments)
+    except DvcParserError:  # the parser has said why
+        return REFUSED_ARGUMENTS
+    if not options.quiet:
+        ui.enable()
+    with set_loggers_level("CRITICAL" if options.quiet else "DEBUG" if options.verbose else "INFO"):
+        try:
+            command = Experiment(options) if issubclass(options.func, CmdExperimentsRun) else Reproduction(options)
+            command.on_event = on_event
+            status: int = command.do_run()
+            return status
+        except KeyboardInterrupt:
+            logger.error("interrupted by the user")
+            on_event(Event("", "failed", message="interrupted by the user"))
+            return INTERRUPTED
+        except Exception as error:
+            logger.exception("")  # prints the error and its causes, as DVC's own command does
+            message = f"{error}: {error.__cause__}" if error.__cause__ else str(error)
+            on_event(Event("", "failed", message=explain(message)))
+            return FAILED
+
+
+def reproduce(
+    on_event: Callable[[Event], object], dvc_reproduce: Callable[..., Stage | None], stage: Stage, **options: Any
+) -> Stage | None:
+    """DVC's `repro_fn`: reproduce a stage with `dvc_reproduce` and report what happens. Returns what that returns."""
+    name = stage.addressing.rpartition(":")[2]  # of hw/dvc.yaml:hardware the last part
+    run_cache = stage.repo.stage_cache = RunCache(stage.repo, lambda: on_event(Event(name, "running")))
+    if options.get("force"):  # DVC then does not ask the run-cache
+        run_cache.on_run()
+    began = time.monotonic()
+    try:
+        done = dvc_reproduce(stage, **options)
+    except Exception as error:
+        killed_by = signal_in(str(error))
+        reason = last_error(name) or (f"killed by {killed_by}" if killed_by else explain(str(error)))
+        if killed_by == "SIGKILL":
+            reason += " (by `kill -9`, or by the kernel because memory ran out)"
+        on_event(Event(name, "failed", time.monotonic() - began, reason, killed_by))
+        raise
+    outcome: Outcome = "unchanged" if done is None else "restored" if run_cache.has_restored else "ran"
+    on_event(Event(name, outcome, time.monotonic() - began))
+    return done
+
+
+class RunCache(StageCache):
+    """DVC's run-cache, as one stage sees it. DVC asks it right before it runs the stage's command."""
+
+    def __init__(self, repo: Repo, on_run: Callable[[], object]) -> None:
+        super().__init__(repo)
+        self.on_run = on_run
+        self.has_restored = False
+
+    def restore(self, stage: Stage, **options: Any) -> None:
+        try:
+            super().restore(stage, **options)
+            self.has_restored = True
+        except RunCacheNotFoundError:
+            self.on_run()
+            raise
+
+
+class Reproduction(CmdRepro):
+    """`dvc repro`"""
+
+    on_event: Callable[[Event], object]
+
+    @property
+    def _repro_kwargs(self) -> dict[str, Any]:
+        return super()._repro_kwargs | {"repro_fn": partial(reproduce, self.on_event, _reproduce_stage)}
+
+
+class Experiment(CmdExperimentsRun):
+    """`dvc exp run --temp`. DVC sets `repro_fn` itself there, to a function of the executor that its queue makes."""
+
+    on_event: Callable[[Event], object]
+
+    def run(self) -> int:
+        class Executor(TempDirExecutor):
+            _repro_and_track = staticmethod(partial(reproduce, self.on_event, TempDirExecutor._repro_and_track))
+
+        class Queue(TempDirQueue):
+            @classmethod
+            def init_executor(cls, exp: Any, queue_entry: Any, executor_cls: Any = None, **options: Any) -> Any:
+                return super().init_executor(exp, queue_entry, Executor, **options)
+
+        self.repo.experiments.tempdir_queue = Queue(self.repo, WORKSPACE_STASH)
+        status: int = super().run()
+        return status
+
+
+def signal_in(message: str) -> str:
+    """`SIGKILL` where DVC's StageCmdFailedError says that this signal ended the stage, else empty."""
+    match = re.search(r"exited with (-\d+|1[2-9]\d)$", message)
+    status = int(match[1]) if match else 0
+    number = -status if status < 0 else status - 128  # a shell that does not exec its command reports 128 + signal
+    return signal.Signals(number).name if number in set(signal.Signals) else ""
+
+
+def last_error(stage: str) -> str:
+    """The reason that the stage left in `.tandem/last_error.json`. DVC itself knows only its exit status."""
+    try:
+        entry = json.loads(Path(LAST_ERROR).read_text(encoding="utf-8"))
+        return str(entry["message"]) if (entry["stage"], entry["run"]) == (stage, os.environ.get("TANDEM_RUN")) else ""
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def main(commands: list[str]) -> int:
+    with open(int(os.environ.pop("TANDEM_EVENTS")), "w", encoding="utf-8", buffering=1) as events:
+        for command in commands:
+            if status := run(shlex.split(command), lambda event: events.write(json.dumps(asdict(event)) + "\n")):
+                return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
