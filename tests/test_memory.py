@@ -7,8 +7,10 @@ fallback comes last depends on the processor and its libraries; limits are state
 machine can do without the fallback that a test is about. Whole trainings: test_memory_trainings.py.
 """
 
+import gc
 import hashlib
 import io
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -351,6 +353,19 @@ def test_an_error_of_onednn_turns_it_off_before_anything_else():
         assert oom.run_with_fallbacks(work) == "computed" and oom.actions == [ONEDNN_LEFT]
     finally:
         torch.backends.mkldnn.enabled = before
+
+
+def test_a_training_is_freed_with_its_last_reference(tmp_path: Path):
+    """Not by a garbage collection: until it comes, the next training of the process has less memory."""
+    trainer = new_trainer("cpu", "device", tmp_path)
+    trainer.epoch()
+    model = weakref.ref(trainer.model)
+    gc.disable()
+    try:
+        del trainer
+        assert model() is None
+    finally:
+        gc.enable()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

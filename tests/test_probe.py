@@ -4,6 +4,7 @@ No test reads the wall clock, on which a busy neighbour counts: time is this thr
 (`delay`), or planted alone (`virtual`), which makes every number exact. Tests on a GPU read the real clock.
 """
 
+import gc
 import os
 import time
 from dataclasses import replace
@@ -22,13 +23,14 @@ from stages.machine import rates
 from stages.params.schema import GRU, Augment, Train, Transformer
 from stages.tasks import classify
 from stages.training.batches import Split
+from stages.training.memory import free_cache
 from stages.training.step import Step
 from stages.training.trainer import Trainer
 
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
-    epochs=2, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32", on_out_of_memory="stop",
+    epochs=2, warmup_epochs=1, batch_size=16, accumulation=1, precision="fp32",
     step="eager", probe=True, learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", clip_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip
@@ -328,6 +330,22 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     assert not trainer.step.graphs.captured and not trainer.step.graphs.num_warmups
     untouched = on_gpu(replace(settings, step="graph"), 40)
     assert trainer.epoch().train_loss == untouched.epoch().train_loss
+
+
+@pytest.mark.gpu
+def test_the_trial_of_a_captured_step_gives_its_memory_back():
+    """Its graph has memory of its own, which the training's record would count."""
+    trainer = on_gpu(replace(SETTINGS, model=LARGE, augment=NONE, batch_size=64), 40)
+    next(iter(trainer.training_steps()))
+    free_cache()
+    before = torch.cuda.memory_allocated()
+    gc.disable()  # which could hide that something keeps it
+    try:
+        result = found(trainer)
+    finally:
+        gc.enable()
+    assert "step graph" in {*result.gains, *result.missing_reasons}
+    assert torch.cuda.memory_allocated() <= before + 2**20
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
+from weakref import proxy
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,8 @@ class Step:
         # Without fp16 it passes everything through. Checkpoints keep its state.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.oom = oom or OomPolicy(model)
-        self.oom.drop_graph = self.drop_graph
+        step = proxy(self)  # without a reference cycle, which would keep GPU memory until a garbage collection
+        self.oom.drop_graph = lambda: step.drop_graph()
         self.workers = ALONE
         self.may_adapt = True  # whether running out of memory may change how the training continues
         self.fallback_reason = fallback_reason  # why it is eager where a graph was asked for, or would be chosen

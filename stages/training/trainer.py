@@ -61,7 +61,8 @@ class Trainer:
         self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
         self.step = Step(
             model,
-            lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
+            # Without `self`: a reference cycle would keep GPU memory until a garbage collection.
+            lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
             self.optimizer,
             clip_norm=params.clip_norm,
             accumulation=params.accumulation,
