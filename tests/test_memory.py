@@ -264,6 +264,27 @@ def test_a_step_that_fails_at_its_very_end_is_not_half_taken():
     assert found["failed"]["weights"] == found["whole"]["weights"]
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_loss_scale(clip_norm: float):
+    """Planted: the optimizer has no memory for its moments. Without clipping it divides by the scale itself."""
+    weights = []
+    for num_failures in (0, 1):
+        torch.manual_seed(0)
+        step = step_of(models.build(LARGE, models.Shape(4, 3, 4, per_step=False)), precision="fp16", clip_norm=clip_norm)
+        allocate, failures = step.optimizer._init_group, iter(range(num_failures))
+
+        def fails_first(*arguments: Any, allocate: Any = allocate, failures: Iterator[int] = failures) -> Any:
+            if next(failures, None) is not None:
+                raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+            return allocate(*arguments)
+
+        step.optimizer._init_group = fails_first
+        step(random_batch(4, 4)), step(random_batch(4, 4))
+        assert len(step.oom.actions) == num_failures
+        weights.append(digest(step.model))
+    assert weights[0] == weights[1]
+
+
 def outputs(is_limited: bool) -> dict[str, Any]:
     """Outputs without gradients, with room for half of a single tensor between two layers."""
     open_device(identity("cpu"), threads=1, deterministic=True)

@@ -130,10 +130,12 @@ class Step:
         return summed
 
     def clear(self) -> None:
-        """Remove what a failed step left: gradients, incomplete optimizer states, the scaler's flag."""
+        """Remove what a failed step left: gradients, incomplete optimizer states, the scaler's flags."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in [each for each, kept in self.optimizer.state.items() if "exp_avg_sq" not in kept]:
             del self.optimizer.state[parameter]
+        for name in ("grad_scale", "found_inf"):  # GradScaler.step leaves them where the optimizer's step fails
+            vars(self.optimizer).pop(name, None)
         scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
         scaler.load_state_dict(self.scaler.state_dict())
         self.scaler = scaler
