@@ -37,7 +37,8 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
         found += [{"precision": name} for name in PRECISIONS[device.type] if name != precision]
     if trainer.step.accumulation > 1:
         found.append({"accumulation": 1})
-    if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):
+    is_eager = params.step == "eager" and not trainer.step.fallback_reason  # several workers cannot take another way
+    if device.type == "cuda" and is_eager and not why_no_graph(device, precision, trainer.model):
         found.append({"step": "graph"})
     if trainer.train_split.is_streamed:  # from the host to a GPU
         needed = sum(num_bytes(split.tensors.values()) for split in (trainer.train_split, trainer.val_split))
