@@ -16,8 +16,9 @@ from stages.params import schema
 from stages.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
 from stages.tasks import open_task
 from stages.training import epoch
+from stages.training import trainer as trainer_module
 from stages.training.batches import Split
-from stages.training.epoch import DeviceEpoch
+from stages.training.epoch import Chunks, DeviceEpoch
 from stages.training.graphs import CaptureFailed
 from stages.training.memory import is_out_of_memory
 from stages.training.schedule import learning_rates
@@ -133,6 +134,65 @@ def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fail
     other = uncaptured(trainer_of("classify", "gru"), fails_at)
     assert_equal_bits(trainer_of("classify", "gru"), other)
     assert other.step.execution_mode == "eager" and other.step.fallback_reason == "the capture failed: planted"
+
+
+def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
+    """Also one that has nothing left to train."""
+    monkeypatch.setattr(trainer_module, "why_no_graph", lambda *_: "")
+    monkeypatch.setattr(trainer_module, "Graphs", lambda _: Uncaptured())
+    for let_go in (False, True):
+        begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
+        begun.epoch()
+        if let_go:
+            begun.oom.say(begun.step.drop_graph())
+        resumed.restore(begun.state())
+        resumed.oom.restore(begun.oom.state())
+        expected = ("eager", "memory ran out") if let_go else ("graph", "")
+        assert (resumed.step.execution_mode, resumed.step.fallback_reason) == expected
+        resumed.epoch()
+        assert (resumed.step.execution_mode, resumed.step.fallback_reason) == expected
+
+
+@pytest.mark.parametrize("has_captured", [True, False])
+def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eagerly(
+    has_captured: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted in every epoch: there is no memory to make a batch of. Without a graph to let go, one more is tried."""
+
+    class NoRoom(Uncaptured):
+        def run(self, *_: Any) -> None:
+            self.captured = {"a graph": None} if has_captured else {}
+            raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+
+    monkeypatch.setattr(trainer_module, "why_no_graph", lambda *_: "")
+    monkeypatch.setattr(trainer_module, "Graphs", lambda _: NoRoom())
+    other = uncaptured(trainer_of("classify", "gru"))
+    other.step.graphs = NoRoom()
+    assert_equal_bits(trainer_of("classify", "gru"), other)
+    let_go, reason = "the CUDA graph of the step is let go", "CUDA out of memory. Planted"
+    given_up = "the step is taken eagerly instead of captured as a CUDA graph"
+    assert other.oom.actions == ([let_go] if has_captured else [epoch.WITHOUT_GRAPH, given_up])
+    assert other.step.execution_mode == "eager"
+    assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
+
+
+def test_a_chunk_that_could_not_be_sent_is_no_error_of_the_next_epoch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(epoch, "CHUNK_BYTES", 1)
+    chunks = Chunks(trainer_of("classify", "gru").train_split, 16, 3)
+    order, send = torch.arange(NUM_SEQUENCES), Chunks.send
+
+    def second_fails(chunks: Chunks, rows: torch.Tensor) -> None:
+        if rows[0] == 16:
+            raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+        send(chunks, rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Chunks, "send", second_fails)
+        left_early = chunks.through(order)
+        next(left_early)
+        with pytest.raises(torch.OutOfMemoryError):
+            next(left_early)
+    assert len(list(chunks.through(order))) == 4
 
 
 def test_an_epoch_of_the_ragged_batch_alone():

@@ -270,7 +270,9 @@ def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_
     weights = []
     for num_failures in (0, 1):
         torch.manual_seed(0)
-        step = step_of(models.build(LARGE, models.Shape(4, 3, 4, per_step=False)), precision="fp16", clip_norm=clip_norm)
+        step = step_of(
+            models.build(LARGE, models.Shape(4, 3, 4, per_step=False)), precision="fp16", clip_norm=clip_norm
+        )
         allocate, failures = step.optimizer._init_group, iter(range(num_failures))
 
         def fails_first(*arguments: Any, allocate: Any = allocate, failures: Iterator[int] = failures) -> Any:

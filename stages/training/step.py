@@ -64,6 +64,7 @@ class Step:
         self.workers = ALONE
         self.may_adapt = True  # whether running out of memory may change how the training continues
         self.fallback_reason = fallback_reason  # why it is eager where a graph was asked for, or would be chosen
+        self.graph_lost_reason = ""  # why the graph that the training had was given up, kept over a resume
         self.forward: Callable[..., Tensor] = model
         self.is_compiled = execution_mode == "compile"
         if execution_mode == "compile":
@@ -172,16 +173,20 @@ class Step:
         if self.graphs is None or not self.graphs.captured:
             return ""
         self.graphs.captured.clear()  # whoever replays one now holds `graphs` until the step is over
-        self.graphs, self.fallback_reason = None, "memory ran out"
+        self.lose_graphs("memory ran out")
         self.optimizer.zero_grad(set_to_none=True)  # the gradients lie in the graph's memory
         return "the CUDA graph of the step is let go"
+
+    def lose_graphs(self, reason: str) -> None:
+        """Take eager steps from here on, also after a resume."""
+        self.graphs, self.fallback_reason, self.graph_lost_reason = None, reason, reason
 
     def leave_graphs(self, failed: CaptureFailed) -> None:
         """Go on eagerly after a capture that failed: it computed nothing, so no step is lost.
 
         Raises what failed where memory ran out and this training must not adapt.
         """
-        self.graphs, self.fallback_reason = None, f"the capture failed: {failed}"
+        self.lose_graphs(f"the capture failed: {failed}")
         self.clear()
         if failed.is_out_of_memory:
             if not self.may_adapt:
@@ -192,11 +197,18 @@ class Step:
             print(f"steps are taken eagerly instead of captured as a CUDA graph: {failed}", flush=True)
 
     def state(self) -> dict[str, Any]:
-        return {"accumulation": self.accumulation, "scaler": self.scaler.state_dict()}
+        return {
+            "accumulation": self.accumulation,
+            "scaler": self.scaler.state_dict(),
+            "graph_lost_reason": self.graph_lost_reason,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.accumulation = max(self.accumulation, state["accumulation"])  # memory that ran out once will again
         self.scaler.load_state_dict(state["scaler"])
+        self.graph_lost_reason = state["graph_lost_reason"]
+        if self.graph_lost_reason and self.graphs is not None:
+            self.lose_graphs(self.graph_lost_reason)
 
 
 def drawn_as_one(part: Batch) -> AbstractContextManager[object]:
