@@ -17,7 +17,7 @@ from stages.training.batches import Split
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy
 from stages.training.step import Step, why_no_graph
-from stages.training.trainer import Trainer
+from stages.training.trainer import Trainer, computed_in
 
 ROOM = 0.5  # of the free memory, that streamed data may take on the device
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}
@@ -34,7 +34,8 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     sizes = (2 * params.batch_size, 8 * params.batch_size)
     found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # auto has just been chosen by measuring
-        found += [{"precision": name} for name in PRECISIONS[device.type] if name != precision]
+        others = [name for name in PRECISIONS[device.type] if name != precision]
+        found += [{"precision": name} for name in others if computed_in(name, device) == name]
     if trainer.step.accumulation > 1:
         found.append({"accumulation": 1})
     is_eager = params.step == "eager" and not trainer.step.fallback_reason  # several workers cannot take another way
