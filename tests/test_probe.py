@@ -246,7 +246,9 @@ def test_a_batch_that_does_not_fit_is_said():
         def forward(self, values, mask):
             raise torch.OutOfMemoryError("too large")
 
-    assert "does not fit" in probe(planted(replace(SETTINGS, augment=NONE), 5, Split, Large(4)))
+    assert "memory ran out while it was tried (too large)" in probe(
+        planted(replace(SETTINGS, augment=NONE), 5, Split, Large(4))
+    )
 
 
 def test_what_is_said_of_a_gpu_follows_from_its_parts():
