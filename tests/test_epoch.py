@@ -12,6 +12,7 @@ import torch
 
 from stages import models
 from stages.models.recurrent import Reversal, rearranged, reversed_rows
+from stages.models.seq2seq import ManualLSTM
 from stages.params import schema
 from stages.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
 from stages.tasks import open_task
@@ -265,6 +266,8 @@ def test_auto_is_a_graph_wherever_nothing_forbids_it():
     assert choose_mode("auto", gpu, "fp16", model) == ("eager", why_no_graph(gpu, "fp16", model))
     recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
     assert choose_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
+    by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
+    assert choose_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
     assert choose_mode("eager", gpu, "fp32", model) == ("eager", "")
     assert trainer_of("classify", "gru", step="auto").step.fallback_reason == why_no_graph(CPU, "fp32", model)
     model.checkpoint_activations = True
