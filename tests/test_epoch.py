@@ -118,14 +118,14 @@ def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str,
 def test_so_does_one_that_is_streamed_in_chunks(
     task_name: str, model_name: str, num_batches: int, monkeypatch: pytest.MonkeyPatch
 ):
-    plain, streamed = (trainer_of(task_name, model_name) for _ in range(2))
+    plain, streamed = (trainer_of(task_name, model_name, batch_size=2) for _ in range(2))
     monkeypatch.setattr(Split, "is_streamed", True)
-    batch_bytes = 16 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
+    batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
     monkeypatch.setattr(epoch, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
     streamed.device_epoch = DeviceEpoch(streamed.step, streamed.train_split, streamed.params, streamed.rates)
     assert streamed.device_epoch.chunks is not None
-    assert streamed.device_epoch.chunks.num_batches == min(num_batches, 3)  # 50 sequences are 3 whole batches of 16
+    assert streamed.device_epoch.chunks.num_batches == min(num_batches, 3)  # an eighth of 25
     monkeypatch.undo()
     assert_equal_bits(plain, streamed)
 

@@ -24,6 +24,7 @@ from stages.training.memory import is_out_of_memory, shorten
 from stages.training.step import Step
 
 CHUNK_BYTES = 64 * 2**20  # of streamed sequences on the device, at most, and at least one batch
+NUM_CHUNKS = 8  # of an epoch, at least: two are on the device, which may have no room for the whole data
 WITHOUT_GRAPH = "the rest of the epoch is trained on without a CUDA graph"
 NUM_RAGGED_WARMUPS = 1  # the libraries have started in those of the whole batches
 
@@ -130,7 +131,7 @@ class Chunks:
 
     def __init__(self, split: Split, batch_size: int, num_whole: int) -> None:
         batch_bytes = batch_size * sum(tensor[:1].nbytes for tensor in split.tensors.values())
-        self.num_batches = max(1, min(CHUNK_BYTES // batch_bytes, num_whole))
+        self.num_batches = max(1, min(CHUNK_BYTES // batch_bytes, num_whole // NUM_CHUNKS))
         self.num_whole, self.batch_size = num_whole, batch_size
         self.split, self.device = split, split.device
         num_rows = self.num_batches * batch_size
