@@ -86,6 +86,7 @@ from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment
 from stages.training.device import use_tf32
+from stages.training.memory import free_cache, is_out_of_memory, shorten
 from stages.training.step import AUTOCAST
 
 WORKLOADS = ("sign", "pen", "price", "rally")
@@ -164,18 +165,28 @@ def main() -> None:
             continue
         case = replace(case, settings=replace(case.settings, threads=1))  # until its best is found
         try:
-            entered, message = contenders(case, options.device)
-        except OSError as error:
-            raise SystemExit(f"error: {error}") from None  # the prepared data are missing
-        if options.contenders:
-            entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
-        flop = flop_per_sample(case, options.device)
-        rounds = measure_rounds({name: (case, one) for name, one in entered.items()}, options)
-        print(f"\n## {case.name}\n\n{case.describe()}; {message}\n\n{HEADER}", flush=True)
-        for name in entered:
-            print(row(name, case, entered, rounds, flop), flush=True)
-        results.append(record(case, entered, rounds, flop, message))
+            results.append(measure_case(case, options))
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            print(f"\n## {case.name}\n\n- not measured: {shorten(error)}", flush=True)
+        free_cache()  # outside the `except`: the error holds the tensors of the case
         save(options, {"cases": results})
+
+
+def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    try:
+        entered, message = contenders(case, options.device)
+    except OSError as error:
+        raise SystemExit(f"error: {error}") from None  # the prepared data are missing
+    if options.contenders:
+        entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
+    flop = flop_per_sample(case, options.device)
+    rounds = measure_rounds({name: (case, one) for name, one in entered.items()}, options)
+    print(f"\n## {case.name}\n\n{case.describe()}; {message}\n\n{HEADER}", flush=True)
+    for name in entered:
+        print(row(name, case, entered, rounds, flop), flush=True)
+    return record(case, entered, rounds, flop, message)
 
 
 def row(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float) -> str:

@@ -115,6 +115,22 @@ def test_a_larger_network_is_more_work_by_as_much_as_it_should_be():
     assert flop_per_sample(scaling.changed(base, "length", 40), "cpu") == pytest.approx(2 * flop[128], rel=0.1)
 
 
+def test_a_size_that_lacks_memory_costs_no_other_its_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def measure(case: Any, options: Any) -> dict[str, Any]:
+        if case.workload == "pen":
+            raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+        return {"name": case.name}
+
+    file = tmp_path / "rounds.json"
+    monkeypatch.setattr(throughput, "measure_case", measure)
+    monkeypatch.setattr(sys, "argv", ["throughput.py", "--size", "huge", "--json", str(file)])
+    throughput.main()
+    assert len(json.loads(file.read_text())["cases"]) == 3
+    assert "- not measured: CUDA out of memory. Planted\n" in capsys.readouterr().out
+
+
 def test_every_round_is_kept_and_a_row_is_printed_for_every_contender(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -28,10 +28,10 @@ def test_every_file_that_is_read_back(trained: Path, tmp_path: Path, saw: Callab
     saw(f"{number}; {next(line.strip() for line in sentences if 'plan.json' in line)}")
 
 
-def test_a_text_that_is_a_list_now_is_named(trained: Path, tmp_path: Path):
+def test_an_altered_result_is_named_with_the_command_that_makes_it_again(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
     path = project / "results/runs/tiny/cpu/0/measured.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"device": ["cpu"]}))
     done = stage(project, "compare", check=False)
-    assert "measured.json is damaged (its 'device' is no str); `dvc repro` makes it anew" in done.stdout
+    assert "measured.json is altered (its sha256 is not the recorded one); make it again with `" in done.stdout
     assert "Traceback" not in done.stdout

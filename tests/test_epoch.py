@@ -12,12 +12,14 @@ import torch
 
 from stages import models
 from stages.models.recurrent import Reversal, rearranged, reversed_rows
+from stages.models.seq2seq import ManualLSTM
 from stages.params import schema
 from stages.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing, Transformer
 from stages.tasks import open_task
 from stages.training import epoch
+from stages.training import trainer as trainer_module
 from stages.training.batches import Split
-from stages.training.epoch import DeviceEpoch
+from stages.training.epoch import Chunks, DeviceEpoch
 from stages.training.graphs import CaptureFailed
 from stages.training.memory import is_out_of_memory
 from stages.training.schedule import learning_rates
@@ -122,14 +124,14 @@ def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str,
 def test_so_does_one_that_is_streamed_in_chunks(
     task_name: str, model_name: str, num_batches: int, monkeypatch: pytest.MonkeyPatch
 ):
-    plain, streamed = (trainer_of(task_name, model_name) for _ in range(2))
+    plain, streamed = (trainer_of(task_name, model_name, batch_size=2) for _ in range(2))
     monkeypatch.setattr(Split, "is_streamed", True)
-    batch_bytes = 16 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
+    batch_bytes = 2 * sum(tensor[:1].nbytes for tensor in streamed.train_split.tensors.values())
     monkeypatch.setattr(epoch, "CHUNK_BYTES", num_batches * batch_bytes)
     uncaptured(streamed)
     streamed.device_epoch = DeviceEpoch(streamed.step, streamed.train_split, streamed.params, streamed.rates)
     assert streamed.device_epoch.chunks is not None
-    assert streamed.device_epoch.chunks.num_batches == min(num_batches, 3)  # 50 sequences are 3 whole batches of 16
+    assert streamed.device_epoch.chunks.num_batches == min(num_batches, 3)  # an eighth of 25
     monkeypatch.undo()
     assert_equal_bits(plain, streamed)
 
@@ -139,6 +141,65 @@ def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fail
     other = uncaptured(trainer_of("classify", "gru"), fails_at)
     assert_equal_bits(trainer_of("classify", "gru"), other)
     assert other.step.execution_mode == "eager" and other.step.fallback_reason == "the capture failed: planted"
+
+
+def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
+    """Also one that has nothing left to train."""
+    monkeypatch.setattr(trainer_module, "why_no_graph", lambda *_: "")
+    monkeypatch.setattr(trainer_module, "Graphs", lambda _: Uncaptured())
+    for let_go in (False, True):
+        begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
+        begun.epoch()
+        if let_go:
+            begun.oom.say(begun.step.drop_graph())
+        resumed.restore(begun.state())
+        resumed.oom.restore(begun.oom.state())
+        expected = ("eager", "memory ran out") if let_go else ("graph", "")
+        assert (resumed.step.execution_mode, resumed.step.fallback_reason) == expected
+        resumed.epoch()
+        assert (resumed.step.execution_mode, resumed.step.fallback_reason) == expected
+
+
+@pytest.mark.parametrize("has_captured", [True, False])
+def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eagerly(
+    has_captured: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Planted in every epoch: there is no memory to make a batch of. Without a graph to let go, one more is tried."""
+
+    class NoRoom(Uncaptured):
+        def run(self, *_: Any) -> None:
+            self.captured = {"a graph": None} if has_captured else {}
+            raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+
+    monkeypatch.setattr(trainer_module, "why_no_graph", lambda *_: "")
+    monkeypatch.setattr(trainer_module, "Graphs", lambda _: NoRoom())
+    other = uncaptured(trainer_of("classify", "gru"))
+    other.step.graphs = NoRoom()
+    assert_equal_bits(trainer_of("classify", "gru"), other)
+    let_go, reason = "the CUDA graph of the step is let go", "CUDA out of memory. Planted"
+    given_up = "the step is taken eagerly instead of captured as a CUDA graph"
+    assert other.oom.actions == ([let_go] if has_captured else [epoch.WITHOUT_GRAPH, given_up])
+    assert other.step.execution_mode == "eager"
+    assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
+
+
+def test_a_chunk_that_could_not_be_sent_is_no_error_of_the_next_epoch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(epoch, "CHUNK_BYTES", 1)
+    chunks = Chunks(trainer_of("classify", "gru").train_split, 16, 3)
+    order, send = torch.arange(NUM_SEQUENCES), Chunks.send
+
+    def second_fails(chunks: Chunks, rows: torch.Tensor) -> None:
+        if rows[0] == 16:
+            raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+        send(chunks, rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Chunks, "send", second_fails)
+        left_early = chunks.through(order)
+        next(left_early)
+        with pytest.raises(torch.OutOfMemoryError):
+            next(left_early)
+    assert len(list(chunks.through(order))) == 4
 
 
 def test_an_epoch_of_the_ragged_batch_alone():
@@ -211,6 +272,8 @@ def test_auto_is_a_graph_wherever_nothing_forbids_it():
     assert choose_mode("auto", gpu, "fp16", model) == ("eager", why_no_graph(gpu, "fp16", model))
     recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
     assert choose_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
+    by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
+    assert choose_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
     assert choose_mode("eager", gpu, "fp32", model) == ("eager", "")
     assert trainer_of("classify", "gru", step="auto").step.fallback_reason == why_no_graph(CPU, "fp32", model)
     model.checkpoint_activations = True

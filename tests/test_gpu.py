@@ -221,6 +221,19 @@ def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: 
     assert set(seen) == {len(auto.PRECISIONS["cuda"])} and choice.value in auto.PRECISIONS["cuda"]
 
 
+def test_a_gpu_without_tf32_computes_and_records_fp32_and_is_tried_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from stages.diagnosis.alternatives import alternatives
+
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: False)
+    monkeypatch.setattr(auto, "measure", lambda setting, trainer, identity, uses: list(uses))
+    trainer = new_trainer("cuda", "device", tmp_path, replace(EAGER, precision="tf32"))
+    assert trainer.step.precision == "fp32" and not torch.backends.cudnn.allow_tf32
+    assert auto.measure_precision(trainer, identity("cuda")) == ["fp32", "bf16"]
+    assert [name for name in alternatives(trainer) if name.startswith("precision")] == ["precision bf16"]
+
+
 def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -7,8 +7,10 @@ fallback comes last depends on the processor and its libraries; limits are state
 machine can do without the fallback that a test is about. Whole trainings: test_memory_trainings.py.
 """
 
+import gc
 import hashlib
 import io
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -270,6 +272,29 @@ def test_a_step_that_fails_at_its_very_end_is_not_half_taken():
     assert found["failed"]["weights"] == found["whole"]["weights"]
 
 
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_loss_scale(max_grad_norm: float):
+    """Planted: the optimizer has no memory for its moments. Without clipping it divides by the scale itself."""
+    weights = []
+    for num_failures in (0, 1):
+        torch.manual_seed(0)
+        step = step_of(
+            models.build(LARGE, models.Shape(4, 3, 4, per_step=False)), precision="fp16", max_grad_norm=max_grad_norm
+        )
+        allocate, failures = step.optimizer._init_group, iter(range(num_failures))
+
+        def fails_first(*arguments: Any, allocate: Any = allocate, failures: Iterator[int] = failures) -> Any:
+            if next(failures, None) is not None:
+                raise torch.OutOfMemoryError("CUDA out of memory. Planted")
+            return allocate(*arguments)
+
+        step.optimizer._init_group = fails_first
+        step(random_batch(4, 4)), step(random_batch(4, 4))
+        assert len(step.oom.actions) == num_failures
+        weights.append(digest(step.model))
+    assert weights[0] == weights[1]
+
+
 def outputs(is_limited: bool) -> dict[str, Any]:
     """Outputs without gradients, with room for half of a single tensor between two layers."""
     open_device(identity("cpu"), threads=1, deterministic=True)
@@ -359,6 +384,19 @@ def test_an_error_of_onednn_turns_it_off_before_anything_else():
         assert oom.run_with_fallbacks(work) == "computed" and oom.actions == [ONEDNN_LEFT]
     finally:
         torch.backends.mkldnn.enabled = before
+
+
+def test_a_training_is_freed_with_its_last_reference(tmp_path: Path):
+    """Not by a garbage collection: until it comes, the next training of the process has less memory."""
+    trainer = new_trainer("cpu", "device", tmp_path)
+    trainer.epoch()
+    model = weakref.ref(trainer.model)
+    gc.disable()
+    try:
+        del trainer
+        assert model() is None
+    finally:
+        gc.enable()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -494,6 +532,18 @@ def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(
     assert trainer.oom.streams and trainer.step.accumulation == 1, trainer.oom.actions
     for name, one in weights[0].items():
         assert torch.equal(one, weights[1][name]), name
+
+
+@pytest.mark.gpu
+def test_a_convolution_that_finds_no_engine_lacks_memory_only_where_some_was_refused():
+    """cuDNN's message for it can also mean a broken installation, about which freeing memory does nothing."""
+    error = RuntimeError("GET was unable to find an engine to execute this computation")
+    torch.zeros(1, device="cuda")
+    torch.cuda.reset_accumulated_memory_stats()
+    assert not is_out_of_memory(error)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**50, dtype=torch.uint8, device="cuda")
+    assert is_out_of_memory(error)
 
 
 @pytest.mark.gpu

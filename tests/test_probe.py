@@ -4,6 +4,7 @@ No test reads the wall clock, on which a busy neighbour counts: time is this thr
 (`delay`), or planted alone (`virtual`), which makes every number exact. Tests on a GPU read the real clock.
 """
 
+import gc
 import os
 import time
 from dataclasses import replace
@@ -15,6 +16,7 @@ from torch import nn
 
 from stages import models
 from stages.diagnosis import probe as probing
+from stages.diagnosis.alternatives import alternatives
 from stages.diagnosis.counts import Traffic, count_bytes, count_flop
 from stages.diagnosis.findings import NO_GPU, OF_GPU, Probe
 from stages.diagnosis.probe import covered, probe
@@ -22,6 +24,7 @@ from stages.machine import rates
 from stages.params.schema import GRU, Augment, Train, Transformer
 from stages.tasks import classify
 from stages.training.batches import Split
+from stages.training.memory import free_cache
 from stages.training.step import Step
 from stages.training.trainer import Trainer
 
@@ -251,7 +254,9 @@ def test_a_batch_that_does_not_fit_is_said():
         def forward(self, values, mask):
             raise torch.OutOfMemoryError("too large")
 
-    assert "does not fit" in probe(planted(replace(SETTINGS, augment=NONE), 5, Split, Large(4)))
+    assert "memory ran out while it was tried (too large)" in probe(
+        planted(replace(SETTINGS, augment=NONE), 5, Split, Large(4))
+    )
 
 
 def test_what_is_said_of_a_gpu_follows_from_its_parts():
@@ -344,6 +349,30 @@ def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     assert not trainer.step.graphs.captured and not trainer.step.graphs.num_warmups
     untouched = on_gpu(replace(settings, step="graph"), 40)
     assert trainer.epoch().train_loss == untouched.epoch().train_loss
+
+
+@pytest.mark.gpu
+def test_a_graph_is_tried_where_eager_steps_were_a_choice():
+    """Several workers take their steps eagerly whatever params.yaml says."""
+    trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, step="eager"), 5)
+    assert "step graph" in alternatives(trainer)
+    trainer.step.fallback_reason = "several workers take their steps eagerly"
+    assert "step graph" not in alternatives(trainer)
+
+
+@pytest.mark.gpu
+def test_the_trial_of_a_captured_step_gives_its_memory_back():
+    """Its graph has memory of its own, which the training's record would count."""
+    trainer = on_gpu(replace(SETTINGS, model=LARGE, augment=NONE, batch_size=64), 40)
+    gc.disable()
+    try:
+        result = found(trainer)
+        reserved = torch.cuda.memory_reserved()
+    finally:
+        gc.enable()
+    assert "step graph" in {*result.gains, *result.missing_reasons}
+    free_cache()
+    assert torch.cuda.memory_reserved() == reserved, "a garbage collection gave more back"
 
 
 @pytest.mark.gpu

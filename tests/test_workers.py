@@ -31,6 +31,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stages import files, models
+from stages.machine import identity
 from stages.machine.identity import identify, require_gpus
 from stages.models.kernels import dropout
 from stages.params.devices import split_device
@@ -39,6 +40,7 @@ from stages.params.schema import Rocket, Train
 from stages.records.history import Record, first_timed_epoch, note_workers, workers_of
 from stages.tasks import classify, detect, forecast
 from stages.tools.scaling import Point, measure, parse, verdicts
+from stages.training import launcher
 from stages.training.batches import Split
 from stages.training.memory import translate_oom
 from stages.training.shares import own_rows, places_of, shares_of
@@ -318,6 +320,19 @@ def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatc
     with pytest.raises(ValueError, match="--workers 1 compares nothing; name a number from 2 on"):
         measure(parse(["sign", "--device", "cpu", "--workers", "1"]))
     assert identify("2xcpu")["workers"] == 2 and identify("2xcpu")["name"].startswith("2 workers on ")
+
+
+@pytest.mark.parametrize(
+    "count, words", [(1, "needs 2 GPUs here, a worker each, and the driver shows 1"), (0, "no GPU")]
+)
+def test_gpus_that_are_gone_since_hardware_are_said_before_a_worker_starts(
+    count: int, words: str, monkeypatch: pytest.MonkeyPatch
+):
+    found = ({"name": "a GPU", "count": count}, "") if count else (None, "the driver shows no GPU")
+    monkeypatch.setattr(identity, "cuda_identity", lambda torch_cuda: found)
+    monkeypatch.setattr(launcher.run, "run", lambda arguments: pytest.fail("workers were started"))
+    with pytest.raises(ValueError, match=words):
+        launcher.launch("sign", "2xcuda", "0")
 
 
 def test_weak_scaling_gives_each_worker_a_batch_and_raises_the_rate():

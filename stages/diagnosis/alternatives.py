@@ -17,7 +17,7 @@ from stages.training.batches import Split
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy
 from stages.training.step import Step, why_no_graph
-from stages.training.trainer import Trainer
+from stages.training.trainer import Trainer, computed_in
 
 ROOM = 0.5  # of the free memory, that streamed data may take on the device
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}
@@ -34,10 +34,12 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     sizes = (2 * params.batch_size, 8 * params.batch_size)
     found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # auto has just been chosen by measuring
-        found += [{"precision": name} for name in PRECISIONS[device.type] if name != precision]
+        others = [name for name in PRECISIONS[device.type] if name != precision]
+        found += [{"precision": name} for name in others if computed_in(name, device) == name]
     if trainer.step.accumulation > 1:
         found.append({"grad_accum_steps": 1})
-    if device.type == "cuda" and params.step == "eager" and not why_no_graph(device, precision, trainer.model):
+    is_eager = params.step == "eager" and not trainer.step.fallback_reason  # several workers cannot take another way
+    if device.type == "cuda" and is_eager and not why_no_graph(device, precision, trainer.model):
         found.append({"step": "graph"})
     if trainer.train_split.is_streamed:  # from the host to a GPU
         needed = sum(num_bytes(split.tensors.values()) for split in (trainer.train_split, trainer.val_split))

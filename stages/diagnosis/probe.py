@@ -70,7 +70,7 @@ def probe(trainer: Trainer, spent_seconds: float = 0.0) -> Probe | str:
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
-        return "the batch does not fit into the memory in one piece"
+        return f"memory ran out while it was tried ({shorten(error)})"
     finally:
         trainer.restore(before)
         trainer.optimizer.zero_grad(set_to_none=True)

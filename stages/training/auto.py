@@ -30,7 +30,7 @@ from stages.training import choices
 from stages.training.choices import Choice
 from stages.training.graphs import NUM_WARMUPS, Graphs
 from stages.training.memory import free_cache, is_out_of_memory
-from stages.training.trainer import Trainer
+from stages.training.trainer import Trainer, computed_in
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
@@ -118,7 +118,7 @@ def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, s
 
 
 def measure_precision(trainer: Trainer, identity: dict[str, Any]) -> Choice:
-    names = PRECISIONS[trainer.device.type]
+    names = [name for name in PRECISIONS[trainer.device.type] if computed_in(name, trainer.device) == name]
     return measure("precision", trainer, identity, {name: partial(trainer.set_precision, name) for name in names})
 
 

@@ -22,7 +22,7 @@ def open_device(
     `index`: which of several GPUs.
 
     fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and
-    GPU compute the same thing. `precision` tf32 turns it on; the CPU has none and computes in fp32. `threads` auto is
+    GPU compute the same thing. `precision` tf32 turns it on where the device has it. `threads` auto is
     one until auto.py has measured. Raises ValueError where torch cannot use the GPU that the driver showed.
     """
     # cuBLAS reads this when CUDA starts; without it cuDNN's RNNs are not deterministic.
@@ -64,8 +64,17 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else 2**31 - 1)
 
 
+def has_tf32(device: torch.device) -> bool:
+    if device.type == "cpu":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_tf32_supported()
+
+
 def use_tf32(on: bool) -> None:
-    """Whether products of fp32 numbers may be computed with 10 bits of mantissa. The CPU has no TF32."""
+    """Whether products of fp32 numbers may be computed with 10 bits of mantissa. Nothing changes where has_tf32 is
+    false.
+    """
     torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.allow_tf32 = on
 

@@ -10,7 +10,7 @@ device is gathered on the host, a few batches at a time (`Chunks`), into tensors
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 
 import torch
@@ -20,10 +20,12 @@ from stages.params.schema import Train
 from stages.training.batches import TENSORS, Batch, Split, copy_stream
 from stages.training.draws import Draws
 from stages.training.graphs import NUM_WARMUPS, CaptureFailed
-from stages.training.memory import is_out_of_memory
+from stages.training.memory import is_out_of_memory, shorten
 from stages.training.step import Step
 
 CHUNK_BYTES = 64 * 2**20  # of streamed sequences on the device, at most, and at least one batch
+NUM_CHUNKS = 8  # of an epoch, at least: two are on the device, which may have no room for the whole data
+WITHOUT_GRAPH = "the rest of the epoch is trained on without a CUDA graph"
 NUM_RAGGED_WARMUPS = 1  # the libraries have started in those of the whole batches
 
 
@@ -76,6 +78,11 @@ class DeviceEpoch:
             except RuntimeError as error:  # raised before the weights changed: in making the batch
                 if not is_out_of_memory(error) or not self.step.may_adapt:
                     raise
+                done = self.step.drop_graph() or WITHOUT_GRAPH
+                if done in self.step.oom.actions:  # once more
+                    self.step.leave_graphs(CaptureFailed(shorten(error), is_out_of_memory=True))
+                else:
+                    self.step.oom.say(done)
                 return
             yield self.params.batch_size if is_whole else self.num_ragged
             if len(self.step.oom.actions) > num_actions:
@@ -124,7 +131,7 @@ class Chunks:
 
     def __init__(self, split: Split, batch_size: int, num_whole: int) -> None:
         batch_bytes = batch_size * sum(tensor[:1].nbytes for tensor in split.tensors.values())
-        self.num_batches = max(1, min(CHUNK_BYTES // batch_bytes, num_whole))
+        self.num_batches = max(1, min(CHUNK_BYTES // batch_bytes, num_whole // NUM_CHUNKS))
         self.num_whole, self.batch_size = num_whole, batch_size
         self.split, self.device = split, split.device
         num_rows = self.num_batches * batch_size
@@ -147,8 +154,8 @@ class Chunks:
         """
         whole, ragged = order.split([self.num_whole * self.batch_size, len(order) - self.num_whole * self.batch_size])
         chunks = [rows for rows in (*whole.split(self.num_batches * self.batch_size), ragged) if len(rows)]
-        if self.pending:  # of an epoch that was left early
-            self.pending.result()
+        if self.pending:  # of an epoch that was left early, which alone needed to know of an error
+            wait([self.pending])
         sending = self.thread.submit(self.send, chunks[0])
         for rows, following in zip(chunks, [*chunks[1:], None], strict=True):
             sending.result()

@@ -73,7 +73,7 @@ class Graphs:
 
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """`work` as a graph; nothing is computed yet."""
-        graph, failed = torch.cuda.CUDAGraph(), None
+        graph, failed = torch.cuda.CUDAGraph(), ""
         try:
             # A capture that fails leaves its stream the current one; the outer context sets the former one again.
             with torch.cuda.stream(torch.cuda.current_stream(self.device)):
@@ -83,9 +83,9 @@ class Graphs:
         except RuntimeError as error:
             # Ending the capture raises an error of its own, after the one that made it fail.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
-            failed = CaptureFailed(shorten(cause), is_out_of_memory(cause) or is_out_of_memory(error))
+            failed, is_memory = shorten(cause), is_out_of_memory(cause) or is_out_of_memory(error)
             del cause  # with its traceback, which holds the tensors of the failed capture
-        if failed is None:
+        if not failed:
             return graph
         del graph
         gc.collect()
@@ -93,4 +93,4 @@ class Graphs:
         # torch up to 2.11 leaves the generator as if it were captured: the next dropout would raise.
         generator = torch.cuda.default_generators[self.device.index or 0]
         generator.graphsafe_set_state(generator.clone_state())
-        raise failed
+        raise CaptureFailed(failed, is_memory)  # in no variable: this frame and the error would keep each other

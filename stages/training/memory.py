@@ -45,6 +45,9 @@ WORDS = (
     "when calling `cublasCreate",  # on a full card cuBLAS says that it is not initialized
     "Cuda failure 2 'out of memory'",  # nccl
 )
+# What torch says where none of cuDNN's algorithms for a convolution could run: no memory, or a broken installation.
+NO_ENGINE = "unable to find an engine to execute this computation"
+NEARLY_FULL_BYTES = 256 * 2**20  # of a GPU: what cuDNN may need for its kernels
 
 
 class OutOfMemory(ValueError, MemoryError):
@@ -231,7 +234,18 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     message = str(error)
-    return isinstance(error, RuntimeError) and (message.strip() == ONEDNN or any(word in message for word in WORDS))
+    if not isinstance(error, RuntimeError):
+        return False
+    if NO_ENGINE in message:
+        return lacked_gpu_memory()
+    return message.strip() == ONEDNN or any(word in message for word in WORDS)
+
+
+def lacked_gpu_memory() -> bool:
+    """Whether torch's allocator has refused memory of the GPU in this process, or little of it is free."""
+    if not torch.cuda.is_initialized():
+        return False
+    return torch.cuda.memory_stats().get("num_ooms", 0) > 0 or torch.cuda.mem_get_info()[0] < NEARLY_FULL_BYTES
 
 
 def shorten(error: Exception) -> str:

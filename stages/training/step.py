@@ -12,11 +12,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
+from weakref import proxy
 
 import torch
 from torch import Tensor, nn
 
 from stages.models.kernels import dropout
+from stages.models.seq2seq import ManualLSTM
 from stages.training.batches import Batch
 from stages.training.graphs import CaptureFailed, Graphs
 from stages.training.memory import OomPolicy, free_cache
@@ -58,10 +60,12 @@ class Step:
         # Without fp16 it passes everything through. Checkpoints keep its state.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.oom = oom or OomPolicy(model)
-        self.oom.drop_graph = self.drop_graph
+        step = proxy(self)  # without a reference cycle, which would keep GPU memory until a garbage collection
+        self.oom.drop_graph = lambda: step.drop_graph()
         self.workers = ALONE
         self.may_adapt = True  # whether running out of memory may change how the training continues
         self.fallback_reason = fallback_reason  # why it is eager where a graph was asked for, or would be chosen
+        self.graph_lost_reason = ""  # why the graph that the training had was given up, kept over a resume
         self.forward: Callable[..., Tensor] = model
         self.is_compiled = execution_mode == "compile"
         if execution_mode == "compile":
@@ -128,10 +132,12 @@ class Step:
         return summed
 
     def clear(self) -> None:
-        """Remove what a failed step left: gradients, incomplete optimizer states, the scaler's flag."""
+        """Remove what a failed step left: gradients, incomplete optimizer states, the scaler's flags."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in [each for each, kept in self.optimizer.state.items() if "exp_avg_sq" not in kept]:
             del self.optimizer.state[parameter]
+        for name in ("grad_scale", "found_inf"):  # GradScaler.step leaves them where the optimizer's step fails
+            vars(self.optimizer).pop(name, None)
         scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
         scaler.load_state_dict(self.scaler.state_dict())
         self.scaler = scaler
@@ -168,16 +174,20 @@ class Step:
         if self.graphs is None or not self.graphs.captured:
             return ""
         self.graphs.captured.clear()  # whoever replays one now holds `graphs` until the step is over
-        self.graphs, self.fallback_reason = None, "memory ran out"
+        self.lose_graphs("memory ran out")
         self.optimizer.zero_grad(set_to_none=True)  # the gradients lie in the graph's memory
         return "the CUDA graph of the step is let go"
+
+    def lose_graphs(self, reason: str) -> None:
+        """Take eager steps from here on, also after a resume."""
+        self.graphs, self.fallback_reason, self.graph_lost_reason = None, reason, reason
 
     def leave_graphs(self, failed: CaptureFailed) -> None:
         """Go on eagerly after a capture that failed: it computed nothing, so no step is lost.
 
         Raises what failed where memory ran out and this training must not adapt.
         """
-        self.graphs, self.fallback_reason = None, f"the capture failed: {failed}"
+        self.lose_graphs(f"the capture failed: {failed}")
         self.clear()
         if failed.is_out_of_memory:
             if not self.may_adapt:
@@ -188,11 +198,18 @@ class Step:
             print(f"steps are taken eagerly instead of captured as a CUDA graph: {failed}", flush=True)
 
     def state(self) -> dict[str, Any]:
-        return {"accumulation": self.accumulation, "scaler": self.scaler.state_dict()}
+        return {
+            "accumulation": self.accumulation,
+            "scaler": self.scaler.state_dict(),
+            "graph_lost_reason": self.graph_lost_reason,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.accumulation = max(self.accumulation, state["accumulation"])  # memory that ran out once will again
         self.scaler.load_state_dict(state["scaler"])
+        self.graph_lost_reason = state["graph_lost_reason"]
+        if self.graph_lost_reason and self.graphs is not None:
+            self.lose_graphs(self.graph_lost_reason)
 
 
 def drawn_as_one(part: Batch) -> AbstractContextManager[object]:
@@ -230,6 +247,7 @@ def why_no_graph(device: torch.device, precision: str, model: nn.Module) -> str:
         return "a step in fp16, which may be left out, is not captured"
     if getattr(model, "checkpoint_activations", False):
         return "activations that are computed again set the random state back, which cannot be captured"
-    if any(isinstance(part, nn.RNNBase) and part.num_layers > 1 and part.dropout > 0 for part in model.modules()):
+    of_cudnn = [part for part in model.modules() if isinstance(part, nn.RNNBase) and not isinstance(part, ManualLSTM)]
+    if any(part.num_layers > 1 and part.dropout > 0 for part in of_cudnn):
         return "cuDNN keeps the random state of dropout between an RNN's layers to itself"
     return ""

@@ -14,7 +14,7 @@ from stages.tasks import FittedTask, Task
 from stages.training import loop
 from stages.training.batches import Batch, Split, sequential_indices
 from stages.training.closed_form import ClosedForm, Fitted
-from stages.training.device import use_tf32
+from stages.training.device import has_tf32, use_tf32
 from stages.training.draws import Draws, draw, sha256_of
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import Graphs
@@ -61,7 +61,8 @@ class Trainer:
         self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
         self.step = Step(
             model,
-            lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
+            # Without `self`: a reference cycle would keep GPU memory until a garbage collection.
+            lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
             self.optimizer,
             max_grad_norm=params.max_grad_norm,
             accumulation=params.grad_accum_steps,
@@ -306,8 +307,8 @@ class Trainer:
 
 
 def computed_in(precision: str, device: torch.device) -> str:
-    """The CPU has no TF32: it computes in fp32, and this is what is recorded."""
-    return "fp32" if precision == "tf32" and device.type == "cpu" else precision
+    """A device without TF32 (a CPU, a GPU older than Ampere) computes in fp32, and this is what is recorded."""
+    return "fp32" if precision == "tf32" and not has_tf32(device) else precision
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
