@@ -41,8 +41,8 @@ def row(workload: str, device: str, folder: Path) -> str:
     trainer, seconds = open_prepared(workload, device), []
     checkpoint, record = Checkpoint(folder / "one.pt", {}), Record("none")
     # What the stage asks of its job and its run directory.
-    job: Any = SimpleNamespace(kind=device, settings=trainer.params, task=trainer.task)
-    saver = Saver(job, trainer, record, checkpoint, SimpleNamespace(save_epochs=lambda record: None))  # type: ignore[arg-type]
+    context: Any = SimpleNamespace(kind=device, settings=trainer.params, task=trainer.task)
+    saver = Saver(context, trainer, record, checkpoint, SimpleNamespace(save_epochs=lambda record: None))  # type: ignore[arg-type]
     save = saver.save
 
     def timed() -> None:
@@ -53,8 +53,8 @@ def row(workload: str, device: str, folder: Path) -> str:
     saver.save = timed  # type: ignore[method-assign]
     start = time.perf_counter()
     while trainer.epochs_done < trainer.params.epochs:
-        keep(job, trainer, record, trainer.epoch())
-        saver.save_if_due(SimpleNamespace(asked=False))  # type: ignore[arg-type]
+        keep(context, trainer, record, trainer.epoch())
+        saver.save_if_due(SimpleNamespace(stop_requested=False))  # type: ignore[arg-type]
     saver.save_last()
     training = time.perf_counter() - start - sum(seconds)
     mib, each = checkpoint.path.stat().st_size / 2**20, 1000 * sum(seconds) / len(seconds)

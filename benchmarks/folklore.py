@@ -34,7 +34,7 @@ from stages import models
 from stages.diagnosis.counts import num_bytes, saved_for_backward
 from stages.machine.identity import identify, usable_cores
 from stages.machine.regions import synchronize
-from stages.machine.turns import in_turns
+from stages.machine.turns import interleave
 from stages.models import Shape
 from stages.params.loading import load_params
 from stages.params.parsing import nearest
@@ -180,7 +180,7 @@ def rates_of(variants: dict[str, Work], device: torch.device, seconds: float) ->
         spent, count = timed(variants[name], repeats[name], device)
         return count / spent
 
-    return in_turns({name: partial(rate, name) for name in variants}, MIN_ROUNDS, seconds * len(variants))
+    return interleave({name: partial(rate, name) for name in variants}, MIN_ROUNDS, seconds * len(variants))
 
 
 def timed(work: Work, repeats: int, device: torch.device) -> tuple[float, int]:

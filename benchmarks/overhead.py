@@ -33,7 +33,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.machine.turns import in_turns
+from stages.machine.turns import interleave
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKLOAD = "sign"
@@ -104,7 +104,7 @@ QUESTIONS: dict[str, Callable[[Path, int], str]] = {"noop": noop, "full": full, 
 
 def measured(commands: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
     """Seconds of every command, in turns; prints a row for each."""
-    times = in_turns(commands, repeats)
+    times = interleave(commands, repeats)
     for name, seconds in times.items():
         print(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
     return times

@@ -36,8 +36,8 @@ def main() -> None:
     parser.add_argument("--step", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
-        job, table, target = options.step
-        print(json.dumps(JOBS[job](Path(table), Path(target))))
+        context, table, target = options.step
+        print(json.dumps(JOBS[context](Path(table), Path(target))))
         return
     print(f"{describe_machine()}\n")
     print("| format | sequences | rows | seconds | rows per second | table, MiB | peak, MiB | peak / table |")
@@ -71,8 +71,8 @@ def main() -> None:
             )
 
 
-def in_fresh_process(job: str, table: Path, target: Path) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.preprocess", "--step", job, str(table), str(target)]
+def in_fresh_process(context: str, table: Path, target: Path) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.preprocess", "--step", context, str(table), str(target)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
     return json.loads(done.stdout.splitlines()[-1])
 

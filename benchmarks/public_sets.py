@@ -28,7 +28,7 @@ from stages.tasks import open_task
 from stages.tools import new_workload
 
 TITLES = (
-    "set", "train + val + test, steps, features", "model", "default block", "MiniRocket", "yardsticks", "training, s",
+    "set", "train + val + test, steps, features", "model", "default block", "MiniRocket", "baselines", "training, s",
     "MiniRocket, s",
 )  # fmt: skip
 SETS = ("ItalyPowerDemand", "ArrowHead", "OSULeaf", "ACSF1", "CardanoSentiment", "Covid3Month")
@@ -80,7 +80,7 @@ def row(name: str, folder: Path, seeds: range, minirocket: list[Any]) -> str:
     size = f"{counts}, {prepared.summary['max_steps']}, {arrays['values'].shape[2]}"
     return (
         f"| {name} | {size} | {block.train.model.name} | {spread(scores)} | {spread(others)} | "
-        f"{yardsticks(block.task, prepared)} | {np.median(seconds):.1f} | {np.median(other_seconds):.1f} |"
+        f"{baselines(block.task, prepared)} | {np.median(seconds):.1f} | {np.median(other_seconds):.1f} |"
     )
 
 
@@ -97,7 +97,7 @@ def long_table(values: np.ndarray, labels: np.ndarray, is_test: np.ndarray) -> p
     return pd.DataFrame({"case": rows, "step": steps, **features, "label": labels[rows], "split": words})
 
 
-def yardsticks(task_name: str, prepared: PreparedSequences) -> str:
+def baselines(task_name: str, prepared: PreparedSequences) -> str:
     """What `evaluate` sets beside a network's score; it does not depend on the network."""
     task, num = open_task(task_name, prepared.summary), len(prepared.parts["test"])
     nothing = torch.zeros(num, task.num_outputs)

@@ -81,7 +81,7 @@ from benchmarks.folklore import Data, spread
 from stages.diagnosis.counts import count_flop
 from stages.machine.identity import identify, usable_cores
 from stages.machine.rates import matrix_rate
-from stages.machine.turns import in_turns
+from stages.machine.turns import interleave
 from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment
@@ -329,7 +329,7 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
             threads = {name: worker.threads for name, worker in workers.items()}
             kinds = dict.fromkeys((contender.precision, threads[name]) for name, (_, contender) in entered.items())
             peaks = {("peak", *kind): partial(peak_of, *kind, torch.device(options.device)) for kind in kinds}
-            found = in_turns(turns | peaks, options.rounds + 1)
+            found = interleave(turns | peaks, options.rounds + 1)
         finally:
             for worker in workers.values():
                 worker.close()
@@ -354,7 +354,7 @@ class Worker:
         if len(counts) == 1:
             self.threads = counts[0]
             return
-        rates = in_turns({count: partial(self.turn, seconds, count) for count in counts}, NUM_TRIES)
+        rates = interleave({count: partial(self.turn, seconds, count) for count in counts}, NUM_TRIES)
         self.threads = max(counts, key=lambda count: statistics.median(rates[count][1:]))
 
     def turn(self, seconds: float, threads: int = 0) -> float:

@@ -47,7 +47,7 @@ ALWAYS = ("device", "hardware", "machine", "threads", "precision", "commit", "sc
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedSide:
     """What one RUN stands for: a training, or several that differ in their seed."""
 
     name: str
@@ -76,7 +76,7 @@ class Comparison:
     """Of one workload. `verdicts`: (the other side's name, what was found), each against the first side."""
 
     workload: str
-    sides: tuple[Side, ...]
+    sides: tuple[ComparedSide, ...]
     rows: tuple[Row, ...]
     verdicts: tuple[tuple[str, Judgement], ...]
 
@@ -98,7 +98,7 @@ def compare(words: list[str]) -> list[Comparison]:
 
 def compare_workload(workload: str, found: list[list[Recorded]]) -> Comparison:
     sides = tuple(
-        Side(name, tuple(runs), tuple(map(read_predictions, runs)))
+        ComparedSide(name, tuple(runs), tuple(map(read_predictions, runs)))
         for name, runs in zip(names_of(found), found, strict=True)
     )
     judged = {side.name: [Run(run.manifest, rows) for run, rows in zip(side.runs, side.predictions, strict=True)]
@@ -138,7 +138,7 @@ def names_of(found: list[list[Recorded]]) -> list[str]:
 # The table.
 
 
-def rows_of(sides: tuple[Side, ...]) -> Iterator[Row]:
+def rows_of(sides: tuple[ComparedSide, ...]) -> Iterator[Row]:
     """What differs, and what a reader looks for in any case."""
     for what, show in FACTS.items():
         row = Row(what, tuple(over_seeds(show, side) for side in sides))
@@ -151,7 +151,7 @@ def rows_of(sides: tuple[Side, ...]) -> Iterator[Row]:
             yield row
 
 
-def over_seeds(show: Callable[[dict[str, Any]], Any], side: Side) -> str:
+def over_seeds(show: Callable[[dict[str, Any]], Any], side: ComparedSide) -> str:
     """The value that the side's runs have in common, or each of theirs."""
     values = dict.fromkeys(show(run.manifest) for run in side.runs)
     return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
@@ -205,7 +205,7 @@ def as_share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-def measured(side: Side, path: str, unit: str) -> str:
+def measured(side: ComparedSide, path: str, unit: str) -> str:
     """A number: of several seeds the median and the range."""
     if not path:
         name = value_of(side.runs[0].manifest, "result.score_name")
@@ -217,7 +217,7 @@ def measured(side: Side, path: str, unit: str) -> str:
     return middle if len(known) == 1 else f"{middle} ({min(known):,.4g} to {max(known):,.4g}, {len(known)} seeds)"
 
 
-def differing_parameters(sides: tuple[Side, ...]) -> Iterator[Row]:
+def differing_parameters(sides: tuple[ComparedSide, ...]) -> Iterator[Row]:
     blocks = [dict(flat(value_of(side.runs[0].manifest, "block") or {})) for side in sides]
     names = dict.fromkeys(name for block in blocks for name in block)
     rows = [Row(name, tuple(short(block.get(name, "absent")) for block in blocks)) for name in names]

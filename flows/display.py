@@ -29,7 +29,7 @@ from prefect.settings import temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows.processes import Event, Outcome
-from flows.progress import Training
+from flows.progress import TrainingProgress
 from flows.stage import STAGES
 from stages.urls import without_password
 
@@ -81,7 +81,7 @@ class Display:
         self.outcomes: dict[str, Outcome] = {}  # of each stage that DVC has looked at
         self.failure = ""
         self.child: FlowRun | None = None  # of the stage that runs
-        self.training: Training | None = None  # of the child, or of the last one
+        self.training: TrainingProgress | None = None  # of the child, or of the last one
         self.progress: Artifact | None = None
         self.cancelled_stage = ""
         self.next_poll = 0.0
@@ -168,7 +168,7 @@ class Display:
         """Create the running flow run of a stage, below a task run of the pipeline that the server gives its state."""
         stage, _, item = name.partition("@")
         self.child = self.progress = None
-        self.training = Training(name) if stage == "train" else None
+        self.training = TrainingProgress(name) if stage == "train" else None
         task_run = self.send(lambda: self.create_task_run(name))
         if task_run is None:
             return

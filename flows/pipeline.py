@@ -28,7 +28,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows import pages, remote, repro
 from flows.display import NOTHING_LOST, Display, StageCancelled, prefect_client
-from flows.plan import Plan, make_plan, parse_set
+from flows.plan import RunPlan, make_plan, parse_set
 from flows.processes import end_with_parent, ending, run
 from flows.turn import known_to_the_next, one_at_a_time
 from stages.urls import without_password
@@ -94,7 +94,7 @@ def pipeline(
         return Cancelled(message=f"{stage} was cancelled; {display.left()}")
 
 
-def execute(plan: Plan, display: Display) -> State:
+def execute(plan: RunPlan, display: Display) -> State:
     for command in plan.commands:
         print(f"dvc {shlex.join(command)}")
     run_id = str(display.pipeline_run.id)  # a stage's own flow run begins after the stage

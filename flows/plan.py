@@ -17,7 +17,7 @@ from stages.params.parsing import nearest, one_line, replaced, shown
 Names = Sequence[str] | None  # None: those of params.yaml
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     commands: list[list[str]]  # the arguments of each dvc command
     experiment: str | None  # the DVC experiment that they make; None where they work on the workspace
 
@@ -30,7 +30,7 @@ def make_plan(
     overrides: dict[str, Any],
     force: bool,
     name: str,
-) -> Plan:
+) -> RunPlan:
     """Check everything the caller chose against params.yaml. Raises ValueError naming the nearest accepted value."""
     raw = read_yaml(files.ROOT / "params.yaml")
     params = parse_params(raw, files.ROOT / "params.yaml")
@@ -55,12 +55,12 @@ def make_plan(
         parse_params(override(raw, values))
         experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-") or "run"
         sets = [word for key, value in values.items() for word in ("--set-param", f"{key}={hydra(value)}")]
-        return Plan([["exp", "run", "--temp", "--name", experiment, *flags, *sets]], experiment)
+        return RunPlan([["exp", "run", "--temp", "--name", experiment, *flags, *sets]], experiment)
     if not chosen:
-        return Plan([["repro", *flags]], None)
+        return RunPlan([["repro", *flags]], None)
     everything = {key: list(getattr(params, key)) for key in ("workloads", "devices", "seeds")}
     targets = [f"evaluate@{'-'.join(map(str, item))}" for item in itertools.product(*(everything | chosen).values())]
-    return Plan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None)
+    return RunPlan([["repro", *flags, *targets], ["repro", "--single-item", "compare"]], None)
 
 
 def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ EPOCH = re.compile(r"epoch (?P<number>\d+)/(?P<all>\d+): (?P<about>.+)")
 CHECKPOINT = re.compile(r"(?:saved in|(?<!not )going on from) (?P<path>\S+\.pt)\b")
 
 
-class Training:
+class TrainingProgress:
     """One run of a stage `train@<workload>-<device>-<seed>`."""
 
     def __init__(self, name: str) -> None:

@@ -62,7 +62,7 @@ def write(say: Any = print) -> int:
 
 
 def same_hardware(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    return not retraced.facts_of(first, second).hardware
+    return not retraced.environment_of(first, second).hardware
 
 
 def nudged(run: dict[str, Any], say: Any) -> list[dict[str, Any]]:

@@ -182,16 +182,16 @@ def judge(
         num_epochs = min(QUICK_EPOCHS, len(manifest["epochs"])) if quick else None
         (again,) = copy.retrace([manifest["seed"]], num_epochs, evaluate=not quick)
         notes += [compared(manifest, again), times(manifest, again)]
-        facts = retraced.facts_of(manifest, again)
-        verdict = retraced.at_once(manifest, again, facts)
-        return verdict or by_rounding(found, copy, again, facts, num_epochs)
+        facts = retraced.environment_of(manifest, again)
+        verdict = retraced.judge_bitwise(manifest, again, facts)
+        return verdict or judge_rounding(found, copy, again, facts, num_epochs)
 
 
-def by_rounding(
+def judge_rounding(
     found: recorded.Recorded,
     copy: Copy,
     again: dict[str, Any],
-    facts: retraced.Facts,
+    facts: retraced.EnvironmentInfo,
     num_epochs: int | None,
 ) -> Verdict:
     """The verdict where bits differ and may: from trainings of moved weights, then of other seeds' scores."""
@@ -210,7 +210,7 @@ def by_rounding(
     if is_whole:
         others += copy.retrace(seeds[len(others) :], num_epochs, evaluate=True)
     predictions = recorded_predictions(found) if is_whole else None
-    return retraced.by_endpoints(manifest, predictions, again, others, facts, horizon)
+    return retraced.judge_final_scores(manifest, predictions, again, others, facts, horizon)
 
 
 def recorded_predictions(found: recorded.Recorded) -> str | None:

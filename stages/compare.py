@@ -169,15 +169,15 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(found) else None
 
 
-def section(rows: list[dict[str, Any]], judgement: Judgement) -> comparison.Section:
+def section(rows: list[dict[str, Any]], judgement: Judgement) -> comparison.ReportSection:
     """What the report shows of a workload: where one kind of device trained it, the published runs beside it."""
     shown = [facts(row) for row in rows]
     if judgement.comparability:
-        return comparison.Section(shown, judgement)
+        return comparison.ReportSection(shown, judgement)
     workload, device = rows[0]["workload"], rows[0]["requested"]
     own = [manifest.read(run_dir(workload, device, seed) / manifest.NAME) for seed in rows[0]["seeds"]]
     entries = published.read().get(workload, []) if published.FILE.exists() else []
-    return comparison.Section(shown, judgement, *published.references(entries, own))
+    return comparison.ReportSection(shown, judgement, *published.references(entries, own))
 
 
 def facts(row: dict[str, Any]) -> dict[str, Any]:

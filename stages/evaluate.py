@@ -26,7 +26,7 @@ from stages.tasks import Evaluation
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
 from stages.training.memory import OomPolicy, advice, translate_oom
-from stages.training.workload import Job, load_network
+from stages.training.workload import RunContext, load_network
 
 # Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
 MLMODEL = """flavors:
@@ -39,13 +39,13 @@ OTHERS = ("evaluate.json", manifest.OF_TRAINING, "tracking.json")  # files of th
 
 
 def main(workload: str, device: str, seed: str) -> None:
-    job = Job.of(workload, device, int(seed))
-    trained = read_json(job.folder / "tracking.json")
+    context = RunContext.of(workload, device, int(seed))
+    trained = read_json(context.folder / "tracking.json")
     remove_stored(folder_of(workload))  # DVC has stored the training before it runs this
     with recording(trained["token"], "evaluate") as run:
         run.open(workload, f"{workload}-{device}")
-        result, by_noise, measured = evaluate(job)
-        paths = write_files(job, result, by_noise, measured)
+        result, by_noise, measured = evaluate(context)
+        paths = write_files(context, result, by_noise, measured)
         run.metrics({f"test/{name}": value for name, value in result.metrics.items()})
         seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
         run.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
@@ -53,42 +53,42 @@ def main(workload: str, device: str, seed: str) -> None:
             run.tag({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
             run.artifact(path, "evaluation")
-        run.artifact(job.folder / manifest.NAME)
-        run.artifact(job.folder / f"{job.params.evaluate.weights}.safetensors", "model", "model.safetensors")
-        run.artifact(job.folder / "model.json", "model")
+        run.artifact(context.folder / manifest.NAME)
+        run.artifact(context.folder / f"{context.params.evaluate.weights}.safetensors", "model", "model.safetensors")
+        run.artifact(context.folder / "model.json", "model")
         run.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
-        run.model(validation_score(job), job.summary["sha256"])
+        run.model(validation_score(context), context.summary["sha256"])
     found = run.ids.get("run_id", "not known yet")
-    score = f"{job.task.score_name} {result.metrics[job.task.score_name]:.4f}"
-    print(f"{workload} on {job.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
+    score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
+    print(f"{workload} on {context.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
 
 
-def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
+def evaluate(context: RunContext) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
     """The result on the test split; of a simulation the score by noise (px); and what was measured meanwhile."""
-    for name, sha256 in manifest.read(job.folder / manifest.OF_TRAINING)["files"].items():
-        files.verified(job.folder / name, sha256, f"train@{job.workload}-{job.device}-{job.seed}")
+    for name, sha256 in manifest.read(context.folder / manifest.OF_TRAINING)["files"].items():
+        files.verified(context.folder / name, sha256, f"train@{context.workload}-{context.device}-{context.seed}")
     # As many threads as trained: measured.json, which dvc.yaml names, decides it, and no choice made meanwhile.
-    device, task = job.open_device(read_json(job.folder / "measured.json")["threads"]), job.task
-    split = job.open_split("test", device)
+    device, task = context.open_device(read_json(context.folder / "measured.json")["threads"]), context.task
+    split = context.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
-    weights = job.params.evaluate.weights
+    weights = context.params.evaluate.weights
     with translate_oom(oom):
-        model, _ = load_network(job.folder, weights)
+        model, _ = load_network(context.folder, weights)
         model.to(device)
-        if job.residency(device) == "device":
+        if context.residency(device) == "device":
             oom.make_resident()
         outputs = predict(model, split, oom)  # warm-up: the first pass also allocates and chooses kernels
         with measure(device) as measured:
             outputs = predict(model, split, oom)
 
-        result, by_noise = task.evaluate(outputs.cpu(), job.read), {}
-        if isinstance(params := job.params.preprocess, Rally):
-            by_noise = scores_by_noise(job, params, model, device, oom)
+        result, by_noise = task.evaluate(outputs.cpu(), context.read), {}
+        if isinstance(params := context.params.preprocess, Rally):
+            by_noise = scores_by_noise(context, params, model, device, oom)
             name = f"{task.score_name}_at_noise"
             result.metrics.update({f"{name}_{noise:g}px": score for noise, score in by_noise.items()})
             by_noise[params.noise] = result.metrics[task.score_name]
     measurement = {
-        "device": job.kind,
+        "device": context.kind,
         "out_of_memory": oom.actions,
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
@@ -99,11 +99,11 @@ def evaluate(job: Job) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
     return result, by_noise, measurement
 
 
-def validation_score(job: Job) -> float:
+def validation_score(context: RunContext) -> float:
     """Of the weights that are evaluated: what may choose between models, as the test split may not."""
-    rows = files.read_rows(job.folder / "history.csv")
-    row = rows[-1] if job.params.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
-    return float(row[f"val_{job.task.score_name}"])
+    rows = files.read_rows(context.folder / "history.csv")
+    row = rows[-1] if context.params.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
+    return float(row[f"val_{context.task.score_name}"])
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
@@ -111,11 +111,11 @@ def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tenso
 
 
 def scores_by_noise(
-    job: Job, params: Rally, model: torch.nn.Module, device: torch.device, oom: OomPolicy
+    context: RunContext, params: Rally, model: torch.nn.Module, device: torch.device, oom: OomPolicy
 ) -> dict[float, float]:
     """The score on newly simulated sequences with less and more noise than in training: how good the camera must be."""
-    task, found = job.task, {}
-    new = open_source(params.source).with_noises(params, NUM_NOISE_SEQUENCES, job.summary)
+    task, found = context.task, {}
+    new = open_source(params.source).with_noises(params, NUM_NOISE_SEQUENCES, context.summary)
     for pixels, simulated in new.items():
         values, targets = torch.from_numpy(simulated.values), torch.from_numpy(simulated.labels)
         mask = torch.ones(targets.shape, dtype=torch.bool)
@@ -124,9 +124,11 @@ def scores_by_noise(
     return found
 
 
-def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], measured: dict[str, Any]) -> list[Path]:
+def write_files(
+    context: RunContext, result: Evaluation, by_noise: dict[float, float], measured: dict[str, Any]
+) -> list[Path]:
     """Write the files and pictures; return those that MLflow gets a copy of."""
-    out, score = job.folder, job.task.score_name
+    out, score = context.folder, context.task.score_name
     write_json(out / "metrics.json", result.metrics)
     write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})
     write_json(out / "evaluate.json", measured)
@@ -137,20 +139,20 @@ def write_files(job: Job, result: Evaluation, by_noise: dict[float, float], meas
     }
     for name, rows in tables.items():
         files.write_table(out / f"{name}.csv", rows, columns=("actual", "predicted") if name == "confusion" else ())
-    num_test = job.summary["num_per_split"]["test"]
-    title = f"{job.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
+    num_test = context.summary["num_per_split"]["test"]
+    title = f"{context.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
     pictures = {
-        "result": draw_result(job.params.task, result.picture, title),
-        "training": training.draw(job.workload, [files.read_run(job.workload, job.device, job.seed)]),
+        "result": draw_result(context.params.task, result.picture, title),
+        "training": training.draw(context.workload, [files.read_run(context.workload, context.device, context.seed)]),
     }
     if by_noise:
         levels = sorted(by_noise)
-        title = f"{job.workload}: {score} against noise"
+        title = f"{context.workload}: {score} against noise"
         pictures["noise"] = sweeps.noise(levels, [by_noise[level] for level in levels], title)
     for name, figure in pictures.items():
         drawing.save(figure, out / "plots" / f"{name}.png")
     copied = ("metrics.json", "result.json", *(f"{name}.csv" for name in tables))
     trained, digests = manifest.read(out / manifest.OF_TRAINING), manifest.digests(out, *copied, *OTHERS)
-    whole = manifest.with_result(trained, score, result.metrics, job.params.evaluate.weights, digests)
+    whole = manifest.with_result(trained, score, result.metrics, context.params.evaluate.weights, digests)
     write_json(out / manifest.NAME, whole)
     return [out / name for name in copied] + [out / "plots" / f"{name}.png" for name in pictures]

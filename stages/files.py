@@ -165,14 +165,14 @@ def unwritable(path: Path, error: OSError, num_bytes: int | None = None, kept: s
     """The sentence on a file that cannot be written: its path, the bytes needed and free, the next step."""
     why, step = error.strerror or str(error), f"let this user write to {relative(path.parent)}"
     if error.errno in FULL:
-        needed = "" if num_bytes is None else f"it needs {in_words(num_bytes)}, "
+        needed = "" if num_bytes is None else f"it needs {format_bytes(num_bytes)}, "
         with suppress(OSError):
-            why += f" ({needed}{in_words(shutil.disk_usage(path.parent).free)} are free)"
+            why += f" ({needed}{format_bytes(shutil.disk_usage(path.parent).free)} are free)"
         step = "make room"
     return OSError(f"{relative(path)} could not be written: {why}; {kept}{step} and run the same command again")
 
 
-def in_words(num_bytes: int) -> str:
+def format_bytes(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:,.1f} MiB" if num_bytes >= 2**20 else f"{num_bytes / 2**10:,.1f} KiB"
 
 

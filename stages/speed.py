@@ -32,12 +32,12 @@ from typing import TYPE_CHECKING, Any
 from stages import files
 from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
 from stages.files import hardware_file, read_json
-from stages.machine.turns import in_turns
+from stages.machine.turns import interleave
 from stages.params.loading import load_params
 
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
-    from stages.training.workload import Job
+    from stages.training.workload import RunContext
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Length:
 
 
 @dataclass(frozen=True)
-class Side:
+class TimedSide:
     """What is compared: a device of params.yaml, with other settings than the workload's where that is wanted."""
 
     name: str
@@ -84,7 +84,7 @@ def main(workload: str) -> None:
     print(result["sentence"])
 
 
-def sides_of(devices: Sequence[str]) -> list[Side]:
+def sides_of(devices: Sequence[str]) -> list[TimedSide]:
     """One for each kind of device, the CPU first. Of two devices of a kind it is the first of params.yaml.
 
     Several workers (2xcpu) are no side: stages/tools/scaling.py measures what they bring.
@@ -92,17 +92,19 @@ def sides_of(devices: Sequence[str]) -> list[Side]:
     found = {device: read_json(hardware_file(device)) for device in devices}
     single = [device for device in devices if "workers" not in found[device]] or devices
     by_kind = {found[device]["kind"]: device for device in reversed(single)}
-    return [Side(kind, by_kind[kind], {"threads": "auto"} if kind == "cpu" else {}) for kind in sorted(by_kind)]
+    return [TimedSide(kind, by_kind[kind], {"threads": "auto"} if kind == "cpu" else {}) for kind in sorted(by_kind)]
 
 
-def job_of(workload: str, side: Side, seed: int) -> Job:
-    from stages.training.workload import Job
+def context_of(workload: str, side: TimedSide, seed: int) -> RunContext:
+    from stages.training.workload import RunContext
 
-    job = Job.of(workload, side.device, seed)
-    return replace(job, params=replace(job.params, train=replace(job.params.train, **side.changes)))
+    context = RunContext.of(workload, side.device, seed)
+    return replace(context, params=replace(context.params, train=replace(context.params.train, **side.changes)))
 
 
-def compare(workload: str, sides: Sequence[Side], seeds: Sequence[int], length: Length | None = None) -> dict[str, Any]:
+def compare(
+    workload: str, sides: Sequence[TimedSide], seeds: Sequence[int], length: Length | None = None
+) -> dict[str, Any]:
     """The file's content: a pair for every seed, and what follows from all of them. Prints a line for each."""
     pairs, names = [], [side.name for side in sides]
     try:
@@ -138,7 +140,7 @@ def compare(workload: str, sides: Sequence[Side], seeds: Sequence[int], length: 
     }
 
 
-def sentence(found: SpeedUp, sides: Sequence[Side], pairs: Sequence[Pair], out_of_memory: Sequence[str]) -> str:
+def sentence(found: SpeedUp, sides: Sequence[TimedSide], pairs: Sequence[Pair], out_of_memory: Sequence[str]) -> str:
     if out_of_memory:  # what is done about it makes the steps slower
         return f"no speed-up is stated, because memory ran out on {' and '.join(out_of_memory)}"
     slow, fast = sides
@@ -162,7 +164,7 @@ def describe(about: Mapping[str, Any]) -> str:
 # The measuring side.
 
 
-def measure_pairs(workload: str, sides: Sequence[Side], seeds: Sequence[int], length: Length) -> Iterator[Pair]:
+def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int], length: Length) -> Iterator[Pair]:
     """One pair after the other. The sides change places from pair to pair: neither is always the first."""
     chosen: dict[str, dict[str, Any]] = {}  # device -> what `auto` took there, in the first process that asked
     for number, seed in enumerate(seeds):
@@ -173,7 +175,7 @@ def measure_pairs(workload: str, sides: Sequence[Side], seeds: Sequence[int], le
                 taken = chosen.setdefault(worker.side.device, {})
                 opened = worker.ask("open", taken)
                 taken |= {name: opened[name] for name, asked in opened["asked"].items() if asked == "auto"}
-            found = in_turns(
+            found = interleave(
                 {worker.side.name: partial(worker.ask, "turn") for worker in workers},
                 length.num_turns,
                 longest_seconds=length.longest_seconds,
@@ -194,7 +196,7 @@ class Worker:
     It is a new Python, not a fork: processes that share their memory's layout would differ less than trainings do.
     """
 
-    def __init__(self, workload: str, side: Side, seed: int, length: Length) -> None:
+    def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
         self.workload, self.side = workload, side
         start = get_context("spawn")
         self.pipe, other = start.Pipe()
@@ -242,12 +244,12 @@ class Failed:
     is_out_of_memory: bool = False
 
 
-def serve(pipe: Connection, workload: str, side: Side, seed: int, length: Length) -> None:
+def serve(pipe: Connection, workload: str, side: TimedSide, seed: int, length: Length) -> None:
     """Answers requests until nobody is there to ask. Sends `Failed` where it cannot."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the stage, and that ends this process
     threading.Thread(target=end_with_stage, daemon=True).start()
     try:
-        training = Training(workload, side, seed, length)
+        training = TimedTraining(workload, side, seed, length)
         while True:
             name, *arguments = pipe.recv()
             pipe.send(getattr(training, name)(*arguments))
@@ -268,12 +270,12 @@ def end_with_stage() -> None:
     os._exit(1)
 
 
-class Training:
+class TimedTraining:
     """A workload's training, of which a turn takes some steps."""
 
-    def __init__(self, workload: str, side: Side, seed: int, length: Length) -> None:
+    def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
         # Imports torch, while the other side's process does.
-        self.job, self.side, self.length = job_of(workload, side, seed), side, length
+        self.context, self.side, self.length = context_of(workload, side, seed), side, length
 
     def open(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """As train does, and warmed up. `chosen`: what another process took for `auto` on the same device."""
@@ -281,13 +283,13 @@ class Training:
         from stages.training.memory import translate_oom
         from stages.training.workload import open_trainer
 
-        settings = self.job.params.train
+        settings = self.context.params.train
         self.asked = {name: getattr(settings, name) for name in ("threads", "precision")}
         known = {name: value for name, value in chosen.items() if self.asked[name] == "auto"}
-        self.job = replace(self.job, params=replace(self.job.params, train=replace(settings, **known)))
-        self.trainer = open_trainer(self.job, {"trainer": None})
+        self.context = replace(self.context, params=replace(self.context.params, train=replace(settings, **known)))
+        self.trainer = open_trainer(self.context, {"trainer": None})
         with translate_oom(self.trainer.oom):
-            auto.realize(self.trainer, self.job.identity)
+            auto.realize(self.trainer, self.context.identity)
         if self.side.adapt is not None:
             self.side.adapt(self.trainer)
         self.steps: Iterator[int] = iter(())
@@ -295,19 +297,19 @@ class Training:
         return self.about()
 
     def about(self) -> dict[str, Any]:
-        from stages.machine.conditions import others_on
+        from stages.machine.conditions import other_gpu_processes
         from stages.machine.regions import gpu_uuid
 
         trainer = self.trainer
         return {
-            "kind": self.job.kind,
-            "device_name": self.job.identity["name"],
+            "kind": self.context.kind,
+            "device_name": self.context.identity["name"],
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
             "asked": self.asked,
             "out_of_memory": trainer.oom.actions,
-            "other_processes": others_on(gpu_uuid(trainer.device)),
+            "other_processes": other_gpu_processes(gpu_uuid(trainer.device)),
             "steps_per_turn": self.num_steps,
         }
 

@@ -7,10 +7,10 @@ from typing import Self
 
 
 class StopSignals(ABC):
-    """While it is entered, these signals come to `handle`; `asked` says whether one has come."""
+    """While it is entered, these signals come to `handle`; `stop_requested` says whether one has come."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.stop_requested = False
 
     def __enter__(self) -> Self:
         self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}

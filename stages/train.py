@@ -34,9 +34,9 @@ from stages.records.terminal import Interruption, Progress
 from stages.training import auto
 from stages.training.memory import translate_oom
 from stages.training.trainer import Epoch, Trainer
-from stages.training.workers import Asked, Workers, joined_group
+from stages.training.workers import StopRequested, Workers, joined_group
 from stages.training.workers import describe as describe_workers
-from stages.training.workload import Job, open_trainer, smaller_parts_asked
+from stages.training.workload import RunContext, open_trainer, smaller_parts_asked
 
 # Checkpoints take at most this share of the time; otherwise one is never older than these seconds, or an epoch.
 CHECKPOINT_SHARE = 0.01
@@ -44,55 +44,55 @@ CHECKPOINT_SECONDS = 10.0
 
 
 def main(workload: str, device: str, seed: str) -> None:
-    job = Job.of(workload, device, int(seed))
-    inputs = Inputs(workload, device, int(seed), job.summary.get("table_sha256"))
-    checkpoint = Checkpoint.of(workload, *checkpointed(job, inputs.values))
-    files.require_writable(job.folder)
-    with checkpoint.locked(), joined_group(device, job.num_workers, job.kind) as workers:
+    context = RunContext.of(workload, device, int(seed))
+    inputs = Inputs(workload, device, int(seed), context.summary.get("table_sha256"))
+    checkpoint = Checkpoint.of(workload, *checkpointed(context, inputs.values))
+    files.require_writable(context.folder)
+    with checkpoint.locked(), joined_group(device, context.num_workers, context.kind) as workers:
         with Interruption() as interruption:
             workers.require_same(inputs.values)
-            saved = resume(job, checkpoint)
-            workers.told(saved)
+            saved = resume(context, checkpoint)
+            workers.broadcast(saved)
             with recording(saved["record"]["token"], "train") as run:
-                train(job, saved, inputs, checkpoint, run, interruption, workers)
-    files.write_json(job.folder / "tracking.json", {"token": run.token, "experiment": workload, **run.ids})
+                train(context, saved, inputs, checkpoint, run, interruption, workers)
+    files.write_json(context.folder / "tracking.json", {"token": run.token, "experiment": workload, **run.ids})
     if "DVC_STAGE" in os.environ:
-        checkpoint.ended(job.folder / "timings.csv")  # it stays until DVC has the result
+        checkpoint.ended(context.folder / "timings.csv")  # it stays until DVC has the result
     else:
         checkpoint.remove()
 
 
 def follow(workload: str, device: str, seed: str) -> None:
     """What the workers other than the first do: they train, and neither print nor keep anything."""
-    job = Job.of(workload, device, int(seed))
-    with joined_group(device, job.num_workers, job.kind) as workers, Asked() as interruption:
-        workers.require_same(read_inputs(workload, device, job.seed))
-        saved = workers.told()
-        trainer = open_trainer(job, saved, workers)
+    context = RunContext.of(workload, device, int(seed))
+    with joined_group(device, context.num_workers, context.kind) as workers, StopRequested() as interruption:
+        workers.require_same(read_inputs(workload, device, context.seed))
+        saved = workers.broadcast()
+        trainer = open_trainer(context, saved, workers)
         with smaller_parts_asked(trainer), translate_oom(trainer.oom):
-            trainer.set_precision(workers.told())
+            trainer.set_precision(workers.broadcast())
             trainer.join(workers)
             workers.cpu_seconds_of_others()
-            while trainer.epochs_done < job.settings.epochs:
+            while trainer.epochs_done < context.settings.epochs:
                 trainer.epoch()
-                if trainer.epochs_done < job.settings.epochs and workers.any(interruption.asked):
+                if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
                     return  # interrupted: the first worker has saved, or does
             if not saved["record"].get("end"):
                 workers.cpu_seconds_of_others()
 
 
-def checkpointed(job: Job, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def checkpointed(context: RunContext, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The device and the inputs that a checkpoint belongs to: another number of workers goes on from it, unless their
     number decides the batch.
     """
-    if job.num_workers == 1 or job.params.train.scaling != "strong":
-        return job.device, inputs
-    kind = split_device(job.device)[1]
+    if context.num_workers == 1 or context.params.train.scaling != "strong":
+        return context.device, inputs
+    kind = split_device(context.device)[1]
     return kind, {**inputs, "hardware": identify(kind)}
 
 
 def train(
-    job: Job,
+    context: RunContext,
     saved: dict[str, Any],
     inputs: Inputs,
     checkpoint: Checkpoint,
@@ -101,79 +101,79 @@ def train(
     workers: Workers,
 ) -> None:
     """Train from where `saved` is to the end, and write the results."""
-    trainer, record = open_trainer(job, saved, workers), Record(**saved["record"])
+    trainer, record = open_trainer(context, saved, workers), Record(**saved["record"])
     with smaller_parts_asked(trainer), translate_oom(trainer.oom):
         if not trainer.epochs_done:
-            print(introduction(job, trainer), flush=True)
+            print(introduction(context, trainer), flush=True)
             record.start = describe_start(trainer)
             start = time.monotonic()
-            realized = auto.realize(trainer, job.identity)
+            realized = auto.realize(trainer, context.identity)
             spent_seconds = time.monotonic() - start
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
             for reason in trainer.missing_graph().values():
                 print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
-            find_bound(trainer, record, spent_seconds)
+            find_bottleneck(trainer, record, spent_seconds)
             record.summary_lines |= realized
-        join(job, trainer, record, workers)
+        join(context, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
-        open_run(job, trainer, record, inputs.values, run)
-        saver, first_epoch = Saver(job, trainer, record, checkpoint, run), trainer.epochs_done + 1
+        open_run(context, trainer, record, inputs.values, run)
+        saver, first_epoch = Saver(context, trainer, record, checkpoint, run), trainer.epochs_done + 1
         if record.history:  # a process that was killed may have saved them in its checkpoint alone
             run.save_epochs(record)
         if not record.end:
             with run.watched(gpu_uuid(trainer.device)), sampled(trainer.device) as readings:
-                for epoch in epochs(job, trainer, run):
+                for epoch in epochs(context, trainer, run):
                     check_finite(epoch, checkpoint)
-                    keep(job, trainer, record, epoch)
+                    keep(context, trainer, record, epoch)
                     record.sampled[first_epoch] = readings.totals()
-                    refuse_changed_inputs(job, inputs, saver)
+                    refuse_changed_inputs(context, inputs, saver)
                     saver.save_if_due(interruption)
             record.sampled[first_epoch] = readings.totals()  # with the last reading
             cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()
             record.end = describe_end(trainer, record, cpu_seconds)
             saver.save_last()
-        write_results(job, trainer, record, inputs.values, run)
+        write_results(context, trainer, record, inputs.values, run)
 
 
-def join(job: Job, trainer: Trainer, record: Record, workers: Workers) -> None:
+def join(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
     """Have the other workers, where there are any, train with this one, and say who they are."""
     if workers.count > 1:
-        workers.told(trainer.step.precision)
+        workers.broadcast(trainer.step.precision)
         trainer.join(workers)
     if changed := note_workers(record, trainer.epochs_done, workers.count):
         print(changed, flush=True)
     if workers.count > 1:
-        record.summary_lines["workers"] = describe_workers(workers, job.kind, trainer.params, job.params.train)
+        record.summary_lines["workers"] = describe_workers(workers, context.kind, trainer.params, context.params.train)
         print(record.summary_lines["workers"], flush=True)
 
 
-def introduction(job: Job, trainer: Trainer) -> str:
+def introduction(context: RunContext, trainer: Trainer) -> str:
     """The first line: what is measured before the first epoch may take seconds."""
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    model, num_sequences = job.params.train.model.name, len(trainer.train_split)
+    model, num_sequences = context.params.train.model.name, len(trainer.train_split)
     return (
-        f"{job.workload} on {job.identity['name']}: {model} with {num_parameters:,} parameters, {num_sequences:,} "
-        f"sequences to train on, {job.settings.epochs} epoch{'s' * (job.settings.epochs > 1)}"
+        f"{context.workload} on {context.identity['name']}: {model} with {num_parameters:,} parameters, "
+        f"{num_sequences:,} sequences to train on, {context.settings.epochs} epoch{'s' * (context.settings.epochs > 1)}"
     )
 
 
-def resume(job: Job, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint of `job`. Its trainer is None if no epoch has been saved."""
+def resume(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The checkpoint of the training. Its trainer is None if no epoch has been saved."""
     checkpoint.prune()
     saved, message = checkpoint.load(torch.device("cpu"))
-    if saved and (end := saved["record"].get("end")) and end.get("workers", 1) != job.num_workers:
+    if saved and (end := saved["record"].get("end")) and end.get("workers", 1) != context.num_workers:
         saved, message = None, ""  # the whole of another training, which is equal within rounding and timed otherwise
     if saved and saved["trainer"]:
         written = ": all are trained, the results are written again" if saved["record"].get("end") else ""
-        print(f"{message}, epoch {saved['trainer']['epochs_done']} of {job.settings.epochs}{written}", flush=True)
+        print(f"{message}, epoch {saved['trainer']['epochs_done']} of {context.settings.epochs}{written}", flush=True)
         return saved
     if message:
         print(message, flush=True)
     return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.token()))}
 
 
-def find_bound(trainer: Trainer, record: Record, spent_seconds: float) -> None:
+def find_bottleneck(trainer: Trainer, record: Record, spent_seconds: float) -> None:
     """Record what bounds a training step and what would help, where params.yaml asks for it."""
     if not trainer.params.probe:
         return
@@ -189,48 +189,50 @@ def find_bound(trainer: Trainer, record: Record, spent_seconds: float) -> None:
     print(record.summary_lines["bound"], flush=True)
 
 
-def epochs(job: Job, trainer: Trainer, run: RunDir) -> Iterator[Epoch]:
+def epochs(context: RunContext, trainer: Trainer, run: RunDir) -> Iterator[Epoch]:
     """The epochs that are left. MLflow gets what is done about memory, also in an epoch that fails."""
     num_samples = len(trainer.train_split)
-    progress = Progress(job.workload, job.settings.epochs, trainer.epochs_done)
+    progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done)
     if trainer.closed_form:
         trainer.closed_form.on_features = progress.show_features
-    while trainer.epochs_done < job.settings.epochs:
+    while trainer.epochs_done < context.settings.epochs:
         num_actions = len(trainer.oom.actions)
         try:
             epoch = trainer.epoch()
         finally:
             if len(trainer.oom.actions) > num_actions:
                 run.tag(memory_tags(trainer.oom.actions))
-        progress.show(epoch, job.task.score_name, num_samples)
+        progress.show(epoch, context.task.score_name, num_samples)
         yield epoch
     progress.close()
 
 
-def keep(job: Job, trainer: Trainer, record: Record, epoch: Epoch) -> None:
-    record.history.append(history_row(epoch, job.task.score_name))
+def keep(context: RunContext, trainer: Trainer, record: Record, epoch: Epoch) -> None:
+    record.history.append(history_row(epoch, context.task.score_name))
     record.digests.append(epoch.digests)
-    record.timings.append(timing_row(epoch, len(trainer.train_split), job.settings.warmup_epochs))
+    record.timings.append(timing_row(epoch, len(trainer.train_split), context.settings.warmup_epochs))
     record.missing_reasons = trainer.missing_reasons
 
 
 class Saver:
     """Saves a training at the ends of epochs."""
 
-    def __init__(self, job: Job, trainer: Trainer, record: Record, checkpoint: Checkpoint, run: RunDir) -> None:
-        self.job, self.trainer, self.record, self.checkpoint, self.run = job, trainer, record, checkpoint, run
+    def __init__(
+        self, context: RunContext, trainer: Trainer, record: Record, checkpoint: Checkpoint, run: RunDir
+    ) -> None:
+        self.context, self.trainer, self.record, self.checkpoint, self.run = context, trainer, record, checkpoint, run
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
 
     def save_if_due(self, interruption: Interruption) -> None:
-        """Raises KeyboardInterrupt, after it has saved, where the user asked for it."""
+        """Raises KeyboardInterrupt, after it has saved, if the user has interrupted it."""
         epochs_done = self.trainer.epochs_done
-        if epochs_done == self.job.settings.epochs:
+        if epochs_done == self.context.settings.epochs:
             return
         is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
-        asked = self.trainer.workers.any(interruption.asked)  # all stop after the same epoch
-        if is_old or epochs_done == 1 or asked:
+        is_interrupted = self.trainer.workers.any(interruption.stop_requested)  # all stop after the same epoch
+        if is_old or epochs_done == 1 or is_interrupted:
             self.save()
-        if asked:
+        if is_interrupted:
             where = files.relative(self.checkpoint.path)
             print(f"interrupted after epoch {epochs_done}, saved in {where}; run again to go on", flush=True)
             raise KeyboardInterrupt
@@ -262,16 +264,16 @@ def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
         )
 
 
-def refuse_changed_inputs(job: Job, inputs: Inputs, saver: Saver) -> None:
+def refuse_changed_inputs(context: RunContext, inputs: Inputs, saver: Saver) -> None:
     """Raises ValueError where an input changed: DVC would record the result under the new one (treeverse/dvc#11058)."""
     changed = inputs.changed()
     if not changed:
         return
-    packed = files.relative(files.packed_dir(job.workload, job.device))
+    packed = files.relative(files.packed_dir(context.workload, context.device))
     if not any(packed in words for words in changed):  # this epoch may have seen other data
         saver.save()
     raise ValueError(
-        f"{' and '.join(changed)} of {job.workload} changed while it trained, so a result would belong to neither; "
+        f"{' and '.join(changed)} of {context.workload} changed while it trained, so a result would belong to neither; "
         f"the checkpoint is kept ({files.relative(saver.checkpoint.path)}): put back what was changed and run again to "
         "go on from it, or run `dvc repro` again to train on what is there now"
     )

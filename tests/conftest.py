@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests import catalogue
-from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, run, settle
+from tests.projects import ROOT, SERVERS, copy_of, dvc, make_project, needs, run, wait_until_published
 from tests.trainers import identity
 
 # A browser, for what only a page shows; None where there is none.
@@ -178,7 +178,7 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
         copy_of(prepared, folder)
         dvc(folder, "repro")
-        settle(folder)
+        wait_until_published(folder)
 
     return shared(tmp_path_factory, "trained", make)
 

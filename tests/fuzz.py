@@ -23,7 +23,7 @@ from stages.params.loading import load_params, load_workload
 from stages.params.parsing import one_line
 from stages.records import checkpoint, manifest, recorded, run_dir
 from stages.training import choices
-from stages.training.workload import Job, load_network
+from stages.training.workload import RunContext, load_network
 
 RUN = files.run_dir("tiny", "cpu", 0)
 PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")
@@ -32,10 +32,10 @@ CHECKPOINT = checkpoint.Checkpoint.of("tiny", "cpu", {"seed": 0})
 RUN_DIR = run_dir.RUNS / ("a" * 32)
 
 
-def open_job() -> None:
-    job = Job.of("tiny", "cpu", 0)
-    assert job.shape.num_outputs and job.residency(CPU) and job.open_split("train", CPU)
-    job.read("test", "targets")
+def open_context() -> None:
+    context = RunContext.of("tiny", "cpu", 0)
+    assert context.shape.num_outputs and context.residency(CPU) and context.open_split("train", CPU)
+    context.read("test", "targets")
 
 
 def read_back() -> None:
@@ -52,7 +52,7 @@ def checkpoint_state() -> None:
 
 def use_cache() -> None:
     """A cache never fails: it is made anew."""
-    before = dict(choices.kept())
+    before = dict(choices.cached_choices())
     assert all(isinstance(each, choices.Choice) and each.sentence() for each in before.values())
 
 
@@ -77,9 +77,9 @@ def params() -> None:
 
 # file -> what reads it
 READERS: dict[Path, Callable[[], object]] = {
-    **{PACKED / name: open_job for name in ("plan.json", "train.safetensors")},
-    **{PREPARED / name: open_job for name in ("summary.json", "test/targets.npy")},
-    files.hardware_file("cpu"): open_job,
+    **{PACKED / name: open_context for name in ("plan.json", "train.safetensors")},
+    **{PREPARED / name: open_context for name in ("summary.json", "test/targets.npy")},
+    files.hardware_file("cpu"): open_context,
     **{
         RUN / name: read_back
         for name in (
@@ -109,7 +109,7 @@ def make_what_is_missing() -> None:
     """The files that a finished training does not leave."""
     CHECKPOINT.save({"epochs_done": 1})
     gains = [[1, 1.0], [2, 1.5]]
-    choices.keep("0123456789abcdef", choices.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
+    choices.store("0123456789abcdef", choices.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
     files.write_json(repro.UI_STATE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
     files.write_json(run_dir.state_file(RUN_DIR), {"run_id": "a" * 32, "experiment_id": "1"})

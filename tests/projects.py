@@ -239,7 +239,7 @@ if {word!r} in sys.orig_argv:
     return {"PYTHONPATH": str(folder)}
 
 
-def settle(project: Path) -> None:
+def wait_until_published(project: Path) -> None:
     """Wait until MLflow has everything: the follower finishes after the stage that started it."""
     wait_for(lambda: not unpublished(project), what="MLflow to have every run")
 

@@ -316,18 +316,20 @@ def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(read
     lines = run(ready, sys.executable, "-c", EDITS).stdout.splitlines()
     is_same = [line.startswith(("nothing", "space", "put back")) for line in lines]
     assert {line.partition(" [")[2] for line, same in zip(lines, is_same, strict=True) if same} == {"]"}
-    told = dict(line.split(" [", 1) for line, same in zip(lines, is_same, strict=True) if not same)
-    assert "is not what data/prepared/tiny was made from; make that again with" in told.pop("edited after preprocess")
-    assert told == {
+    messages = dict(line.split(" [", 1) for line, same in zip(lines, is_same, strict=True) if not same)
+    assert "is not what data/prepared/tiny was made from; make that again with" in messages.pop(
+        "edited after preprocess"
+    )
+    assert messages == {
         "params.yaml": "'parameters (params.yaml)']",
         "stages/training/loop.py": "'code (stages/training/loop.py)']",
         "data/raw/tiny/table.csv": "'data/raw/tiny/table.csv']",
         "results/hardware/cpu.json": "'hardware (results/hardware/cpu.json)']",
         "data/packed/tiny/cpu/plan.json": "'data (data/packed/tiny/cpu/plan.json)']",
         "data/packed/tiny/cpu/train.safetensors": "'data/packed/tiny/cpu/train.safetensors']",
-        "half an edit": told["half an edit"],
-        "results": told["results"],
+        "half an edit": messages["half an edit"],
+        "results": messages["results"],
     }
-    assert told["half an edit"].startswith(("'params.yaml (", '"params.yaml ('))
-    assert "results/hardware/cpu.json (removed)" in told["results"]
-    saw("; ".join(list(told.values())[:3]).replace("'", "").replace("]", ""))
+    assert messages["half an edit"].startswith(("'params.yaml (", '"params.yaml ('))
+    assert "results/hardware/cpu.json (removed)" in messages["results"]
+    saw("; ".join(list(messages.values())[:3]).replace("'", "").replace("]", ""))

@@ -131,7 +131,7 @@ def test_precision_is_chosen_at_the_chosen_number_of_threads(machine: SimpleName
     assert sentences["precision"] == "precision bf16, chosen by measuring (bf16: 2.00 times as fast as fp32)"
     slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
     auto.realize(slow, identify("cpu"))
-    assert slow.step.precision == "fp32" and len(choices.kept()) == 3
+    assert slow.step.precision == "fp32" and len(choices.cached_choices()) == 3
 
 
 def test_the_training_goes_on_as_if_nothing_had_been_measured(
@@ -194,7 +194,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
         other = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
         auto.realize(other, identity)
         assert other.params.threads == 4
-    assert len(choices.kept()) == 7
+    assert len(choices.cached_choices()) == 7
 
 
 def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamespace):
@@ -203,14 +203,14 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
     sentences = auto.realize(trainer, identify("cpu"))
     assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
     assert "other work has the cores" in sentences["threads"] and "not kept" in sentences["precision"]
-    assert choices.kept() == {}
+    assert choices.cached_choices() == {}
 
 
 def test_where_some_cores_are_free_they_are_used_and_nothing_is_kept(machine: SimpleNamespace):
     machine.num_free = 2
     trainer = planted(machine, speeds(1.0, 1.9, 3.5))
     assert "some of the cores (2: 1.90 times" in auto.realize(trainer, identify("cpu"))["threads"]
-    assert trainer.params.threads == 2 and choices.kept() == {}
+    assert trainer.params.threads == 2 and choices.cached_choices() == {}
 
 
 def test_a_core_that_is_taken_for_a_moment_is_waited_for(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
@@ -229,14 +229,14 @@ def test_what_was_measured_beside_other_work_is_measured_again(
 
     trainer = planted(machine, speed)
     assert "threads 4, chosen by measuring (2: 2.00 times" in auto.realize(trainer, identify("cpu"))["threads"]
-    assert len(choices.kept()) == 1
+    assert len(choices.cached_choices()) == 1
 
 
 def test_other_work_that_stays_costs_the_keeping(machine: SimpleNamespace):
     machine.num_disturbed = math.inf
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
     assert "not kept, because other work has some" in auto.realize(trainer, identify("cpu"))["threads"]
-    assert trainer.params.threads == 2 and choices.kept() == {}
+    assert trainer.params.threads == 2 and choices.cached_choices() == {}
 
 
 @pytest.mark.skipif(
@@ -262,7 +262,7 @@ def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monke
     assert auto.realize(trainer, identify("cpu")) == {"threads": "threads 1: there is one core to use"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=3))
     assert auto.realize(pinned, identify("cpu")) == {} and pinned.params.threads == 3
-    assert machine.num_steps == 0 and choices.kept() == {}
+    assert machine.num_steps == 0 and choices.cached_choices() == {}
 
 
 def choice(value: int) -> Choice:
@@ -270,9 +270,9 @@ def choice(value: int) -> Choice:
 
 
 def test_the_first_of_two_choices_made_at_once_holds_for_both():
-    assert choices.keep("shape", choice(1)) == choices.keep("shape", choice(2))
-    assert choices.keep("other", choice(2)).value == 2
-    assert {key: kept.value for key, kept in choices.kept().items()} == {"shape": 1, "other": 2}
+    assert choices.store("shape", choice(1)) == choices.store("shape", choice(2))
+    assert choices.store("other", choice(2)).value == 2
+    assert {key: kept.value for key, kept in choices.cached_choices().items()} == {"shape": 1, "other": 2}
 
 
 def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measuring(
@@ -281,7 +281,7 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measur
     for content in ("{", "[]", '{"key": {"value": 2}}', '{"key": 2}'):
         choices.file().parent.mkdir(parents=True, exist_ok=True)
         choices.file().write_text(content)
-        assert choices.kept() == {}
+        assert choices.cached_choices() == {}
     choices.file().unlink()
     choices.file().with_suffix(".lock").mkdir()
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
@@ -292,14 +292,14 @@ def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measur
 def test_one_command_lists_what_is_kept_and_forgets_it(
     machine: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    choices.keep("shape", choice(2))
+    choices.store("shape", choice(2))
     assert tool.main([]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"1 in {tmp_path}/cache/tandem/choices.json",
         "gru of 8, batches of 16 x 5 x 4, cpu: threads 2 (2: 1.50 times as fast as 1), measured 2026-01-01T10:00",
     ]
     assert tool.main(["--forget"]) == 0 and "forgotten: 1" in capsys.readouterr().out
-    assert choices.kept() == {}
+    assert choices.cached_choices() == {}
 
 
 # A stage in a process of its own, in which as many threads as {fastest} take the least time, and which is interrupted

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.projects import TINY, copy_of, environment, run, settle, stage, wait_for
+from tests.projects import TINY, copy_of, environment, run, stage, wait_for, wait_until_published
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
@@ -76,7 +76,7 @@ def machines(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         ):
             for name in stages:
                 stage(clone, name, "tiny", "cpu", seed, MLFLOW_TRACKING_URI=uri, **PATIENT)
-            settle(clone)
+            wait_until_published(clone)
         yield Machines(uri, one, other, edited)
     finally:
         os.killpg(process.pid, signal.SIGKILL)

@@ -327,14 +327,14 @@ def test_interval_and_exact_test_never_contradict_each_other():
 
 def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
     draw, num, discordant = np.random.default_rng(0), 180, 0.08
-    seen = differences.smallest_seen_by_mcnemar(discordant, num)
+    seen = differences.min_detectable_effect_by_mcnemar(discordant, num)
     assert seen is not None
     tables = draw.multinomial(num, [(discordant + seen) / 2, (discordant - seen) / 2, 1 - discordant], size=400)
     intervals = {pair: differences.score_interval(*pair, num) for pair in {(g, lost) for g, lost, _ in tables.tolist()}}
     held = np.mean([intervals[g, lost][0] <= seen <= intervals[g, lost][1] for g, lost, _ in tables.tolist()])
     found = np.mean([differences.mcnemar(g, lost) < 0.05 for g, lost, _ in tables.tolist()])
     assert 0.92 <= held <= 0.98 and 0.70 <= found <= 0.88
-    assert differences.smallest_seen_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
+    assert differences.min_detectable_effect_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
 
 
 def test_the_same_scores_everywhere_are_equal_and_that_is_all_that_is_said():
@@ -426,7 +426,7 @@ def test_the_interval_over_seeds_raises_few_false_alarms_and_finds_what_it_says(
         found += not other.low <= 0 <= other.high
     assert alarms / trials < 0.09 and 0.72 < found / trials < 0.88
     exact = differences.over_seeds(Pairs(np.zeros((5, 1)), np.array([[0.0], [1.0], [2.0], [3.0], [4.0]]), measure))
-    assert exact.smallest_seen == pytest.approx(1.682 * 2.5**0.5, rel=1e-3)
+    assert exact.min_detectable_effect == pytest.approx(1.682 * 2.5**0.5, rel=1e-3)
 
 
 def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
@@ -439,7 +439,7 @@ def test_seeds_that_agree_by_chance_do_not_make_an_interval_without_width():
 def test_blocks_of_windows_give_the_known_answer():
     measure, draw = MEASURES["skill"], np.random.default_rng(0)
     constant = differences.resample_blocks(Pairs(np.ones((1, 50)), np.full((1, 50), 1.5), measure))
-    assert (constant.low, constant.high, constant.smallest_seen) == (0.5, 0.5, None)
+    assert (constant.low, constant.high, constant.min_detectable_effect) == (0.5, 0.5, None)
     # Windows that are independent of each other: the interval of a mean, 1.96 deviations / sqrt(N) to either side.
     apart = draw.normal(size=(1, 4000))
     found = differences.resample_blocks(Pairs(np.zeros_like(apart), apart, measure))

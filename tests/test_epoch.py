@@ -23,7 +23,7 @@ from stages.training.epoch import Chunks, DeviceEpoch
 from stages.training.graphs import CaptureFailed
 from stages.training.memory import is_out_of_memory
 from stages.training.schedule import learning_rates
-from stages.training.step import choose_mode, why_no_graph
+from stages.training.step import choose_mode, graph_blocker
 from stages.training.trainer import Trainer
 from tests.trainers import SETTINGS
 
@@ -145,7 +145,7 @@ def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fail
 
 def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
     """Also one that has nothing left to train."""
-    monkeypatch.setattr(trainer_module, "why_no_graph", lambda *_: "")
+    monkeypatch.setattr(trainer_module, "graph_blocker", lambda *_: "")
     monkeypatch.setattr(trainer_module, "Graphs", lambda _: Uncaptured())
     for let_go in (False, True):
         begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
@@ -171,7 +171,7 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
             self.captured = {"a graph": None} if has_captured else {}
             raise torch.OutOfMemoryError("CUDA out of memory. Planted")
 
-    monkeypatch.setattr(trainer_module, "why_no_graph", lambda *_: "")
+    monkeypatch.setattr(trainer_module, "graph_blocker", lambda *_: "")
     monkeypatch.setattr(trainer_module, "Graphs", lambda _: NoRoom())
     other = uncaptured(trainer_of("classify", "gru"))
     other.step.graphs = NoRoom()
@@ -269,12 +269,12 @@ def test_auto_is_a_graph_wherever_nothing_forbids_it():
     gpu = torch.device("cuda", 0)
     assert choose_mode("auto", gpu, "bf16", model) == ("graph", "")
     assert choose_mode("auto", CPU, "fp32", model) == ("eager", "CUDA graphs need a CUDA device")
-    assert choose_mode("auto", gpu, "fp16", model) == ("eager", why_no_graph(gpu, "fp16", model))
+    assert choose_mode("auto", gpu, "fp16", model) == ("eager", graph_blocker(gpu, "fp16", model))
     recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
     assert choose_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
     by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
     assert choose_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
     assert choose_mode("eager", gpu, "fp32", model) == ("eager", "")
-    assert trainer_of("classify", "gru", step="auto").step.fallback_reason == why_no_graph(CPU, "fp32", model)
+    assert trainer_of("classify", "gru", step="auto").step.fallback_reason == graph_blocker(CPU, "fp32", model)
     model.checkpoint_activations = True
     assert "activations that are computed again" in choose_mode("auto", gpu, "fp32", model)[1]

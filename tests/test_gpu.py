@@ -248,7 +248,7 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
 
     with monkeypatch.context() as patched:
         patched.setattr(Graphs, "capture", second_is_too_large)
-        patched.setattr(auto.choices, "kept", dict)
+        patched.setattr(auto.choices, "cached_choices", dict)
         precision, sentence = auto.choose_precision(trainer, identity("cuda"))
     assert precision == "fp32" and "memory ran out while precisions were tried" in sentence
     trainer.set_precision(precision)

@@ -31,7 +31,7 @@ from stages.machine.nvml import Gpu
 from stages.machine.rates import best_seconds, has_cores, host_to_device_rate, matrix_rate, memory_rate
 from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled, seconds_of, seconds_per_item
 from stages.machine.sampler import Readings, Window, sampling
-from stages.machine.turns import in_turns
+from stages.machine.turns import interleave
 from stages.records.history import RUN_METRICS, summarize_gpu
 from tests.projects import ROOT, run, unpublished, wait_for
 
@@ -136,7 +136,7 @@ def test_measurements_take_turns_in_alternating_order(clock: Clock):
     def measurement(name: str) -> Callable[[], str]:
         return lambda: calls.append(name) or f"{name}{len(calls)}"
 
-    found = in_turns({name: measurement(name) for name in "abc"}, rounds=3)
+    found = interleave({name: measurement(name) for name in "abc"}, rounds=3)
     assert "".join(calls) == "abccbaabc"
     assert found == {"a": ["a1", "a6", "a7"], "b": ["b2", "b5", "b8"], "c": ["c3", "c4", "c9"]}
 
@@ -153,7 +153,7 @@ def test_measurements_take_turns_in_alternating_order(clock: Clock):
     ],
 )
 def test_rounds_end_by_number_and_by_time(limits: dict[str, float], num_rounds: int, clock: Clock):
-    assert len(in_turns({"a": clock.work(0.25), "b": clock.work(0.75)}, **limits)["a"]) == num_rounds
+    assert len(interleave({"a": clock.work(0.25), "b": clock.work(0.75)}, **limits)["a"]) == num_rounds
 
 
 @pytest.mark.parametrize(("speedup", "expected"), [(lambda threads: threads, True), (lambda threads: 1, False)])

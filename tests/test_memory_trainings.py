@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests.limits import FREED, RECOMPUTED, ladder, leave, leave_in_gpu, lift, under_a_limit
-from tests.projects import ROOT, TINY, environment, make_project, make_table, settle, stages_at_once
+from tests.projects import ROOT, TINY, environment, make_project, make_table, stages_at_once, wait_until_published
 
 # A sequence of 512 steps passes layers of 2048: autograd keeps two tensors of 4 MiB of it, and 18 sequences are a
 # batch.
@@ -116,9 +116,9 @@ def on_simulated_gpu(stage: str, mib: float, from_epoch: int, with_onednn: bool,
             leave(mib)
         return epoch(trainer)
 
-    def evaluate_with_little_memory(job: workload.Job) -> Any:
+    def evaluate_with_little_memory(context: workload.RunContext) -> Any:
         leave(mib)
-        result = evaluate_split(job)
+        result = evaluate_split(context)
         lift()
         return result
 
@@ -159,7 +159,7 @@ def the_run_in_mlflow(project: Path) -> tuple[dict[str, str], list[int]]:
     """Tags and status of the only run, and the steps that have a training loss."""
     import mlflow
 
-    settle(project)
+    wait_until_published(project)
     client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
     (run,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train/loss")]

@@ -18,7 +18,7 @@ from stages.params.loading import parse_block
 from stages.params.schema import MODELS
 from stages.tools import new_workload, params_block, recipe
 from tests.own_tables import chosen, clips, planned, saved
-from tests.projects import ROOT, recorded_runs, run, settle
+from tests.projects import ROOT, recorded_runs, run, wait_until_published
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
 
@@ -39,7 +39,7 @@ def test_the_commands_of_the_document_make_a_tracked_result(
     exec(script, {})
     assert len(commands.splitlines()) == 2
     message = [run(project, *shlex.split(command)).stdout for command in commands.splitlines()]
-    settle(project)
+    wait_until_published(project)
 
     assert "interpolate: 66 of 4,422 cells are empty" in message[0]
     assert "Stage 'train@tiny-cpu-0' didn't change, skipping" in message[1]

@@ -16,7 +16,18 @@ import psutil
 import pytest
 
 from benchmarks.soak_project import free_port
-from tests.projects import TINY, copy_of, environment, held, recorded_runs, run, settle, stage, unpublished, wait_for
+from tests.projects import (
+    TINY,
+    copy_of,
+    environment,
+    held,
+    recorded_runs,
+    run,
+    stage,
+    unpublished,
+    wait_for,
+    wait_until_published,
+)
 from tests.recording import (
     EPOCHS,
     LONG,
@@ -146,7 +157,7 @@ print(len(run_dir.followers), "followers")
 def test_a_killed_follower_is_started_again(ready: Path, saw: Callable[[str], None]):
     """kill -9 of the follower while it starts."""
     assert "2 followers" in run(ready, sys.executable, "-c", KILLED_FOLLOWER).stdout
-    settle(ready)
+    wait_until_published(ready)
     [entry] = recorded_runs(ready, "tiny")
     assert entry["status"] == "FINISHED" and entry["metrics"]["train/loss"] == 0.5
     saw("nothing: the training starts another follower")
@@ -182,7 +193,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     finally:
         training.kill()
         training.communicate()
-    settle(project)
+    wait_until_published(project)
     training = start_training(project, **held(tmp_path / "held", 5))
     both = [training.pid]
     try:
@@ -207,7 +218,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     done = stage(project, "train", "tiny", "cpu", "0")
     assert "going on from .tandem/checkpoints/tiny/" in done.stdout
     saw(next(line for line in done.stdout.splitlines() if line.startswith("going on from")))
-    settle(project)
+    wait_until_published(project)
     [finished] = recorded_runs(project, "tiny")
     assert (finished["id"], finished["status"]) == (entry["id"], "FINISHED")
     seconds = client_of(project).get_metric_history(entry["id"], "time/epoch_seconds")
@@ -231,7 +242,7 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     run(project, "sed", "-i", "s/epochs: 3/epochs: 2/", "params.yaml")
     first = stage(project, "train", "tiny", "cpu", "0").stdout
     second = stage(project, "evaluate", "tiny", "cpu", "0").stdout
-    settle(project)
+    wait_until_published(project)
     assert digests(trained) == before
     said = f"mlruns/mlflow.db was copied or moved from {trained}/mlruns"
     assert said in first and "copied or moved" not in second
@@ -321,10 +332,10 @@ def test_a_server_that_freezes_or_restarts_in_the_middle_costs_nothing_and_no_pa
                 send(signal.SIGCONT)
             wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"), what="the server")
             printed += synced()
-            settle(project)
+            wait_until_published(project)
             assert len(runs_of(client)) == number
         printed += stage(project, "evaluate", "tiny", "cpu", "0", MLFLOW_TRACKING_URI=uri).stdout
-        settle(project)
+        wait_until_published(project)
     for entry in runs_of(client):
         assert entry.info.status == "FINISHED"
         assert [point.step for point in num_epochs(entry)] == [1, 2, 3, 4, 5, 6]

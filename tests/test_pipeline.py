@@ -24,12 +24,12 @@ from tests.projects import (
     make_project,
     make_table,
     run,
-    settle,
     stage,
     stages_at_once,
     start,
     unpublished,
     wait_for,
+    wait_until_published,
 )
 
 yaml = pytest.importorskip("yaml")
@@ -124,7 +124,7 @@ def test_what_dvc_users_do(trained: Path, tmp_path: Path):
 
     import mlflow
 
-    settle(project)
+    wait_until_published(project)
     client = mlflow.MlflowClient(f"sqlite:///{project}/mlruns/mlflow.db")
     entries = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
     assert len(entries) == 4, "the copies in .dvc/tmp/exps report to the project's own store"

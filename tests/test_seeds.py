@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stages.records import recorded
-from tests.projects import TINY, copy_of, dvc, environment, held, settle, stage, stages_at_once, wait_for
+from tests.projects import TINY, copy_of, dvc, environment, held, stage, stages_at_once, wait_for, wait_until_published
 
 SEEDS = [0, 1, 5]
 PARAMS = TINY.replace("seeds: [0]", f"seeds: {SEEDS}")
@@ -42,7 +42,7 @@ def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     kill_in_the_third(project, "tiny on ", sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "5")
     every = (f"{name} tiny cpu {seed}" for name in ("train", "evaluate") for seed in (1, 5))
     assert "going on from" in stages_at_once(project, *every, "compare").stdout
-    settle(project)
+    wait_until_published(project)
     return project
 
 

@@ -274,8 +274,8 @@ def test_a_tenth_more_is_eleven_steps_for_every_ten_that_are_told(tmp_path: Path
     aa.a_tenth_more(trainer)
     taken: Counter[str] = Counter()
     trainer.optimizer.register_step_post_hook(lambda *_: taken.update(["steps"]))
-    told = sum(len(list(trainer.training_steps())) for _ in range(11))
-    assert trainer.steps_per_epoch == 4 and (taken["steps"], told) == (44, 40)
+    num_taken = sum(len(list(trainer.training_steps())) for _ in range(11))
+    assert trainer.steps_per_epoch == 4 and (taken["steps"], num_taken) == (44, 40)
 
 
 def test_no_kernels_computes_the_same_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -14,7 +14,7 @@ import pytest
 
 from stages import files
 from stages.records import store
-from tests.projects import TINY, environment, make_project, run, settle, unpublished
+from tests.projects import TINY, environment, make_project, run, unpublished, wait_until_published
 from tests.recording import publish, record, said_of_tracking, statuses
 
 mlflow = pytest.importorskip("mlflow")
@@ -48,7 +48,7 @@ def test_a_kill_while_the_schema_is_made_leaves_a_store_that_opens(project: Path
         assert making.returncode == -signal.SIGKILL, output
         assert new.stat().st_size >= num_bytes
     assert '"run_id"' in record(project, "after")
-    settle(project)
+    wait_until_published(project)
     assert statuses(project) == {"after": "FINISHED"}
     left = {entry.name for entry in (project / "mlruns").iterdir()} - {"README.md", "artifacts"}
     assert left == {"mlflow.db", "mlflow.db.lock"}
@@ -109,7 +109,7 @@ def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project
     os.utime(path, (0, 0))
     assert store.inspect(path).kind == "unfinished" and store.inspect(path).is_empty
     assert '"run_id"' in record(project, "after")
-    settle(project)
+    wait_until_published(project)
     assert statuses(project) == {"after": "FINISHED"}
     assert len(list(path.parent.glob("mlflow.db.unfinished-*"))) == 1
 
@@ -174,7 +174,7 @@ if "stages.records.follower" in sys.orig_argv:
     assert "still starting" in output and "in the background" in output and "could not be reached" not in output
     assert len(unpublished(ready)) == 1
     go_on.touch()
-    settle(ready)
+    wait_until_published(ready)
     assert statuses(ready) == {"slow": "FINISHED"}
 
 

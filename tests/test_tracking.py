@@ -39,11 +39,11 @@ from tests.projects import (
     held,
     recorded_runs,
     run,
-    settle,
     stage,
     stages_at_once,
     unpublished,
     wait_for,
+    wait_until_published,
 )
 from tests.recording import (
     LONG,
@@ -281,7 +281,7 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     assert second.returncode not in (0, None)
     wait_for(lambda: states() == ["KILLED"])
     stage(project, "train", "tiny", "cpu", "0")
-    settle(project)
+    wait_until_published(project)
     timings = table_of(project / "results/runs/tiny/cpu/0/timings.csv")
     for name, column in (("time/epoch_seconds", "epoch_seconds"), ("cpu/share", "cpu_share")):
         points = client_of(project).get_metric_history(entry.info.run_id, name)

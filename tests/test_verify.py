@@ -305,8 +305,8 @@ def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded:
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
     text = recorded and trained_again([1.0], predicted=recorded)["predictions"]["csv"]
     manifest = {"result": {"score_name": "accuracy"}}
-    found = retraced.by_endpoints(manifest, text, exact, others, retraced.Facts(), horizon=0)
+    found = retraced.judge_final_scores(manifest, text, exact, others, retraced.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
-    other = retraced.Facts(environment=("torch 3 here, 2 recorded",))
+    other = retraced.EnvironmentInfo(environment=("torch 3 here, 2 recorded",))
     if found.name == "different":
-        assert retraced.by_endpoints(manifest, text, exact, others, other, horizon=0).cause == "environment"
+        assert retraced.judge_final_scores(manifest, text, exact, others, other, horizon=0).cause == "environment"

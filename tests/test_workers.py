@@ -48,7 +48,17 @@ from stages.training.trainer import Trainer
 from stages.training.workers import LOST, NEEDS_SMALLER_PARTS, Workers, lost_workers_noticed
 from stages.training.workload import require_sequences, scaled, smaller_parts_asked
 from tests.limits import leave, under_a_limit
-from tests.projects import copy_of, dvc, environment, held, recorded_runs, settle, stage, stages_at_once, wait_for
+from tests.projects import (
+    copy_of,
+    dvc,
+    environment,
+    held,
+    recorded_runs,
+    stage,
+    stages_at_once,
+    wait_for,
+    wait_until_published,
+)
 from tests.trainers import SETTINGS, new_trainer
 
 NUM_STEPS, HORIZON, NUM_SEQUENCES = 12, 4, 45
@@ -236,7 +246,7 @@ def test_a_checkpoint_knows_no_number_of_workers(tmp_path: Path):
 
 def test_the_first_worker_tells_the_others_and_they_compare_what_they_rest_on(tmp_path: Path):
     def work(workers: Workers) -> Any:
-        told = workers.told({"saved": None, "values": [1, 2.5, "x"]} if workers.is_first else None)
+        broadcast = workers.broadcast({"saved": None, "values": [1, 2.5, "x"]} if workers.is_first else None)
         inputs = {"seed": 0, "parameters": {}, "data": {"train": "a"}, "code": {"file": str(workers.rank)}}
         hardware = {"name": workers.rank, "torch": "2.15.0"}
         workers.require_same(inputs | {"code": {}, "hardware": hardware})
@@ -247,10 +257,10 @@ def test_the_first_worker_tells_the_others_and_they_compare_what_they_rest_on(tm
         try:
             workers.require_same(inputs | {"hardware": hardware | {"torch": f"2.{workers.rank}"}})
         except ValueError as error:
-            return [told, str(error), seconds]
+            return [broadcast, str(error), seconds]
 
-    (told, first, seconds), (same, second, again) = together(work, 2, tmp_path)
-    assert told == same == {"saved": None, "values": [1, 2.5, "x"]}
+    (broadcast, first, seconds), (same, second, again) = together(work, 2, tmp_path)
+    assert broadcast == same == {"saved": None, "values": [1, 2.5, "x"]}
     assert "worker 1 has other code and torch than worker 0" in second and "another worker differs" in first
     assert seconds == again >= 0.2, "of the second worker alone: each counts its own"
 
@@ -427,7 +437,7 @@ def test_the_pipeline_with_one_worker_and_with_two(several: Path):
     realized = manifest["realized"]
     assert (realized["workers"], realized["threads"], realized["step"]) == (2, 1, "eager")
     assert "2 workers on " in (several / "results/compare.md").read_text()
-    settle(several)
+    wait_until_published(several)
     assert [run["params"].get("workers") for run in recorded_runs(several, "tiny")] in ([None, "2"], ["2", None])
     assert dvc(several, "repro").stdout.count("didn't change, skipping") > 5, "nothing is left to do"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.projects import dvc, make_project, recorded_runs, run, settle, stages_at_once
+from tests.projects import dvc, make_project, recorded_runs, run, stages_at_once, wait_until_published
 
 COMMON = """
   preload: {data_location: auto}
@@ -124,7 +124,7 @@ def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     run(folder, "git", "add", "-A")
     run(folder, "git", "commit", "-qm", "three kinds")
     stages_at_once(folder, "hardware", *EVERY_STAGE, "compare", XDG_CACHE_HOME=str(folder.parent))
-    settle(folder)
+    wait_until_published(folder)
     return folder
 
 
@@ -242,7 +242,7 @@ def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
     output = dvc(kinds, "exp", "run", "--temp", "-n", "small", *sets, "evaluate@waves-cpu-0").stdout
     assert "train@waves-cpu-0" in output
     assert (kinds / "params.yaml").read_bytes() == before
-    settle(kinds)
+    wait_until_published(kinds)
     names = ("preset", "train.batch_size", "train.precision", "preprocess.input_steps")
     assert sorted(tuple(run["params"][name] for name in names) for run in recorded_runs(kinds, "waves")) == [
         ("none", "32", "fp32", "12"),

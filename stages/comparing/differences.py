@@ -74,7 +74,7 @@ class Difference:
     low: float  # 95% interval of the difference
     high: float
     p: float | None
-    smallest_seen: float | None  # the difference that such a comparison finds in 80% of cases; None: none is
+    min_detectable_effect: float | None  # the difference that such a comparison finds in 80% of cases; None: none is
     method: str
     margin: Margin | None
 
@@ -106,8 +106,8 @@ class Difference:
                 return f"They differ: {second} is {better} than {first}"
             return f"The trained networks differ: that of {second} is {better} than that of {first}"
         unseen = "no difference, however large, could have been seen with so few"
-        if self.smallest_seen is not None:
-            seen = self.number(self.smallest_seen)
+        if self.min_detectable_effect is not None:
+            seen = self.number(self.min_detectable_effect)
             unseen = f"a difference smaller than {seen} is missed in more than one of five such comparisons"
         beside = (
             f"; the interval is not within {margin}, so neither is it shown that they are the same" if margin else ""
@@ -167,7 +167,7 @@ def difference(
         low=found.low,
         high=found.high,
         p=found.p,
-        smallest_seen=found.smallest_seen,
+        min_detectable_effect=found.min_detectable_effect,
         method=found.method,
         margin=margin,
     )
@@ -289,7 +289,7 @@ class Found:
     low: float
     high: float
     p: float | None
-    smallest_seen: float | None
+    min_detectable_effect: float | None
     method: str
 
 
@@ -335,7 +335,7 @@ def by_mcnemar(pairs: Pairs) -> Found:
     if p >= 1 - LEVEL:  # the exact test is the stricter one: the interval never contradicts it
         low, high = min(low, 0.0), max(high, 0.0)
     method = f"exact McNemar test, {gained + lost:,} of {num:,} sequences differ"
-    return Found(low, high, p, smallest_seen_by_mcnemar((gained + lost) / num, num), method)
+    return Found(low, high, p, min_detectable_effect_by_mcnemar((gained + lost) / num, num), method)
 
 
 def mcnemar(gained: int, lost: int) -> float:
@@ -371,7 +371,7 @@ def score_interval(gained: int, lost: int, num: int) -> tuple[float, float]:
     return low, high
 
 
-def smallest_seen_by_mcnemar(discordant: float, num: int) -> float | None:
+def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | None:
     """The difference of two accuracies that McNemar's test finds in 80% of cases (Connor 1987, Biometrics 43, 207-211).
 
     `discordant`: the share of the `num` pairs that differ. None where no difference is found so often.
@@ -404,7 +404,7 @@ def resample_sequences(pairs: Pairs) -> Found:
     )
     low, high = (float(value) for value in result.confidence_interval)
     method = f"paired bootstrap over {num:,} sequences"
-    return Found(low, high, None, smallest_seen(float(result.standard_error)), method)
+    return Found(low, high, None, min_detectable_effect(float(result.standard_error)), method)
 
 
 def resample_blocks(pairs: Pairs) -> Found:
@@ -427,10 +427,10 @@ def resample_blocks(pairs: Pairs) -> Found:
     tail = float(norm.cdf((1 + 1 / freedom) ** 0.5 * t.ppf((1 - LEVEL) / 2, freedom)))
     low, high = np.quantile(means, [tail, 1 - tail])
     method = f"paired bootstrap over blocks of {size} of the {num:,} windows"
-    return Found(float(low), float(high), None, smallest_seen(float(means.std(ddof=1))), method)
+    return Found(float(low), float(high), None, min_detectable_effect(float(means.std(ddof=1))), method)
 
 
-def smallest_seen(standard_error: float) -> float | None:
+def min_detectable_effect(standard_error: float) -> float | None:
     """The difference that an interval of so many standard errors excludes 0 for in 80% of cases."""
     from scipy.stats import norm
 

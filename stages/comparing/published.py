@@ -16,7 +16,7 @@ from stages import files
 from stages.comparing import retraced
 from stages.comparing.comparability import flat
 from stages.comparing.differences import margin_of_seeds
-from stages.comparing.retraced import Envelope, Facts, Manifest, Retraced, Verdict, different
+from stages.comparing.retraced import Envelope, EnvironmentInfo, Manifest, Retraced, Verdict, different
 
 FILE = files.PUBLISHED
 SCHEMA = 1
@@ -109,7 +109,7 @@ def best_match(entries: Sequence[Mapping[str, Any]], own: Manifest) -> Mapping[s
 
 def distance(published: Mapping[str, Any], own: Manifest) -> tuple[bool, bool, int]:
     """The smaller, the less differs in what the two ran on and with."""
-    facts = retraced.facts_of(published, as_retraced(own))
+    facts = retraced.environment_of(published, as_retraced(own))
     return published["device"] != own["device"], bool(facts.hardware), len(facts.phrases)
 
 
@@ -118,16 +118,16 @@ def judge(published: Mapping[str, Any], own: Manifest) -> Verdict:
     if asked := parameters(published, own):
         return Verdict("not verifiable", "other parameters", f"{', '.join(asked)} of params.yaml are not as published")
     found = as_retraced(own)
-    facts = retraced.facts_of(published, found, other_data(published, own))
+    facts = retraced.environment_of(published, found, other_data(published, own))
     envelope = Envelope(**published["envelope"])
-    if verdict := retraced.at_once(published, found, facts):
+    if verdict := retraced.judge_bitwise(published, found, facts):
         return verdict
     if retraced.may_round(published, found) and (verdict := retraced.within(published, found, facts, envelope)):
         return verdict
     return by_score(published, own, facts)
 
 
-def by_score(published: Mapping[str, Any], own: Manifest, facts: Facts) -> Verdict:
+def by_score(published: Mapping[str, Any], own: Manifest, facts: EnvironmentInfo) -> Verdict:
     """By the distance of the scores, against the margin of the published seeds."""
     name, seed = published["score_name"], str(published["seed"])
     here, there = score_of(own), published["scores"][seed]

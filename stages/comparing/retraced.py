@@ -13,7 +13,7 @@ No tolerance is a constant of ours. What rounding does to this training is measu
 initial weight moved by one unit in the last place, a few times (the nudges). What another training would be is
 measured too: with other seeds. The envelope holds while the first is small beside the second.
 
-Whoever calls goes from `at_once` to `within` to `by_endpoints`; each returns None where the next one must decide.
+Whoever calls goes from `judge_bitwise` to `within` to `judge_final_scores`; each returns None where the next one must decide.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Facts:
+class EnvironmentInfo:
     """What differs around the training: phrases such as `threads 2 here, 1 recorded`; none where nothing does."""
 
     data: tuple[str, ...] = ()
@@ -95,14 +95,14 @@ class Facts:
         return [*self.environment, *self.hardware, *self.settings]
 
 
-def facts_of(manifest: Manifest, found: Retraced, data: Sequence[str] = ()) -> Facts:
+def environment_of(manifest: Manifest, found: Retraced, data: Sequence[str] = ()) -> EnvironmentInfo:
     hardware, here = manifest["hardware"], found["hardware"]
     processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
     realized, again = manifest["realized"], found["realized"]
     # Where memory ran out, steps were taken in other ways from somewhere in the middle on.
     ran_out = [{"memory": "ran out" if of.get("out_of_memory") else "sufficed"} for of in (realized, again)]
     is_uncertain = ran_out[0] != ran_out[1] or ran_out[0]["memory"] == "ran out"
-    return Facts(
+    return EnvironmentInfo(
         tuple(data),
         tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
         (*differing(hardware, here, HARDWARE), *differing(processors[0], processors[1])),
@@ -119,7 +119,7 @@ def differing(recorded: Mapping[str, Any], here: Mapping[str, Any], names: Seque
             yield f"{name} {here.get(name, 'none')} here, {recorded.get(name, 'none')} recorded"
 
 
-def different(cause: str, sentence: str, facts: Facts) -> Verdict:
+def different(cause: str, sentence: str, facts: EnvironmentInfo) -> Verdict:
     """With the environment as the cause where it is another one: it comes first in the order."""
     if facts.environment and cause != "data":
         return Verdict("different", "environment", f"{'; '.join(facts.environment)}; seen first in {cause}: {sentence}")
@@ -129,7 +129,7 @@ def different(cause: str, sentence: str, facts: Facts) -> Verdict:
 # Bit for bit.
 
 
-def at_once(manifest: Manifest, found: Retraced, facts: Facts) -> Verdict | None:
+def judge_bitwise(manifest: Manifest, found: Retraced, facts: EnvironmentInfo) -> Verdict | None:
     """The verdict where all is equal, or must be, or the inputs differ; None where rounding must be looked at."""
     if facts.data:
         return Verdict("different", "data", "; ".join(facts.data))
@@ -238,7 +238,7 @@ def may_round(manifest: Manifest, found: Retraced) -> bool:
     return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"].get("dropout")
 
 
-def within(manifest: Manifest, found: Retraced, facts: Facts, envelope: Envelope) -> Verdict | None:
+def within(manifest: Manifest, found: Retraced, facts: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
     """None where the envelope ends before the training does, and holds until there."""
     compared = list(pairs(manifest, found))
     for (recorded, here), allowed in zip(compared[: envelope.horizon], envelope.allowed, strict=False):
@@ -270,12 +270,12 @@ def within(manifest: Manifest, found: Retraced, facts: Facts, envelope: Envelope
 # Beyond the horizon.
 
 
-def by_endpoints(
+def judge_final_scores(
     manifest: Manifest,
     recorded_csv: str | None,
     found: Retraced,
     others: Sequence[Retraced],
-    facts: Facts,
+    facts: EnvironmentInfo,
     horizon: int,
 ) -> Verdict:
     """By the test's scores. `recorded_csv`: the recorded predictions; None where they are not to be had.

@@ -40,7 +40,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Part:
+class SeriesPart:
     """The windows of one split, in the order of time."""
 
     values: np.ndarray  # (N, T, F) float32, standardized
@@ -56,7 +56,7 @@ class Part:
 class Windows:
     """The windows of all splits (see stages/data/__init__.py: Prepared)."""
 
-    parts: dict[str, Part]
+    parts: dict[str, SeriesPart]
     mean: np.ndarray  # (F,) float64, of the training time
     std: np.ndarray  # (F,) float64
     naive_error: float  # of the training time: see `naive_error_of`
@@ -152,7 +152,7 @@ def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
     inputs = np.lib.stride_tricks.sliding_window_view(standard, params.input_steps, axis=0).transpose(0, 2, 1)
     targets = np.lib.stride_tricks.sliding_window_view(standard[:, 0], params.horizon)
     parts = {
-        name: Part(
+        name: SeriesPart(
             values=np.ascontiguousarray(inputs[last - params.input_steps + 1]),
             targets=np.ascontiguousarray(targets[last + 1]),
             anchors=grid.levels[last, 0],

@@ -16,7 +16,7 @@ from stages.diagnosis.counts import num_bytes
 from stages.training.batches import Split
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy
-from stages.training.step import Step, why_no_graph
+from stages.training.step import Step, graph_blocker
 from stages.training.trainer import Trainer, computed_in
 
 ROOM = 0.5  # of the free memory, that streamed data may take on the device
@@ -39,7 +39,7 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     if trainer.step.accumulation > 1:
         found.append({"grad_accum_steps": 1})
     is_eager = params.step == "eager" and not trainer.step.fallback_reason  # several workers cannot take another way
-    if device.type == "cuda" and is_eager and not why_no_graph(device, precision, trainer.model):
+    if device.type == "cuda" and is_eager and not graph_blocker(device, precision, trainer.model):
         found.append({"step": "graph"})
     if trainer.train_split.is_streamed:  # from the host to a GPU
         needed = sum(num_bytes(split.tensors.values()) for split in (trainer.train_split, trainer.val_split))

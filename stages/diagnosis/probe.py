@@ -38,7 +38,7 @@ from stages.machine.nvml import Gpu
 from stages.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
 from stages.machine.regions import seconds_of, seconds_per_item, synchronize
 from stages.machine.threads import threads_kept
-from stages.machine.turns import in_turns
+from stages.machine.turns import interleave
 from stages.training.batches import Batch
 from stages.training.device import use_tf32
 from stages.training.graphs import NUM_WARMUPS
@@ -82,18 +82,18 @@ def measure_parts(trainer: Trainer, seconds: float) -> Probe:
     now, device = variant(trainer, {}), trainer.device
     batch = now.one_batch(trainer.params.batch_size)
     parts = {
-        "loop": Part(now, epochs(now.training_steps)),
-        "batches": Part(now, map(len, epochs(now.training_batches))),
-        "step": Part(now, repeated(now, batch)),
-        "single": Part(now, repeated(now, batch.first(1))),
+        "loop": ProbePart(now, epochs(now.training_steps)),
+        "batches": ProbePart(now, map(len, epochs(now.training_batches))),
+        "step": ProbePart(now, repeated(now, batch)),
+        "single": ProbePart(now, repeated(now, batch.first(1))),
     }
     now.model.train()
     for part in parts.values():
         part.warm_up()
     loop_seconds = min(parts["loop"].turn(0.0) for _ in range(NUM_TRIES))
     started = {name: start(trainer, changes, loop_seconds) for name, changes in alternatives(trainer).items()}
-    tried = {name: part for name, part in started.items() if isinstance(part, Part)}
-    turns = in_turns(
+    tried = {name: part for name, part in started.items() if isinstance(part, ProbePart)}
+    turns = interleave(
         {name: partial(part.turn, TURN_SECONDS) for name, part in {**parts, **tried}.items()},
         rounds=MIN_TURNS,
         seconds=seconds,
@@ -135,7 +135,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> Probe:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProbePart:
     """What runs in a turn, and the trainer whose threads and numerics it runs with."""
 
     trainer: Trainer
@@ -175,7 +175,7 @@ def repeated(trainer: Trainer, batch: Batch) -> Steps:
         yield len(batch)
 
 
-def start(trainer: Trainer, changes: Changes, now: float) -> Part | str:
+def start(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
     """The loop with `changes`, warmed up, or why it gets no turns. `now`: seconds per sequence without them."""
     if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
@@ -183,7 +183,7 @@ def start(trainer: Trainer, changes: Changes, now: float) -> Part | str:
         return "not tried: not even a product of matrices gains from them, the cores are taken"
     try:
         other = variant(trainer, changes)
-        part = Part(other, epochs(other.training_steps))
+        part = ProbePart(other, epochs(other.training_steps))
         seconds = part.warm_up()
         # Threads without a core for each may take a hundred times as long, in every try.
         is_long = "threads" in changes or now * other.params.batch_size > LONGEST_SECONDS / HOPELESS

@@ -55,7 +55,7 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """One workload: its rows, one for each device, and what stands beside them."""
 
     rows: Sequence[Row]
@@ -95,7 +95,9 @@ def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
     ], found
 
 
-def name_references(sections: Sequence[Section], known: Sequence[Hardware]) -> tuple[list[Section], list[Hardware]]:
+def name_references(
+    sections: Sequence[ReportSection], known: Sequence[Hardware]
+) -> tuple[list[ReportSection], list[Hardware]]:
     """The same for what is published."""
     names = list(dict.fromkeys(each.hardware for section in sections for each in section.references))
     labels = {name: "published" if len(names) == 1 else f"published {index}" for index, name in enumerate(names, 1)}
@@ -177,16 +179,16 @@ YARDSTICKS = {
 }
 
 
-def yardsticks(row: Row) -> list[tuple[str, float]]:
+def baselines(row: Row) -> list[tuple[str, float]]:
     """What the score has to beat, the strongest first. Empty for a forecast, and for runs that lack them."""
     found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in YARDSTICKS.items()}
     known = [(name, value) for name, value in found.items() if value is not None and row["task"] != "forecast"]
     return sorted(known, key=lambda each: -each[1])
 
 
-def yardstick(row: Row) -> Cell:
+def baseline(row: Row) -> Cell:
     """What the score has to beat, and how it is had without training a network."""
-    if found := yardsticks(row):
+    if found := baselines(row):
         (name, value), *others = found
         return Cell(score_text(value), (name, *(f"{each}: {score_text(beside)}" for each, beside in others)))
     counts = [number for each in row["scores"] if (number := as_number(each.get("num_true"))) is not None]
@@ -197,11 +199,11 @@ def yardstick(row: Row) -> Cell:
     return Cell("0", ("no event at all",)) if row["task"] == "detect" else Cell("")
 
 
-def verdict(section: Section) -> list[str]:
+def verdict(section: ReportSection) -> list[str]:
     """Whether the difference is real, in a few words; empty where there is nothing to compare with."""
     if section.is_alone:
         is_one = len(section.references) == 1
-        found = [as_published(each, "" if is_one else f" ({each.label})") for each in section.references]
+        found = [published_result(each, "" if is_one else f" ({each.label})") for each in section.references]
     else:
         names = [KINDS.get(each, each) for each in dict.fromkeys(row["device"] for row in section.rows)]
         found = [speed_in_short(section.judgement, *names), score_in_short(section.judgement, *names)]
@@ -210,7 +212,7 @@ def verdict(section: Section) -> list[str]:
 
 def against_yardsticks(row: Row) -> list[str]:
     """Said only where the network's score is no better."""
-    unbeaten = [f"{name} ({score_text(value)})" for name, value in yardsticks(row) if row["score"] <= value]
+    unbeaten = [f"{name} ({score_text(value)})" for name, value in baselines(row) if row["score"] <= value]
     return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
 
 
@@ -219,13 +221,13 @@ def against_persistence(row: Row) -> list[str]:
     low, high = (row["metrics"].get(f"{row['score_name']}_{end}") for end in ("low", "high"))
     if low is None or high is None:
         return []
-    told = (
+    message = (
         "Better than persistence" if low > 0 else "Worse than persistence" if high < 0 else "Not told from persistence"
     )
-    return [f"{told} (95% interval {low:+.4f} to {high:+.4f})"]
+    return [f"{message} (95% interval {low:+.4f} to {high:+.4f})"]
 
 
-def as_published(reference: Reference, which: str) -> str:
+def published_result(reference: Reference, which: str) -> str:
     """`which`: of several published runs, with what stands before it."""
     if reference.verdict is None:
         return f"Other seeds than the published run{which}, so no verdict"
@@ -233,16 +235,16 @@ def as_published(reference: Reference, which: str) -> str:
     return f"{AS_PUBLISHED[reference.verdict.name]}{which}{cause}"
 
 
-def sentences(section: Section) -> list[str]:
+def sentences(section: ReportSection) -> list[str]:
     """The verdict in full."""
     if not section.is_alone:
         return section.judgement.sentences
     found, is_one = [], len(section.references) == 1
     for each in section.references:
         if each.verdict:
-            told = as_published(each, "" if is_one else f" of {short_hardware(each.hardware)}")
+            message = published_result(each, "" if is_one else f" of {short_hardware(each.hardware)}")
             seen = f" ({each.verdict.sentence})" if each.verdict.sentence else ""
-            found.append(f"{section.workload}: {told[0].lower()}{told[1:]}{seen}.")
+            found.append(f"{section.workload}: {message[0].lower()}{message[1:]}{seen}.")
     return found
 
 
@@ -277,9 +279,9 @@ def score_in_short(judgement: Judgement, first: str, second: str) -> str:
         by, low, high = (found.number(abs(value)) for value in (found.difference, found.low, found.high))
         low, high = (low, high) if found.difference > 0 else (high, low)
         return f"{better} better in {found.measure} by {by} (95% interval {low} to {high})"
-    told = "No difference that matters" if found.verdict == "equivalent" else "Not told apart"
+    message = "No difference that matters" if found.verdict == "equivalent" else "Not told apart"
     interval = f"(95% interval {found.signed(found.low)} to {found.signed(found.high)})"
-    return f"{told} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
+    return f"{message} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
 
 
 def markdown(rows: Sequence[Row], verdicts: Sequence[str]) -> str:

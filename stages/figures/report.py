@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from stages import files
 from stages.figures import charts, comparison, drawing
 from stages.figures.charts import Chart
-from stages.figures.comparison import Cell, Hardware, Section
+from stages.figures.comparison import Cell, Hardware, ReportSection
 from stages.figures.text import as_number, number, readable, words
 
 Row = Mapping[str, Any]
@@ -33,9 +33,9 @@ class Line:
 class Page:
     """A workload, as the template shows it."""
 
-    section: Section
+    section: ReportSection
     lines: Sequence[Line]
-    yardstick: Cell
+    baseline: Cell
     verdict: Sequence[str]
     charts: Sequence[Chart]
     times: Sequence[Chart]
@@ -43,7 +43,7 @@ class Page:
     sentences: Sequence[str]  # the verdict in full
 
 
-def write_report(path: Path, sections: Sequence[Section]) -> None:
+def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
     """Write the report to `path`. All text may come from a user's data."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -71,7 +71,7 @@ def write_report(path: Path, sections: Sequence[Section]) -> None:
     files.write_text(path, text)
 
 
-def named(sections: Sequence[Section]) -> tuple[list[Section], list[Hardware]]:
+def named(sections: Sequence[ReportSection]) -> tuple[list[ReportSection], list[Hardware]]:
     """The sections with short names for their hardware, and what these stand for."""
     rows, own = comparison.named([row for section in sections for row in section.rows])
     of = [[row for row in rows if row["workload"] == section.workload] for section in sections]
@@ -80,7 +80,7 @@ def named(sections: Sequence[Section]) -> tuple[list[Section], list[Hardware]]:
     return found, [*own, *published]
 
 
-def page(section: Section) -> Page:
+def page(section: ReportSection) -> Page:
     rows, references = section.rows, section.references
     lines = [Line(str(row["device"]), comparison.cells(row)) for row in rows]
     lines += [Line("published", comparison.reference_cells(each)) for each in references]
@@ -99,7 +99,7 @@ def page(section: Section) -> Page:
     return Page(
         section,
         lines,
-        comparison.yardstick(rows[0]),
+        comparison.baseline(rows[0]),
         comparison.verdict(section),
         [each for each in first if each],
         [charts.epoch_times(row, rows) for row in rows],
@@ -146,10 +146,10 @@ def records(rows: Sequence[Row]) -> Table:
     return columns, list(zip(*contents, strict=True))
 
 
-def facts(values: Row, in_words: bool = True) -> Table:
+def facts(values: Row, format_bytes: bool = True) -> Table:
     """Names and values."""
     return [("name", ""), ("value", "")], [
-        (words(name) if in_words else name, readable(value)) for name, value in flat(values)
+        (words(name) if format_bytes else name, readable(value)) for name, value in flat(values)
     ]
 
 

@@ -29,7 +29,7 @@ class Activity:
         self.gpu: dict[str, Callable[[], float]] = {}
         if gpu_uuid:
             with suppress(Exception):  # NVML's errors have no common public base where its library is missing
-                self.gpu = of_gpu(gpu_uuid, pid)
+                self.gpu = gpu_readers(gpu_uuid, pid)
         self.process.cpu_percent()  # from here on they count
         psutil.cpu_percent()
 
@@ -48,7 +48,7 @@ class Activity:
         return found
 
 
-def of_gpu(uuid: str, pid: int) -> dict[str, Callable[[], float]]:
+def gpu_readers(uuid: str, pid: int) -> dict[str, Callable[[], float]]:
     import pynvml as nvml
 
     nvml.nvmlInit()
@@ -61,7 +61,7 @@ def of_gpu(uuid: str, pid: int) -> dict[str, Callable[[], float]]:
     def power() -> float:
         return float(nvml.nvmlDeviceGetPowerUsage(handle))
 
-    def of_process() -> float:
+    def process_mib() -> float:
         processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         return next(process.usedGpuMemory for process in processes if process.pid == pid) / 2**20
 
@@ -71,5 +71,5 @@ def of_gpu(uuid: str, pid: int) -> dict[str, Callable[[], float]]:
         f"{gpu}_memory_usage_percentage": lambda: 100 * memory().used / memory().total,
         f"{gpu}_power_usage_watts": lambda: power() / 1000,
         f"{gpu}_power_usage_percentage": lambda: 100 * power() / nvml.nvmlDeviceGetEnforcedPowerLimit(handle),
-        f"{gpu}_process_memory_mib": of_process,
+        f"{gpu}_process_memory_mib": process_mib,
     }

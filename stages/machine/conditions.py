@@ -109,7 +109,7 @@ def text_of(path: str) -> str:
         return ""
 
 
-def others_on(gpu_uuid: str | None) -> int:
+def other_gpu_processes(gpu_uuid: str | None) -> int:
     """The other processes on a GPU on which this one computes; 0 without a GPU, or where the driver does not say."""
     return int(read_gpu(gpu_uuid).get("other_processes", 0)) if gpu_uuid else 0
 

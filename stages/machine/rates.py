@@ -13,7 +13,7 @@ import torch
 
 from stages.machine.regions import free_bytes, synchronize
 from stages.machine.threads import threads_kept
-from stages.machine.turns import in_turns
+from stages.machine.turns import interleave
 
 # Large enough that a GPU's launch times do not show; a CPU would take seconds for as much.
 MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
@@ -113,5 +113,5 @@ def has_cores(threads: int) -> bool:
         return time.perf_counter() - start
 
     with threads_kept():
-        seconds = in_turns({number: partial(product, number) for number in (1, threads)}, rounds=5)
+        seconds = interleave({number: partial(product, number) for number in (1, threads)}, rounds=5)
     return statistics.median(seconds[1]) > THREADS_GAIN * statistics.median(seconds[threads])

@@ -8,7 +8,7 @@ Name = TypeVar("Name", bound=Hashable)
 Value = TypeVar("Value")
 
 
-def in_turns(
+def interleave(
     measurements: Mapping[Name, Callable[[], Value]],
     rounds: int,
     seconds: float = 0.0,

@@ -48,7 +48,9 @@ class HybridNetwork(nn.Module):
             linear = nn.functional.linear(inputs.to(self.weight.dtype), self.weight, self.bias)
         return linear + (self.shift if self.network is None else self.network(inputs))
 
-    def begin(self, values: Tensor, targets: Tensor, *, mean: float, std: float, is_log: bool, season: int) -> None:
+    def fit_initial(
+        self, values: Tensor, targets: Tensor, *, mean: float, std: float, is_log: bool, season: int
+    ) -> None:
         """Fit the linear part to the training split: `linear_forecast.fit` has the arguments."""
         found = fit(values, targets, Unit(mean, std, is_log), season)
         self.weight.copy_(found.weights.T)

@@ -197,12 +197,12 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
     return changed
 
 
-def as_written(value: Any) -> Any:
+def literal(value: Any) -> Any:
     """A dataclass as params.yaml holds it: dictionaries, lists and values; no optional key that has its default."""
     if is_dataclass(value):
         parts = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: as_written(part) for field, part in parts if part != field.default}
-    return [as_written(part) for part in value] if isinstance(value, tuple) else value
+        return {field.name: literal(part) for field, part in parts if part != field.default}
+    return [literal(part) for part in value] if isinstance(value, tuple) else value
 
 
 def flatten(value: Any) -> dict[str, Any]:
@@ -215,4 +215,4 @@ def flatten(value: Any) -> dict[str, Any]:
         else:
             yield name[1:], ",".join(map(str, part)) if isinstance(part, list) else part
 
-    return dict(leaves(as_written(value), ""))
+    return dict(leaves(literal(value), ""))

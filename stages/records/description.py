@@ -1,6 +1,6 @@
 """What the records hold of one training: its run in MLflow, and the files that it leaves beside its weights.
 
-In: a job, its trainer and what was recorded of its epochs (history.py). Out, in the job's folder: the weights,
+In: a run context, its trainer and what was recorded of its epochs (history.py). Out, in the run's folder: the weights,
 `model.json`, `history.csv`, `timings.csv`, `timings.json`, `measured.json` and `training.json`, the manifest
 (manifest.py); and the same for MLflow, in the run's directory (run_dir.py).
 """
@@ -19,15 +19,15 @@ from stages.files import preset_file, read_json
 from stages.machine import conditions
 from stages.machine.regions import gpu_uuid
 from stages.params.loading import load_params
-from stages.params.parsing import as_written, flatten
+from stages.params.parsing import flatten, literal
 from stages.params.schema import Rally
 from stages.records import manifest, provenance
 from stages.records.history import (
     RUN_METRICS,
     Record,
-    circumstances,
     device_sentence,
     first_timed_epoch,
+    measurement_context,
     memory_tags,
     summarize,
     summarize_gpu,
@@ -36,7 +36,7 @@ from stages.records.history import (
 from stages.records.run_dir import RunDir
 from stages.training.device import describe
 from stages.training.trainer import Trainer, snapshot
-from stages.training.workload import Job
+from stages.training.workload import RunContext
 
 # The outputs of a training besides training.json, which holds their sha256.
 FILES = (
@@ -81,21 +81,21 @@ def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float)
     }
 
 
-def write_results(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
+def write_results(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
     """Write all but tracking.json, and give MLflow copies."""
-    out = job.folder
+    out = context.folder
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
         files.write_bytes(out / f"{name}.safetensors", save(weights))
-    files.write_json(out / "model.json", describe_model(job))
+    files.write_json(out / "model.json", describe_model(context))
     files.write_table(out / "history.csv", record.history)
     files.write_table(out / "timings.csv", record.timings)
-    of_gpu, missing_reasons = summarize_gpu(record.sampled.values())
-    result = {**summarize(record.timings, first_timed_epoch(record)), **of_gpu}
+    gpu_summary, missing_reasons = summarize_gpu(record.sampled.values())
+    result = {**summarize(record.timings, first_timed_epoch(record)), **gpu_summary}
     record.missing_reasons |= missing_reasons
     files.write_json(out / "timings.json", result)
-    measured = describe_measurement(job, trainer, record, inputs, result)
+    measured = describe_measurement(context, trainer, record, inputs, result)
     files.write_json(out / "measured.json", measured)
-    about = describe_run(job, trainer, record, inputs, {**result, **measured})
+    about = describe_run(context, trainer, record, inputs, {**result, **measured})
     files.write_json(out / manifest.OF_TRAINING, about)
 
     run.metrics({name: result[key] for name, key in RUN_METRICS.items()})
@@ -110,86 +110,86 @@ def write_results(job: Job, trainer: Trainer, record: Record, inputs: dict[str, 
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
-        f"{job.workload} on {job.identity['name']}: epoch {result['epoch_seconds']:.3f} s (median of "
+        f"{context.workload} on {context.identity['name']}: epoch {result['epoch_seconds']:.3f} s (median of "
         f"{result['num_epochs_measured']}), {result['samples_per_second']:,.0f} samples/s, "
         f"{result['train_seconds']:.1f} s in all"
     )
 
 
 def describe_measurement(
-    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], result: dict[str, Any]
+    context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], result: dict[str, Any]
 ) -> dict[str, Any]:
     """measured.json. Completes the record's sentences."""
     seen = {**result, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(job.kind, len(trainer.verified), seen, job.num_workers)
+    record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
     if trainer.oom.actions:
         record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
     for reason in trainer.missing_graph().values():
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
     return {
-        **circumstances(missing_reasons, job.identity, trainer.params.num_threads, record.end["measured_at"]),
+        **measurement_context(missing_reasons, context.identity, trainer.params.num_threads, record.end["measured_at"]),
         **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
         "out_of_memory": trainer.oom.actions,
         **workers_of(record),
-        **batch_of(job),
+        **batch_of(context),
         "residency": trainer.oom.residency,
         "precision": trainer.step.precision,
         "step": trainer.step.execution_mode,
         **({"why_not_graph": why} if (why := trainer.step.fallback_reason) else {}),
-        "asked": {name: getattr(job.params.train, name) for name in ("threads", "precision", "step")},
+        "asked": {name: getattr(context.params.train, name) for name in ("threads", "precision", "step")},
         "probe": record.probe,
         "not_probed": record.not_probed,
         "summary_lines": record.summary_lines,
     }
 
 
-def batch_of(job: Job) -> dict[str, Any]:
+def batch_of(context: RunContext) -> dict[str, Any]:
     """What several workers came to with `scaling: weak-...`; otherwise params.yaml has it."""
-    if job.settings.batch_size == job.params.train.batch_size:
+    if context.settings.batch_size == context.params.train.batch_size:
         return {}
-    return {"batch_size": job.settings.batch_size, "learning_rate": job.settings.learning_rate}
+    return {"batch_size": context.settings.batch_size, "learning_rate": context.settings.learning_rate}
 
 
 def describe_run(
-    job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], measured: dict[str, Any]
+    context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], measured: dict[str, Any]
 ) -> dict[str, Any]:
     """The manifest (stages/records/manifest.py) without the test's result."""
     found = provenance.environment()
     if trainer.device.type == "cuda":
-        found["versions"] |= provenance.gpu_versions(job.identity["driver"])
-    losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{job.task.score_name}")
+        found["versions"] |= provenance.gpu_versions(context.identity["driver"])
+    losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{context.task.score_name}")
     others = measured["other_processes"]  # the most of all readings
     return {
         "schema": manifest.SCHEMA,
         **{name: measured[name] for name in ("device", "measured_at")},
-        "workload": job.workload,
-        "requested": job.device,
-        "seed": job.seed,
+        "workload": context.workload,
+        "requested": context.device,
+        "seed": context.seed,
         "machine": measured["measured_on"],
         "token": record.token,
         "tree": record.start["tree"],
-        "block": as_written(job.params),
-        "preset": read_json(preset_file(job.workload))["preset"],
+        "block": literal(context.params),
+        "preset": read_json(preset_file(context.workload))["preset"],
         "realized": {
             **{name: measured[name] for name in REALIZED if name in measured},
             "accumulation": trainer.step.accumulation,
         },
         "digests": {
             "data": {
-                "table": job.summary.get("table_sha256"),
-                "prepared": job.summary["sha256"],
+                "table": context.summary.get("table_sha256"),
+                "prepared": context.summary["sha256"],
                 "packed": inputs["data"],
             },
             "code": inputs["code"],
             "weights": {
                 "initial": record.start["weights_sha256"],
-                **{name: files.sha256_file(job.folder / f"{name}.safetensors") for name in ("best", "last")},
+                **{name: files.sha256_file(context.folder / f"{name}.safetensors") for name in ("best", "last")},
             },
         },
-        "files": manifest.digests(job.folder, *FILES),
+        "files": manifest.digests(context.folder, *FILES),
         "environment": found,
-        "hardware": job.identity,
+        "hardware": context.identity,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
         "conditions": {
             "before": record.start["conditions"],
@@ -208,40 +208,40 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def describe_model(job: Job) -> dict[str, Any]:
+def describe_model(context: RunContext) -> dict[str, Any]:
     """model.json: how to build the network, and what must be done to a new table before the model sees it."""
-    learned = {name: job.summary[name] for name in LEARNED if name in job.summary}
+    learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
     return {
-        "model": asdict(job.params.train.model),
-        "shape": asdict(job.shape),
-        "task": job.params.task,
-        "workload": job.workload,
-        "preprocessing": {**asdict(job.params.preprocess), **learned},
+        "model": asdict(context.params.train.model),
+        "shape": asdict(context.shape),
+        "task": context.params.task,
+        "workload": context.workload,
+        "preprocessing": {**asdict(context.params.preprocess), **learned},
     }
 
 
-def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
+def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
     """Tell MLflow what is trained, where, on what data, and from which code."""
-    about, git = describe(trainer.device, job.identity), provenance.git_tags(record.start["tree"])
-    preset = read_json(preset_file(job.workload))["preset"]
+    about, git = describe(trainer.device, context.identity), provenance.git_tags(record.start["tree"])
+    preset = read_json(preset_file(context.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")
-    device = job.device if job.num_workers > 1 else trainer.device.type
-    name = f"{f'{experiment}: ' if experiment else ''}{job.workload}-{device}"
+    device = context.device if context.num_workers > 1 else trainer.device.type
+    name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
     run.open(
-        experiment=job.workload,
+        experiment=context.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
         # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
         params={
-            **flatten(job.params),
+            **flatten(context.params),
             **{name: about[name] for name in ("device", "device.name", "torch")},
             "preset": preset,
-            "seed": job.seed,
+            "seed": context.seed,
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
-            **({"workers": job.num_workers} if job.num_workers > 1 else {}),
-            "data.sha256": data_sha256(job),
+            **({"workers": context.num_workers} if context.num_workers > 1 else {}),
+            "data.sha256": data_sha256(context),
             "git.commit": git.get("mlflow.source.git.commit", "none"),
             "git.dirty": git.get("git.dirty", "unknown"),
             "code.sha256": digest(inputs["code"])[:16],
@@ -252,18 +252,18 @@ def open_run(job: Job, trainer: Trainer, record: Record, inputs: dict[str, Any],
         },
         tags={
             **about,
-            "mlflow.source.name": f"train@{job.workload}-{job.device}-{job.seed}",
+            "mlflow.source.name": f"train@{context.workload}-{context.device}-{context.seed}",
             "mlflow.source.type": "LOCAL",
-            "workload": job.workload,
-            "requested_device": job.device,
+            "workload": context.workload,
+            "requested_device": context.device,
             "preset": preset,
-            "data.sha256": data_sha256(job),
+            "data.sha256": data_sha256(context),
             "tandem.group": group,
             **git,
             **memory_tags(trainer.oom.actions),
             **provenance.caller_tags(),
         },
-        dataset=dataset_of(job),
+        dataset=dataset_of(context),
         parent={"token": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
     )
 
@@ -273,22 +273,22 @@ def group_of(inputs: dict[str, Any]) -> str:
     return digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
 
 
-def data_sha256(job: Job) -> str:
+def data_sha256(context: RunContext) -> str:
     """Of the raw table; where the data is simulated, of the packed training split."""
-    return str(job.summary.get("table_sha256", job.plan["sha256"]["train"]))
+    return str(context.summary.get("table_sha256", context.plan["sha256"]["train"]))
 
 
-def dataset_of(job: Job) -> dict[str, Any]:
+def dataset_of(context: RunContext) -> dict[str, Any]:
     """The fields of mlflow.entities.Dataset."""
-    summary, params = job.summary, job.params.preprocess
-    table = None if isinstance(params, Rally) else files.raw_dir(job.workload) / params.table
+    summary, params = context.summary, context.params.preprocess
+    table = None if isinstance(params, Rally) else files.raw_dir(context.workload) / params.table
     source = files.relative(table) if table else "stages/data/rally.py"
     profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
     if "classes" in summary:
         profile["num_classes"] = len(summary["classes"])
     return {
-        "name": job.workload,
-        "digest": data_sha256(job)[:16],
+        "name": context.workload,
+        "digest": data_sha256(context)[:16],
         "source_type": "local",
         "source": json.dumps({"uri": source}),
         "schema": None,

@@ -227,7 +227,7 @@ def memory_tags(actions: list[str]) -> dict[str, str]:
     return {"out_of_memory": "; ".join(actions)} if actions else {}
 
 
-def circumstances(
+def measurement_context(
     missing_reasons: dict[str, str], identity: dict[str, Any], num_threads: int, measured_at: str
 ) -> dict[str, Any]:
     """Where, when and with how many threads the times were measured, and why what is missing could not be."""

@@ -169,7 +169,7 @@ def entry_of(run: str) -> Any:
         raise ValueError(f"{run!r} names no run, and no such file is there; accepted: {FORMS}")
     if not found:
         kind = "run" if RUN_ID.fullmatch(run) else "finished run"
-        raise ValueError(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {what_there_is()}")
+        raise ValueError(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
     return found[0]
 
 
@@ -183,7 +183,7 @@ def latest_of_name(workload: str, device: str, seed: str | None) -> list[Any]:
     return sorted(found, key=lambda entry: -entry.info.start_time)[:1]
 
 
-def what_there_is() -> str:
+def available_runs() -> str:
     ids = experiments()
     entries = [entry for entry in search(ids) if is_training(entry)] if ids else []
     names = list(dict.fromkeys(name_of(entry) for entry in entries if entry.info.status == "FINISHED"))

@@ -19,19 +19,20 @@ SECONDS_BETWEEN_LINES = 10.0  # within an epoch, where there is no terminal
 
 
 class Interruption(StopSignals):
-    """Ctrl+C (or SIGTERM) once sets `asked`, and the training finishes its epoch; twice raises KeyboardInterrupt."""
+    """Ctrl+C (or SIGTERM) once sets `stop_requested`: the training ends after its epoch. Twice raises
+    KeyboardInterrupt."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.stop_requested:
             if number == self.first == signal.SIGTERM:
                 return  # a group's kill and the death of the parent bring it twice
             raise KeyboardInterrupt
         self.first = number
-        self.asked = True
+        self.stop_requested = True
         print("\nstopping after this epoch, saving a checkpoint; once more stops at once", file=sys.stderr, flush=True)
 
 
@@ -46,9 +47,9 @@ class Progress:
         self.said_at = self.start
         self.ended = threading.Event()
         if not self.bar.disable:
-            threading.Thread(target=self.tick, name="progress", daemon=True).start()
+            threading.Thread(target=self.refresh, name="progress", daemon=True).start()
 
-    def tick(self) -> None:
+    def refresh(self) -> None:
         """Keep the bar's clock going: an epoch may take minutes."""
         while not self.ended.wait(1.0):
             self.bar.refresh()

@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stages.tasks import Evaluation, Read
-from stages.tasks.scores import macro_f1, precision_recall_f1
-from stages.tasks.yardsticks import (
-    Yardstick,
-    against,
+from stages.tasks.baselines import (
+    Baseline,
+    compare_with_baselines,
     interval_of_gain,
     nearest_neighbours,
     num_comparable,
     sample,
 )
+from stages.tasks.scores import macro_f1, precision_recall_f1
 
 RARE = 0.5  # of the share that a class would have if all were equally frequent
 SCALES = [2 ** (power / 2) for power in range(13)]  # from 1 to 64
@@ -66,18 +66,18 @@ class Task:
         keys = ("sequence", "actual", "predicted", "confidence")
         rows = zip(read("test", "ids").tolist(), actual, predicted, confidence, strict=True)
         wrong = int((predictions != targets).sum())
-        yardsticks = self.yardsticks(targets, read)
+        baselines = self.baselines(targets, read)
         beside = []
-        for key, (name, guesses) in yardsticks.items():
+        for key, (name, guesses) in baselines.items():
             found = scores(confusion_matrix(guesses, targets, self.num_outputs))
             metrics |= {f"{key}_{score}": value for score, value in found.items()}
             gain = interval_of_gain(share_right, counted(predictions, targets), counted(guesses, targets))
-            beside.append(Yardstick(name, found["accuracy"], gain))
-        compared = against(metrics["accuracy"], beside, len(targets))
+            beside.append(Baseline(name, found["accuracy"], gain))
+        compared = compare_with_baselines(metrics["accuracy"], beside, len(targets))
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,
-            f"{compared}{self.of_rare(each, metrics)}; "
+            f"{compared}{self.rare_class_report(each, metrics)}; "
             f"{len(targets) - wrong:,} of {len(targets):,} test sequences right, {wrong:,} wrong",
             each,
             list(zip(actual, predicted, strict=True)),
@@ -85,7 +85,7 @@ class Task:
             {"cells": confusion.tolist(), "classes": self.classes},
         )
 
-    def yardsticks(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
+    def baselines(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
         """Two predictions that need no training: the name of each under its key, and its classes (N,)."""
         known = torch.from_numpy(read("train", "targets"))
         values, asked = (read(split, "values") for split in ("train", "test"))
@@ -98,7 +98,7 @@ class Task:
             "nearest_neighbour": (f"1-NN{of_some}", nearest),
         }
 
-    def of_rare(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
+    def rare_class_report(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
         """Of classes that are rare in the test split: what accuracy hides. Empty where none is."""
         total = sum(row["num_true"] for row in each)
         rare = [row for row in each if 0 < row["num_true"] < RARE * total / len(each)]

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stages.tasks import Evaluation, Read
+from stages.tasks.baselines import Baseline, compare_with_baselines, interval_of_gain, sample
 from stages.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
-from stages.tasks.yardsticks import Yardstick, against, interval_of_gain, sample
 
 TOLERANCE = 2  # frames
 THRESHOLD = 0.5  # of the probability at an event's frame
@@ -84,8 +84,8 @@ class Task:
         counts = self.counts(predictions, actual)
         per_class = self.per_class(counts)
         beside = [
-            Yardstick(name, macro_f1(self.per_class(found)), interval_of_gain(macro_f1_of_sums, counts, found))
-            for name, found in self.yardsticks(actual, mask.numpy(), read).items()
+            Baseline(name, macro_f1(self.per_class(found)), interval_of_gain(macro_f1_of_sums, counts, found))
+            for name, found in self.baselines(actual, mask.numpy(), read).items()
         ]
         metrics = {
             "event_f1": macro_f1(per_class),
@@ -99,9 +99,9 @@ class Task:
         worst = min(per_class, key=lambda row: row["f1"])
         return Evaluation(
             metrics,
-            f"{against(metrics['event_f1'], beside, len(actual))}; {len(rows) - missed - invented:,} events found "
-            f"within {TOLERANCE} frames, {missed:,} missed, {invented:,} invented; hardest class: {worst['class']} "
-            f"(F1 {worst['f1']:.3f})",
+            f"{compare_with_baselines(metrics['event_f1'], beside, len(actual))}; "
+            f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
+            f"{invented:,} invented; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
             per_class,
             self.confused(predictions, actual),
             rows,
@@ -117,7 +117,7 @@ class Task:
             },
         )
 
-    def yardsticks(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
+    def baselines(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
         """The counts of two detectors that need no training: each class where one feature crosses one threshold, chosen
         on training sequences, and events at random steps, as many as in training.
         """

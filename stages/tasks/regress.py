@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from stages.tasks import Evaluation, Read
+from stages.tasks.baselines import MAX_FITTED, Baseline, compare_with_baselines, interval_of_gain, sample, summaries
 from stages.tasks.ridge import centred, leave_one_out
-from stages.tasks.yardsticks import MAX_FITTED, Yardstick, against, interval_of_gain, sample, summaries
 
 YARDSTICKS = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
 
@@ -66,10 +66,10 @@ class Task:
         for name in others:
             metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
         beside = [
-            Yardstick(word, found[name]["r2"], gain_over(others[name], predicted, actual))
+            Baseline(word, found[name]["r2"], gain_over(others[name], predicted, actual))
             for name, word in YARDSTICKS.items()
         ]
-        compared = against(metrics["r2"], beside, len(actual))
+        compared = compare_with_baselines(metrics["r2"], beside, len(actual))
         of = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in YARDSTICKS.items())
         return Evaluation(
             metrics,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from stages.data.splits import SPLITS
 from stages.data.tables import SPLIT_COLUMN
 from stages.params.parsing import one_line
-from stages.tools.long_table import BLOCK_CELLS, Shape, known_of, lengths_of, long_block, unique
+from stages.tools.long_table import BLOCK_CELLS, LongTableSource, known_of, lengths_of, long_block, unique
 from stages.tools.text_tables import DAMAGED, Note
 
 VALUES = "x data values samples signals sequences series features".split()
@@ -110,7 +110,7 @@ def word_and_split(name: str) -> tuple[str, str]:
     return "_".join(word for word in words if word not in SPLIT_WORDS), split
 
 
-def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape:
+def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongTableSource:
     """The arrays of `path`; where it is an npy, those that lie beside it and are called alike (X_train, y_train)."""
     files = [path]
     if path.suffix.lower() == ".npy" and not is_alone:
@@ -182,14 +182,14 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> Shape
             for block in array.blocks(max(1, BLOCK_CELLS // max(1, cells))):
                 block = block[:, :, None] if block.ndim == 2 else block
                 block = block.swapaxes(1, 2) if axes == "NCT" else block
-                block = as_usual(block)
+                block = default_values(block)
                 ids = np.arange(done, done + len(block))
                 yield long_block(ids, block, lengths_of(block), features, per_sequence[split].slice(low, len(block)))
                 low, done = low + len(block), done + len(block)
                 at(done)
 
     sources = list(dict.fromkeys(array.path for array in found))
-    return Shape(sources, notes, known, blocks, sum(array.shape[0] for array in values), "sequences")
+    return LongTableSource(sources, notes, known, blocks, sum(array.shape[0] for array in values), "sequences")
 
 
 def check_alike(values: list[Array], splits: list[str], path: Path) -> None:
@@ -204,7 +204,7 @@ def check_alike(values: list[Array], splits: list[str], path: Path) -> None:
         )
 
 
-def as_usual(values: np.ndarray) -> np.ndarray:
+def default_values(values: np.ndarray) -> np.ndarray:
     """In this machine's order of bytes, and in a type that a table has."""
     kept = (np.dtype(kind) for kind in (np.float32, np.float64, np.int8, np.int16, np.int32, np.int64))
     return values if values.dtype in (*kept,) else values.astype(np.float64)

@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--forget", action="store_true", help="forget it: the next trainings measure anew")
     options = parser.parse_args(arguments)
     try:
-        print(f"forgotten: {choices.forget()}, in {choices.file()}" if options.forget else "\n".join(lines()))
+        print(f"forgotten: {choices.clear()}, in {choices.file()}" if options.forget else "\n".join(lines()))
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
 
 
 def lines() -> list[str]:
-    known = sorted(choices.kept().values(), key=lambda choice: (choice.about, choice.setting))
+    known = sorted(choices.cached_choices().values(), key=lambda choice: (choice.about, choice.setting))
     return [
         f"{len(known)} in {choices.file()}",
         *(

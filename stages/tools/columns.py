@@ -27,7 +27,7 @@ class NotFound(ValueError):
     """No column tells sequences apart, or none orders their rows."""
 
 
-class Columns:
+class TableColumns:
     """A table's columns with the kind of each: whole (numbers), number, time, text, odd (text that means dates or
     numbers, see ODD_DATE), or other (empty, lists).
     """
@@ -136,7 +136,7 @@ def shortened(names: Sequence[str], most: int = 8) -> str:
 
 
 def find_features(
-    columns: Columns, found: list[str], taken: Sequence[str], why_not: Mapping[str, str] | None = None
+    columns: TableColumns, found: list[str], taken: Sequence[str], why_not: Mapping[str, str] | None = None
 ) -> Choice:
     """Of the columns `found` those that change. `why_not`: further ones to leave out, with the reason."""
     dropped = {column: "never changes" for column in found if columns.num_distinct(column) < 2} | dict(why_not or {})

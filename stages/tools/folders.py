@@ -22,7 +22,7 @@ from stages.tools import text_tables
 from stages.tools.array_files import SPLIT_WORDS
 from stages.tools.columns import Choice, named, shortened
 from stages.tools.infer_sequences import GROUP_NAMES, LABEL_NAMES
-from stages.tools.long_table import BLOCK_CELLS, Shape, keys_of
+from stages.tools.long_table import BLOCK_CELLS, LongTableSource, keys_of
 from stages.tools.recordings import (
     KINDS,
     Files,
@@ -54,7 +54,7 @@ def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
     return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
 
 
-def open_folder(folder: Path, options: Mapping[str, Any]) -> Shape:
+def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
     found = files_below(folder)
     labels = options.get("labels") or table_of_labels(folder, found)
     if archive := [path for path in found if path.suffix.lower() == ".ts"]:
@@ -108,7 +108,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> Shape:
         if parts:
             yield pa.concat_tables(parts)
 
-    return Shape([folder], notes, known, blocks, len(files.paths), "files")
+    return LongTableSource([folder], notes, known, blocks, len(files.paths), "files")
 
 
 def groups_of(of_files: pa.Table) -> Choice | None:

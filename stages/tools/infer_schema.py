@@ -11,7 +11,7 @@ from stages.params import schema
 from stages.params.parsing import nearest
 from stages.params.schema import NO_GROUPS, usual_values
 from stages.tools import recipe
-from stages.tools.columns import Choice, Choices, Columns, NotFound, named, shortened
+from stages.tools.columns import Choice, Choices, NotFound, TableColumns, named, shortened
 from stages.tools.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences
 from stages.tools.infer_series import NO_SEASON, OF_SERIES, find_times, infer_series
 
@@ -43,7 +43,7 @@ def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
     return [(key, str(value), why) for key, (value, why) in shown.items()]
 
 
-def infer_schema(columns: Columns, options: Mapping[str, Any], known: Choices | None = None) -> Choices:
+def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choices | None = None) -> Choices:
     """The table as many sequences or as one series. `options`: those that were given, by name. `known`: what follows
     from the shape in which the data came (stages/tools/shapes.py).
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from stages.data.sequences import NO_EVENT
 from stages.params.schema import MODELS, NO_GROUPS
-from stages.tools.columns import Choice, Choose, Columns, NotFound, find_features, named, shortened
+from stages.tools.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened
 
 # Columns whose name holds one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
@@ -23,7 +23,7 @@ CAN_REGRESS = "regress" in MODELS
 OF_SEQUENCES = ("sequence", "step", "label")  # options of this kind of table alone
 
 
-def infer_sequences(columns: Columns, choose: Choose) -> None:
+def infer_sequences(columns: TableColumns, choose: Choose) -> None:
     sequence = choose("sequence", lambda: find_sequence(columns))
     step = choose("step", lambda: next(find_steps(columns, sequence), (None, "")))
     if step is None:
@@ -40,7 +40,7 @@ def infer_sequences(columns: Columns, choose: Choose) -> None:
     choose("missing", lambda: ("interpolate", gaps) if num_empty else ("refuse", "no cell is empty"))
 
 
-def without_step(columns: Columns, sequence: str) -> str:
+def without_step(columns: TableColumns, sequence: str) -> str:
     if named(LABEL_NAMES, [sequence]):
         return (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
@@ -56,7 +56,7 @@ def without_step(columns: Columns, sequence: str) -> str:
     )
 
 
-def repeated_times(columns: Columns, time: str) -> str:
+def repeated_times(columns: TableColumns, time: str) -> str:
     return (
         f"{columns.shown}: the times in {time!r} repeat ({columns.num_distinct(time):,} in {len(columns.frame):,} "
         "rows) and nothing tells sequences apart; of several series in one table keep the rows of one, or name "
@@ -64,7 +64,7 @@ def repeated_times(columns: Columns, time: str) -> str:
     )
 
 
-def find_changing(columns: Columns, sequence: str, taken: Sequence[str]) -> Choice:
+def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
     """The numbers that change within a sequence. An id, a second label or an age is the same throughout: no feature."""
     numeric, first = columns.numeric(exclude=taken), columns.firsts(sequence)
     why_not = {}
@@ -94,7 +94,7 @@ def find_changing(columns: Columns, sequence: str, taken: Sequence[str]) -> Choi
     return found, why
 
 
-def find_groups(columns: Columns, sequence: str, taken: Sequence[str]) -> Choice:
+def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
     """A column named like one of people or devices, whose values several sequences share."""
     if columns.has_split:
         return NO_GROUPS, "the table's own column `split` decides"
@@ -119,7 +119,7 @@ def find_groups(columns: Columns, sequence: str, taken: Sequence[str]) -> Choice
     return NO_GROUPS, why
 
 
-def find_sequence(columns: Columns) -> Choice:
+def find_sequence(columns: TableColumns) -> Choice:
     ids = find_ids(columns)
     if not ids:
         if times := columns.of_kind("time"):
@@ -137,7 +137,7 @@ def find_sequence(columns: Columns) -> Choice:
     return column, f"named so; {rows_each}" if is_named else rows_each
 
 
-def find_ids(columns: Columns) -> list[str]:
+def find_ids(columns: TableColumns) -> list[str]:
     """Columns that repeat: first with a telling name, then with equal cells side by side, then text; more ids first."""
     candidates = columns.of_kind("text", "whole", "time")
     names, ranked = named(SEQUENCE_NAMES, candidates), []
@@ -150,7 +150,7 @@ def find_ids(columns: Columns) -> list[str]:
     return [column for *_, column in sorted(ranked)]
 
 
-def find_steps(columns: Columns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
+def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
     """Columns (of those given) that rise in every sequence, or have a telling name and never repeat in one; the
     likeliest first.
     """
@@ -169,7 +169,7 @@ def find_steps(columns: Columns, sequence: str, of: Sequence[str] | None = None)
             yield column, "named so, and never twice the same in a sequence"
 
 
-def find_label(columns: Columns, sequence: str, step: str) -> Choice:
+def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
     """By name; else text, or else few whole numbers, the same throughout a sequence; else text."""
     texts, whole = (columns.of_kind(kind, exclude=(sequence, step)) for kind in ("text", "whole"))
     first = columns.firsts(sequence)
@@ -206,7 +206,7 @@ def find_label(columns: Columns, sequence: str, step: str) -> Choice:
     )
 
 
-def find_task(columns: Columns, sequence: str, label: str) -> Choice:
+def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
     """classify where the label is constant in each sequence, detect where some rows hold `none` or most are empty."""
     events = columns.frame[label].astype("string").fillna("").str.strip()
     changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1

@@ -11,7 +11,7 @@ import pandas as pd
 from stages.data.series import filled
 from stages.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
 from stages.params.intervals import FIXED, Interval, parse_interval
-from stages.tools.columns import Choice, Choose, Columns, find_features, named
+from stages.tools.columns import Choice, Choose, TableColumns, find_features, named
 from stages.tools.recipe import SPLIT
 from stages.tools.seasons import Season, calendar_seasons, find_season
 
@@ -29,7 +29,7 @@ MAX_HORIZON = 60
 ENOUGH_WINDOWS = 2  # at least 1 / 2 of the training time's steps are the last of a window
 
 
-def infer_series(columns: Columns, choose: Choose) -> None:
+def infer_series(columns: TableColumns, choose: Choose) -> None:
     times = find_times(columns)
     time = choose("time", lambda: (times[0] if times else None, "its times differ from row to row"))
     if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
@@ -73,25 +73,25 @@ def infer_series(columns: Columns, choose: Choose) -> None:
     choose("missing", lambda: ("skip", ""))  # without a reason: only a dry run shows how much is missing
 
 
-def find_times(columns: Columns) -> list[str]:
+def find_times(columns: TableColumns) -> list[str]:
     """Dates, then whole numbers with a telling name (seconds since 1970, years); those that repeat come last."""
     return sorted([*columns.of_kind("time"), *named(TIME_NAMES, columns.of_kind("whole"))], key=columns.repeats)
 
 
-def find_target(columns: Columns, numeric: list[str]) -> Choice:
+def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
     if names := named(TARGET_NAMES, numeric):
         return max(names, key=numeric.index), "named so (--target chooses)"
     first = f"the first of {len(numeric)} numeric columns (--target chooses)"
     return numeric[0], first if numeric[1:] else "the only numeric column"
 
 
-def are_dates_in_digits(columns: Columns, time: str) -> bool:
+def are_dates_in_digits(columns: TableColumns, time: str) -> bool:
     """Whether a column of whole numbers is one of years, months (194901) or dates (19490131)."""
     texts = columns.frame[time].dropna().astype(str)
     return columns.kinds[time] == "whole" and any(texts.str.fullmatch(form).all() for form in DIGIT_FORMS)
 
 
-def stamps_of(columns: Columns, time: str) -> np.ndarray:
+def stamps_of(columns: TableColumns, time: str) -> np.ndarray:
     """(R,) int64 nanoseconds since 1970; the smallest number there is where a cell holds no time."""
     cells = columns.frame[time]
     numbers = columns.kinds[time] in ("whole", "number")
@@ -103,7 +103,7 @@ def stamps_of(columns: Columns, time: str) -> np.ndarray:
     return found.to_numpy().astype("datetime64[ns]").astype(np.int64)
 
 
-def interval_of(columns: Columns, time: str, stamps: np.ndarray) -> Choice:
+def interval_of(columns: TableColumns, time: str, stamps: np.ndarray) -> Choice:
     """That of the times; of dates in digits the calendar's, with which preprocess takes them for dates, not seconds."""
     interval, why = find_interval(columns.name, time, stamps)
     if interval in ("1d", "7d") and are_dates_in_digits(columns, time):

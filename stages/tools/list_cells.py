@@ -16,9 +16,9 @@ import pyarrow.parquet
 from stages.data.tables import SPLIT_COLUMN, is_plain
 from stages.params.parsing import one_line
 from stages.tools.array_files import word_and_split
-from stages.tools.columns import Columns, named, shortened
+from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES
-from stages.tools.long_table import BLOCK_CELLS, Shape, keys_of, known_of
+from stages.tools.long_table import BLOCK_CELLS, LongTableSource, keys_of, known_of
 from stages.tools.text_tables import Note
 from stages.tools.wide import check_new, find_label, find_unique_ids, label_reason
 
@@ -56,7 +56,9 @@ def splits_by_name(paths: Sequence[Path]) -> list[tuple[str, Path]]:
     return list(zip(splits if are_all else [""] * len(paths), paths, strict=True))
 
 
-def open_lists(files: Sequence[tuple[str, Path]], columns: Columns, options: Mapping[str, Any], note: Note) -> Shape:
+def open_lists(
+    files: Sequence[tuple[str, Path]], columns: TableColumns, options: Mapping[str, Any], note: Note
+) -> LongTableSource:
     """`files`: (split, path) each; a split is empty where the names say none. `columns`: the first rows of the first
     file, without its lists.
     """
@@ -126,7 +128,7 @@ def open_lists(files: Sequence[tuple[str, Path]], columns: Columns, options: Map
         what = "their names say the split" if files[0][0] else "one after the other"
         notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
     paths = [path for _, path in files]
-    return Shape(paths, notes, known, blocks, sum(path.stat().st_size for path in paths), used=("sequence",))
+    return LongTableSource(paths, notes, known, blocks, sum(path.stat().st_size for path in paths), used=("sequence",))
 
 
 def rows_of_block(metadata: pa.parquet.FileMetaData) -> int:

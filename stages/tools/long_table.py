@@ -24,7 +24,7 @@ BLOCK_CELLS = 4_000_000  # of one block, and of one row group of the table that 
 
 
 @dataclass(frozen=True)
-class Shape:
+class LongTableSource:
     """Sequences found at a path, not yet read."""
 
     sources: list[Path]  # files, or one folder
@@ -53,7 +53,7 @@ class Index:
         self.splits.append(splits.astype(np.int8))
 
 
-def write(shape: Shape, target: Path) -> Index:
+def write(shape: LongTableSource, target: Path) -> Index:
     """The long table as Parquet, a row group a block: memory is bounded by the largest block.
 
     Sorted by nothing: sequences come as the shape has them. Raises ValueError where a block is not as the first.

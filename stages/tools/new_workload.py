@@ -66,7 +66,7 @@ What was done: {done} It inferred this:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorkloadPlan:
     """A workload that works, before anything is written."""
 
     name: str
@@ -154,7 +154,7 @@ def season(text: str) -> int | str:
     return text if text == NO_SEASON else int(text)
 
 
-def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) -> Plan:
+def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) -> WorkloadPlan:
     """Read the data, infer the schema, prepare it as preprocess and preload do, choose settings, parse the block.
     Writes into the folder `scratch` alone.
 
@@ -187,7 +187,9 @@ def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) 
     command = shlex.join(["python", "-m", "stages.tools.new_workload", *arguments])
     done = f"`{command}` {table.done}"
     rows = choice_rows(choices)
-    return Plan(name, table.path, table.name, done, block, workload, summary, table.notes, rows, table.is_converted)
+    return WorkloadPlan(
+        name, table.path, table.name, done, block, workload, summary, table.notes, rows, table.is_converted
+    )
 
 
 def check_free(name: str) -> None:
@@ -203,7 +205,7 @@ def check_free(name: str) -> None:
         raise ValueError(f"{relative(folder)} is there already; choose another name, or move that folder away")
 
 
-def write(plan: Plan, scratch: Path) -> None:
+def write(plan: WorkloadPlan, scratch: Path) -> None:
     """The folder first and params.yaml last, each in one step: params.yaml never names a folder that is missing."""
     path, folder = files.ROOT / "params.yaml", files.raw_dir(plan.name)
     made = scratch / "made"
@@ -237,7 +239,7 @@ def size_of(summary: dict[str, Any]) -> str:
     return f"{num} sequences of {lengths}, {labels}"
 
 
-def summary_lines(plan: Plan) -> list[str]:
+def summary_lines(plan: WorkloadPlan) -> list[str]:
     """The choices and what follows from them, a line each."""
     summary, train = plan.summary, plan.workload.train
     rows = [(key, f"{value}: {why}" if why else value) for key, value, why in (*plan.notes, *plan.choices)]
@@ -261,7 +263,7 @@ def summary_lines(plan: Plan) -> list[str]:
     return aligned(rows)
 
 
-def next_steps(plan: Plan) -> list[str]:
+def next_steps(plan: WorkloadPlan) -> list[str]:
     params = loading.load_params(files.ROOT / "params.yaml")
     device, seed = params.devices[0], params.seeds[0]
     results = f"results/runs/{plan.name}/{device}/{seed}/"

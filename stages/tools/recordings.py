@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from stages.tools import text_tables
-from stages.tools.array_files import arrays_of, as_usual
+from stages.tools.array_files import arrays_of, default_values
 from stages.tools.columns import named
 from stages.tools.infer_sequences import LABEL_NAMES, STEP_NAMES
 from stages.tools.long_table import keys_of
@@ -116,7 +116,7 @@ class Reader:
             raise ValueError(
                 f"{path.name} has the shape {array.shape} of {array.dtype}; a sequence is (T, C) or (T,) numbers{more}"
             )
-        cells = as_usual(array.whole()).reshape(array.shape[0], -1)
+        cells = default_values(array.whole()).reshape(array.shape[0], -1)
         names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
         return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
 

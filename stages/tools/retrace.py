@@ -37,13 +37,13 @@ from stages.training import auto, loop
 from stages.training.batches import sequential_indices
 from stages.training.memory import OutOfMemory, translate_oom
 from stages.training.trainer import Trainer, snapshot
-from stages.training.workload import Job, open_trainer
+from stages.training.workload import RunContext, open_trainer
 
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     try:
-        found = [retrace(job, nudge, options) for job, nudge in trainings(options)]
+        found = [retrace(context, nudge, options) for context, nudge in trainings(options)]
         files.write_json(options.out, found, is_durable=False)
     except (ValueError, OSError, OutOfMemory) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -69,38 +69,38 @@ def parse(arguments: list[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def trainings(options: Namespace) -> Iterator[tuple[Job, int | None]]:
+def trainings(options: Namespace) -> Iterator[tuple[RunContext, int | None]]:
     for seed in options.seeds:
-        job = Job.of(options.workload, options.device, seed)
+        context = RunContext.of(options.workload, options.device, seed)
         if options.threads:
-            train = replace(job.params.train, threads=options.threads)
-            job = replace(job, params=replace(job.params, train=train))
+            train = replace(context.params.train, threads=options.threads)
+            context = replace(context, params=replace(context.params, train=train))
         for nudge in options.nudge:
-            yield job, nudge
+            yield context, nudge
 
 
-def retrace(job: Job, nudge: int | None, options: Namespace) -> dict[str, Any]:
+def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[str, Any]:
     """One training, as `train` opens it and goes through it."""
-    trainer = open_trainer(job, {"trainer": None})
+    trainer = open_trainer(context, {"trainer": None})
     with translate_oom(trainer.oom):
-        auto.realize(trainer, job.identity)
+        auto.realize(trainer, context.identity)
         weights = {"initial": trainer.weights_sha256()}
         if nudge is not None:
             move_weights(trainer.model, nudge)
-        title = f"{job.workload}, seed {job.seed}" + ("" if nudge is None else f", nudge {nudge}")
-        epochs, seconds = run_epochs(job, trainer, options.epochs or job.settings.epochs, title)
-        is_whole = trainer.epochs_done == job.settings.epochs
+        title = f"{context.workload}, seed {context.seed}" + ("" if nudge is None else f", nudge {nudge}")
+        epochs, seconds = run_epochs(context, trainer, options.epochs or context.settings.epochs, title)
+        is_whole = trainer.epochs_done == context.settings.epochs
         if is_whole:
             weights |= weight_digests(trainer)
-        predictions = predict(job, trainer) if options.evaluate and is_whole else {}
+        predictions = predict(context, trainer) if options.evaluate and is_whole else {}
     return {
-        "workload": job.workload,
-        "requested": job.device,
-        "device": job.kind,
-        "seed": job.seed,
+        "workload": context.workload,
+        "requested": context.device,
+        "device": context.kind,
+        "seed": context.seed,
         "nudge": nudge,
-        "hardware": job.identity,
-        "environment": environment(job, trainer),
+        "hardware": context.identity,
+        "environment": environment(context, trainer),
         "realized": {
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
@@ -116,16 +116,18 @@ def retrace(job: Job, nudge: int | None, options: Namespace) -> dict[str, Any]:
     }
 
 
-def run_epochs(job: Job, trainer: Trainer, num_epochs: int, title: str) -> tuple[list[dict[str, Any]], list[float]]:
+def run_epochs(
+    context: RunContext, trainer: Trainer, num_epochs: int, title: str
+) -> tuple[list[dict[str, Any]], list[float]]:
     """The manifest's rows of the first `num_epochs`, and their seconds."""
     rows, seconds = [], []
-    num_epochs = min(num_epochs, job.settings.epochs)
+    num_epochs = min(num_epochs, context.settings.epochs)
     progress = Progress(title, num_epochs, 0)
     while trainer.epochs_done < num_epochs:
         epoch = trainer.epoch()
-        rows.append({**history_row(epoch, job.task.score_name), **epoch.digests})
+        rows.append({**history_row(epoch, context.task.score_name), **epoch.digests})
         seconds.append(epoch.training.seconds)
-        progress.show(epoch, job.task.score_name, len(trainer.train_split))
+        progress.show(epoch, context.task.score_name, len(trainer.train_split))
     progress.close()
     return rows, seconds
 
@@ -133,9 +135,9 @@ def run_epochs(job: Job, trainer: Trainer, num_epochs: int, title: str) -> tuple
 @torch.no_grad()
 def move_weights(model: nn.Module, number: int) -> None:
     """Move every weight to the next number that fp32 has, up or down by a coin."""
-    coins = torch.Generator().manual_seed(number)
+    teacher_forcing_mask = torch.Generator().manual_seed(number)
     for weight in model.parameters():
-        towards = torch.where(torch.rand(weight.shape, generator=coins) < 0.5, torch.inf, -torch.inf)
+        towards = torch.where(torch.rand(weight.shape, generator=teacher_forcing_mask) < 0.5, torch.inf, -torch.inf)
         weight.copy_(torch.nextafter(weight.cpu(), towards))
 
 
@@ -150,24 +152,26 @@ def weight_digests(trainer: Trainer) -> dict[str, str]:
     return found
 
 
-def predict(job: Job, trainer: Trainer) -> dict[str, Any]:
+def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     """The test split's predictions and metrics, as `evaluate` finds them, without a simulation's score by noise."""
-    device = job.open_device(trainer.params.num_threads)  # evaluated in fp32, whatever it is trained in
-    split = job.open_split("test", device)
-    model = models.build(job.params.train.model, job.shape)
-    model.load_state_dict(trainer.best_weights if job.params.evaluate.weights == "best" else snapshot(trainer.model))
+    device = context.open_device(trainer.params.num_threads)  # evaluated in fp32, whatever it is trained in
+    split = context.open_split("test", device)
+    model = models.build(context.params.train.model, context.shape)
+    model.load_state_dict(
+        trainer.best_weights if context.params.evaluate.weights == "best" else snapshot(trainer.model)
+    )
     batches = split.batches(sequential_indices(split), loop.PREDICTION_BATCH)
-    result = job.task.evaluate(loop.predict_outputs(model.to(device), batches).cpu(), job.read)
+    result = context.task.evaluate(loop.predict_outputs(model.to(device), batches).cpu(), context.read)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.csv"
         files.write_table(path, result.predictions)
         return {"csv": path.read_text(encoding="utf-8"), "sha256": files.sha256_file(path), "metrics": result.metrics}
 
 
-def environment(job: Job, trainer: Trainer) -> dict[str, Any]:
+def environment(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     found = provenance.environment()
     if trainer.device.type == "cuda":
-        found["versions"] |= provenance.gpu_versions(job.identity["driver"])
+        found["versions"] |= provenance.gpu_versions(context.identity["driver"])
     return found
 
 

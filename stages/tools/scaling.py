@@ -38,7 +38,7 @@ FACTORS = (1, 2, 4, 8)  # of params.yaml's batch
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """So many workers that share a batch."""
 
     device: str
@@ -104,7 +104,7 @@ def one_gpu(options: Namespace) -> str:
     return f"this machine shows one GPU ({identity['name']}): {more}"
 
 
-def measure(options: Namespace) -> list[Point]:
+def measure(options: Namespace) -> list[ScalingPoint]:
     """Starts as many workers as are asked for at most, which measure; returns what they found."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -134,7 +134,7 @@ def measure(options: Namespace) -> list[Point]:
             run.run(run.parse_args([*processes, *place(), *command, "--out", str(found)]))
         except ChildFailedError as error:
             raise ValueError(f"the workers ended early ({error.get_first_failure()[1].exitcode})") from None
-        return [Point(**point) for point in files.read_json(found)["points"]]
+        return [ScalingPoint(**point) for point in files.read_json(found)["points"]]
 
 
 # What each worker does.
@@ -164,7 +164,7 @@ def work(options: Namespace) -> None:
         import torch
         import torch.distributed as dist
 
-        def everyone(value: float) -> float:
+        def all_workers(value: float) -> float:
             """The mean over the workers of the entry that has its turn; the others give 0."""
             return float(workers.sum(torch.tensor(value, dtype=torch.float64)))
 
@@ -180,7 +180,7 @@ def work(options: Namespace) -> None:
                     step()
                 synchronize(device)
                 seconds = (time.perf_counter() - start) / num_steps
-            return everyone(seconds) / entry.workers
+            return all_workers(seconds) / entry.workers
 
         cores = int(usable_cores())
         plan = [
@@ -269,7 +269,7 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
 # What is said about it.
 
 
-def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float, float]]]) -> list[Point]:
+def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float, float]]]) -> list[ScalingPoint]:
     """One for each entry; all are held against one worker with its better number of threads."""
     best: dict[int, list[float]] = {}
     for entry, found in zip(entries, seconds, strict=True):
@@ -284,7 +284,7 @@ def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float,
         waits = statistics.median(max(0.0, 1 - alone / whole) for whole, alone in found)
         rate = statistics.median(entry.batch_size / whole for whole, _ in found)
         points.append(
-            Point(
+            ScalingPoint(
                 device, entry.workers, entry.threads, entry.batch_size, rate,
                 speed_up, min(ratios), max(ratios), speed_up / entry.workers, waits,
             )
@@ -292,20 +292,20 @@ def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float,
     return points
 
 
-def table(points: list[Point]) -> list[str]:
+def table(points: list[ScalingPoint]) -> list[str]:
     """As Markdown."""
     head = "| batch of all | workers | threads each | samples/s | times one worker | efficiency | of a step it waits |"
     return [head, "|---|---|---|---|---|---|---|", *map(row, points)]
 
 
-def row(point: Point) -> str:
+def row(point: ScalingPoint) -> str:
     several = f"{point.efficiency:.0%} | {point.waiting_share:.0%}" if point.workers > 1 else " | "
     ratios = f"{point.speed_up:.2f} ({point.speed_up_lowest:.2f} to {point.speed_up_highest:.2f})"
     rate = f"{point.samples_per_second:,.0f}"
     return f"| {point.batch_size:,} | {point.workers} | {point.threads} | {rate} | {ratios} | {several} |"
 
 
-def verdicts(points: list[Point]) -> list[str]:
+def verdicts(points: list[ScalingPoint]) -> list[str]:
     """For each number of workers, whether it pays and from which batch on, and where the rounds disagree on that."""
     found = []
     for number in sorted({point.workers for point in points if point.workers > 1}):

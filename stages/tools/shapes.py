@@ -22,9 +22,9 @@ import pyarrow.parquet
 
 from stages.data.tables import is_plain
 from stages.tools import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
-from stages.tools.columns import Columns, named
+from stages.tools.columns import TableColumns, named
 from stages.tools.infer_sequences import LABEL_NAMES
-from stages.tools.long_table import Shape
+from stages.tools.long_table import LongTableSource
 from stages.tools.text_tables import Note, TextTable
 
 SAMPLE_ROWS = 1000
@@ -49,7 +49,7 @@ class LongTable:
         return f"{stem}.csv" if self.text.is_ready and not self.text.compression else f"{stem}.csv.gz"
 
 
-def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
+def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
     """Raises ValueError or FileNotFoundError, in one sentence, for what is none of these."""
     check_uses(path, options)
     if path.is_dir():
@@ -75,7 +75,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
             if not text.is_ready:
                 raise
             return LongTable(path, text.notes, text)  # its reader says where it is wrong
-    columns = Columns(frame, path.name)
+    columns = TableColumns(frame, path.name)
     layout = options.get("layout")
     why = "asked for" if layout else wide.is_wide(columns, text is None or text.has_header)
     lists = [] if text is not None or (why and not layout) else list_cells.list_columns(path)
@@ -99,7 +99,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
     return LongTable(path, notes, text)
 
 
-def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
+def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
     """A folder with a file per sequence; or one table, two that belong together, or the parts of a table of lists."""
     found = [
         file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
@@ -109,7 +109,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | Shape:
         return open_path(archive[-1], options)
     are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
     if are_parquet and not {"pattern", "labels"} & {*options} and list_cells.list_columns(found[0]):
-        columns, files = Columns(sample_of_parquet(found[0]), found[0].name), list_cells.splits_by_name(found)
+        columns, files = TableColumns(sample_of_parquet(found[0]), found[0].name), list_cells.splits_by_name(found)
         note = ("shape", "one row per sequence", "the cells of the files are lists")
         numbers = columns.of_kind("number")  # beside lists: those of a step, where each file is a sequence
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):

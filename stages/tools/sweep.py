@@ -22,7 +22,7 @@ ENOUGH = 0.9  # of the best throughput: a larger batch brings little from there 
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     device: str
     batch_size: int
     samples_per_second: float
@@ -60,12 +60,12 @@ def devices_here() -> list[str]:
     return ["cpu"] if identify("auto")["kind"] == "cpu" else ["cpu", "cuda"]
 
 
-def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[Point], list[str]]:
+def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
     """The points, and why each device's curve ends where it does."""
     from stages.training.memory import OomPolicy, translate_oom
     from stages.training.workload import open_prepared
 
-    points: list[Point] = []
+    points: list[SweepPoint] = []
     stops = []
     for device in devices:
         with translate_oom(OomPolicy()):
@@ -90,7 +90,7 @@ def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tu
     return points, stops
 
 
-def measure_size(trainer: Any, size: int, seconds: float) -> Point | None:
+def measure_size(trainer: Any, size: int, seconds: float) -> SweepPoint | None:
     """None where the batch does not fit."""
     import torch
 
@@ -120,10 +120,10 @@ def measure_size(trainer: Any, size: int, seconds: float) -> Point | None:
         if not is_out_of_memory(error):
             raise
         return None
-    return Point(trainer.device.type, size, size / step_seconds, peak)
+    return SweepPoint(trainer.device.type, size, size / step_seconds, peak)
 
 
-def verdicts(points: list[Point]) -> list[str]:
+def verdicts(points: list[SweepPoint]) -> list[str]:
     """Which batch is enough on each device, and where the curves cross."""
     message, by_device = (
         [],
@@ -147,7 +147,7 @@ def verdicts(points: list[Point]) -> list[str]:
     return message
 
 
-def curve(points: list[Point], device: str) -> dict[int, float]:
+def curve(points: list[SweepPoint], device: str) -> dict[int, float]:
     return {point.batch_size: point.samples_per_second for point in points if point.device == device}
 
 

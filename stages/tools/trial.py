@@ -27,9 +27,9 @@ from stages.files import relative
 from stages.params import parsing, schema
 from stages.params.parsing import one_line
 from stages.tools import long_table, text_tables
-from stages.tools.columns import Choices, Columns, kind_of
+from stages.tools.columns import Choices, TableColumns, kind_of
 from stages.tools.infer_schema import infer_schema, preprocess_section
-from stages.tools.long_table import Index, Shape
+from stages.tools.long_table import Index, LongTableSource
 from stages.tools.progress import progress
 from stages.tools.shapes import LongTable
 from stages.tools.text_tables import Note
@@ -56,9 +56,9 @@ class Table:
     index: Index | None = None  # of a converted table
 
 
-def open_table(name: str, found: LongTable | Shape, scratch: Path) -> Table:
+def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> Table:
     """The table itself where preprocess reads it, else what is converted of it in `scratch`."""
-    if isinstance(found, Shape):
+    if isinstance(found, LongTableSource):
         path = scratch / f"{name}.parquet"
         index = long_table.write(found, path)
         names = pa.parquet.read_schema(path).names
@@ -110,7 +110,7 @@ def infer(
         try:
             frame = read_frame(path, shown)
             at(1)
-            columns = Columns(frame, shown, table.has_split)
+            columns = TableColumns(frame, shown, table.has_split)
             at(2)
             left = {key: value for key, value in options.items() if key not in table.used}
             choices = infer_schema(columns, left, table.known)

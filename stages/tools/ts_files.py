@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from stages.data.tables import SPLIT_COLUMN
-from stages.tools.long_table import BLOCK_CELLS, Shape, known_of, rows_of
+from stages.tools.long_table import BLOCK_CELLS, LongTableSource, known_of, rows_of
 from stages.tools.text_tables import Note
 
 
@@ -53,7 +53,7 @@ def read_header(path: Path) -> Header:
     return Header(keys, num_channels, header.first_line)
 
 
-def open_ts(path: Path, options: Mapping[str, Any], splits: dict[str, Path]) -> Shape:
+def open_ts(path: Path, options: Mapping[str, Any], splits: dict[str, Path]) -> LongTableSource:
     files = list(splits.items()) or [("", path)]
     headers = [read_header(file) for _, file in files]
     header = headers[0]
@@ -108,7 +108,9 @@ def open_ts(path: Path, options: Mapping[str, Any], splits: dict[str, Path]) -> 
         ids = np.arange(number, number + len(lengths))
         return rows_of(ids, np.concatenate(values), np.array(lengths), features, pa.table(columns))
 
-    return Shape([file for _, file in files], notes, known, blocks, sum(file.stat().st_size for _, file in files))
+    return LongTableSource(
+        [file for _, file in files], notes, known, blocks, sum(file.stat().st_size for _, file in files)
+    )
 
 
 def decoded(raw: bytes) -> str:

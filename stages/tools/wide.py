@@ -15,10 +15,10 @@ import pyarrow.parquet
 
 from stages.data.tables import SPLIT_COLUMN
 from stages.tools import text_tables
-from stages.tools.columns import Columns, named, shortened
+from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
 from stages.tools.infer_series import find_times
-from stages.tools.long_table import BLOCK_CELLS, Shape, known_of, lengths_of, long_block, unique
+from stages.tools.long_table import BLOCK_CELLS, LongTableSource, known_of, lengths_of, long_block, unique
 from stages.tools.text_tables import Note, TextTable
 
 FEWEST_STEPS = 4  # numbered columns of one name, from which on a table can be one row per sequence
@@ -40,7 +40,7 @@ def numbered(names: Sequence[str]) -> dict[str, list[str]]:
     return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
 
 
-def is_wide(columns: Columns, has_header: bool) -> str:
+def is_wide(columns: TableColumns, has_header: bool) -> str:
     """Why the table looks like one row per sequence; nothing where it does not."""
     numeric = {*columns.of_kind("whole", "number", "other")}
     if columns.frame.empty:
@@ -53,13 +53,13 @@ def is_wide(columns: Columns, has_header: bool) -> str:
         return ""
     of_steps = {name for run in steps.values() for name in run}
     others = [name for name in columns.kinds if name not in of_steps]
-    if is_long(Columns(columns.frame[[*others]], columns.name)):
+    if is_long(TableColumns(columns.frame[[*others]], columns.name)):
         return ""
     [first, *_] = steps.values()
     return f"{shortened(first, 3)} are numbered, and nothing says which rows belong together"
 
 
-def is_long(others: Columns, by_name: bool = True) -> bool:
+def is_long(others: TableColumns, by_name: bool = True) -> bool:
     """Whether the columns besides the steps, or lists, say that each row is a step: one begins anew in every sequence
     (or `by_name` is called so), or they are times that differ from row to row and there is nothing to classify.
     """
@@ -77,11 +77,11 @@ def is_long(others: Columns, by_name: bool = True) -> bool:
 def open_wide(
     path: Path,
     table: TextTable | None,
-    columns: Columns,
+    columns: TableColumns,
     options: Mapping[str, Any],
     note: Note,
     splits: dict[str, Path],
-) -> Shape:
+) -> LongTableSource:
     """`columns`: those of the first rows. `splits`: train and test where they are two files, else empty."""
     names = list(columns.frame.columns)
     has_header = table is None or table.has_header
@@ -160,10 +160,10 @@ def open_wide(
         )
     used = ("sequence", *(("label",) if called else ()))
     sources = [file for _, file in files]
-    return Shape(sources, notes, known, blocks, sum(file.stat().st_size for file in sources), used=used)
+    return LongTableSource(sources, notes, known, blocks, sum(file.stat().st_size for file in sources), used=used)
 
 
-def find_unique_ids(columns: Columns, names: Sequence[str], is_of_two: bool) -> str | None:
+def find_unique_ids(columns: TableColumns, names: Sequence[str], is_of_two: bool) -> str | None:
     """A column called so that is different in every row; of two files none, because each may count from 1."""
     found = (name for name in named(SEQUENCE_NAMES, names) if columns.frame[name].is_unique)
     return None if is_of_two else next(found, None)
@@ -180,7 +180,7 @@ def check_new(ids: Sequence[Any], seen: set[Any], what: str) -> None:
         seen.add(name)
 
 
-def find_label(columns: Columns, has_header: bool, options: Mapping[str, Any]) -> str | None:
+def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, Any]) -> str | None:
     """The label's column: named so, else text that repeats, else whole numbers; without a header the first or last."""
     names = list(columns.frame.columns)
     if label := options.get("label"):

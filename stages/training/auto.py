@@ -24,7 +24,7 @@ from stages.machine.identity import usable_cores
 from stages.machine.rates import has_cores
 from stages.machine.regions import seconds_of
 from stages.machine.threads import threads_kept, waited_seconds
-from stages.machine.turns import in_turns
+from stages.machine.turns import interleave
 from stages.params.parsing import flatten
 from stages.training import choices
 from stages.training.choices import Choice
@@ -72,8 +72,8 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
     if len(numbers) == 1:
         return 1, "threads 1: there is one core to use"
     key = key_of("threads", trainer, identity, {"precision": trainer.step.precision})
-    if known := choices.kept().get(key):
-        value, sentence = said(known, "as chosen before")
+    if known := choices.cached_choices().get(key):
+        value, sentence = describe_choice(known, "as chosen before")
         is_busy = value > 1 and not has_cores(value)
         return value, sentence + (BUSY if is_busy else "")
     free = with_cores(numbers)
@@ -82,8 +82,8 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
     uses = {number: partial(torch.set_num_threads, number) for number in free}
     choice, is_alone = measure_alone(partial(measure, "threads", trainer, identity, uses))
     if free != numbers or not is_alone:
-        return said(choice, "chosen by measuring; not kept, because other work has some of the cores")
-    return kept(key, choice)
+        return describe_choice(choice, "chosen by measuring; not kept, because other work has some of the cores")
+    return store_choice(key, choice)
 
 
 def with_cores(numbers: list[int]) -> list[int]:
@@ -99,8 +99,8 @@ def with_cores(numbers: list[int]) -> list[int]:
 def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
     """The precision, and the sentence."""
     key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
-    if known := choices.kept().get(key):
-        return said(known, "as chosen before")
+    if known := choices.cached_choices().get(key):
+        return describe_choice(known, "as chosen before")
     measured = None
     try:
         measured = measure_alone(partial(measure_precision, trainer, identity))
@@ -113,8 +113,8 @@ def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, s
         return first, f"precision {first}: memory ran out while precisions were tried; not kept"
     choice, is_alone = measured
     if trainer.device.type == "cpu" and not is_alone:
-        return said(choice, "chosen by measuring; not kept, because other work has the cores")
-    return kept(key, choice)
+        return describe_choice(choice, "chosen by measuring; not kept, because other work has the cores")
+    return store_choice(key, choice)
 
 
 def measure_precision(trainer: Trainer, identity: dict[str, Any]) -> Choice:
@@ -138,14 +138,14 @@ def measure_alone(measure: Callable[[], Choice]) -> tuple[Choice, bool]:
             return choice, is_alone
 
 
-def kept(key: str, choice: Choice) -> tuple[Any, str]:
+def store_choice(key: str, choice: Choice) -> tuple[Any, str]:
     try:
-        return said(choices.keep(key, choice), "chosen by measuring")
+        return describe_choice(choices.store(key, choice), "chosen by measuring")
     except OSError as error:
-        return said(choice, f"chosen by measuring; not kept: {error}")
+        return describe_choice(choice, f"chosen by measuring; not kept: {error}")
 
 
-def said(choice: Choice, how: str) -> tuple[Any, str]:
+def describe_choice(choice: Choice, how: str) -> tuple[Any, str]:
     return choice.value, f"{choice.setting} {choice.value}, {how} ({choice.sentence()})"
 
 
@@ -202,7 +202,7 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
             if trainer.device.type == "cuda":
                 warm_up(uses, steps)
             turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
-            found = in_turns(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
+            found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     finally:
         trainer.step.may_adapt = may_adapt
         if mode == "graph" and trainer.step.graphs is None:

@@ -37,7 +37,7 @@ def file() -> Path:
     return user_cache_dir() / "choices.json"
 
 
-def kept() -> dict[str, Choice]:
+def cached_choices() -> dict[str, Choice]:
     """Key -> choice. A file that is missing, or that somebody has damaged, holds none: a choice is measured again."""
     try:
         entries = json.loads(file().read_text(encoding="utf-8"))
@@ -47,23 +47,23 @@ def kept() -> dict[str, Choice]:
         return {}
 
 
-def keep(key: str, choice: Choice) -> Choice:
+def store(key: str, choice: Choice) -> Choice:
     """Returns what is kept now: where two trainings measured at once, the first one's choice holds for both.
 
     Raises OSError where the folder cannot be written.
     """
     with locked(file().with_suffix(".lock")):
-        known = kept()
+        known = cached_choices()
         if key not in known:
             known[key] = choice
             write(known)
     return known[key]
 
 
-def forget() -> int:
+def clear() -> int:
     """Forget all choices; returns how many there were."""
     with locked(file().with_suffix(".lock")):
-        num_known = len(kept())
+        num_known = len(cached_choices())
         write({})
     return num_known
 

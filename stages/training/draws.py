@@ -23,16 +23,16 @@ class Draws:
 
     order: Tensor  # (N,) int64
     augment: Tensor | None  # (N, k) what augment.apply takes
-    coins: Tensor | None  # (N, H) bool: where the decoder is given the true value
+    teacher_forcing_mask: Tensor | None  # (N, H) bool: where the decoder is given the true value
 
     def digests(self) -> dict[str, str]:
         """sha256 of the order, and of the rest. Of draws on the CPU."""
-        rest = [tensor for tensor in (self.augment, self.coins) if tensor is not None]
+        rest = [tensor for tensor in (self.augment, self.teacher_forcing_mask) if tensor is not None]
         return {"order_sha256": sha256_of([self.order]), "draws_sha256": sha256_of(rest)}
 
     def to(self, device: torch.device) -> "Draws":
         """With the order left on the CPU, where batches are cut from it."""
-        moved = (None if each is None else each.to(device) for each in (self.augment, self.coins))
+        moved = (None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask))
         return Draws(self.order, *moved)
 
     def changed(self, batch: Batch, params: Train) -> Batch:
@@ -40,9 +40,9 @@ class Draws:
         if self.augment is not None:
             draws = self.augment.index_select(0, batch.rows)
             batch = replace(batch, values=augment.apply(batch.values, batch.mask, draws, params.augment))
-        if self.coins is not None:
-            coins = self.coins.index_select(0, batch.rows)
-            batch = replace(batch, teacher_targets=torch.where(coins, batch.targets, torch.nan))
+        if self.teacher_forcing_mask is not None:
+            teacher_forcing_mask = self.teacher_forcing_mask.index_select(0, batch.rows)
+            batch = replace(batch, teacher_targets=torch.where(teacher_forcing_mask, batch.targets, torch.nan))
         return batch
 
 
@@ -57,10 +57,10 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
 def draw(generator: Generator, split: Split, params: Train, epoch: int) -> Draws:
     """For `epoch` (from 0), on the CPU."""
     order, config = shuffled(split, generator), params.augment
-    draws, coins = None, None
+    draws, teacher_forcing_mask = None, None
     if config.mix or config.shift or config.warp:
         draws = augment.draw(generator, len(split), config)
     if isinstance(params.model, Seq2Seq):
         share = teacher_share(params.model.teacher_forcing, epoch, params.epochs)
-        coins = torch.rand(len(split), split.tensors["targets"].shape[1], generator=generator) < share
-    return Draws(order, draws, coins)
+        teacher_forcing_mask = torch.rand(len(split), split.tensors["targets"].shape[1], generator=generator) < share
+    return Draws(order, draws, teacher_forcing_mask)

@@ -97,7 +97,10 @@ class DeviceEpoch:
         self.order.copy_(draws.order)
         if self.draws is None:
             self.draws = draws.to(self.step.device)
-        for static, drawn in ((self.draws.augment, draws.augment), (self.draws.coins, draws.coins)):
+        for static, drawn in (
+            (self.draws.augment, draws.augment),
+            (self.draws.teacher_forcing_mask, draws.teacher_forcing_mask),
+        ):
             if static is not None and drawn is not None:
                 static.copy_(drawn)
         self.number.zero_()

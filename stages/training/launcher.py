@@ -36,7 +36,7 @@ class Forwarding(StopSignals):
     """While it is entered, the signals that stop a training go to the workers."""
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.stop_requested = True
         workers = psutil.Process().children()
         if not workers:  # they have not started yet
             raise KeyboardInterrupt
@@ -77,7 +77,7 @@ def launch(workload: str, device: str, seed: str) -> int:
                 ) from None
             except ChildFailedError as error:
                 statuses = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        if forwarding.asked:
+        if forwarding.stop_requested:
             return 130
         if NEEDS_SMALLER_PARTS in statuses.values() and num_nodes() == 1:
             num_parts *= 2

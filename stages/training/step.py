@@ -236,11 +236,11 @@ def choose_mode(asked: str, device: torch.device, precision: str, model: nn.Modu
     """How steps are taken where params.yaml asks for `asked` (train.step), and why not as a graph if not."""
     if asked not in ("auto", "graph"):
         return asked, ""
-    reason = why_no_graph(device, precision, model)
+    reason = graph_blocker(device, precision, model)
     return ("eager" if reason else "graph"), reason
 
 
-def why_no_graph(device: torch.device, precision: str, model: nn.Module) -> str:
+def graph_blocker(device: torch.device, precision: str, model: nn.Module) -> str:
     if device.type != "cuda":
         return "CUDA graphs need a CUDA device"
     if precision == "fp16":

@@ -22,7 +22,7 @@ from stages.training.memory import OomPolicy, advice
 from stages.training.optimizer import AdamW
 from stages.training.schedule import learning_rates
 from stages.training.shares import own_rows, shares_of
-from stages.training.step import Step, choose_mode, random_state, set_random_state, why_no_graph
+from stages.training.step import Step, choose_mode, graph_blocker, random_state, set_random_state
 from stages.training.workers import ALONE, Workers
 
 
@@ -105,7 +105,7 @@ class Trainer:
             # so every epoch does.
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
-            self.settle()
+            self.synchronize_workers()
         steps = self.training_steps()
         with measure(self.device) as training:
             num_sequences = sum(steps)
@@ -149,16 +149,16 @@ class Trainer:
             {"weights_sha256": sha256_of(weights.values()), **self.digests},
         )
 
-    def settle(self) -> None:
+    def synchronize_workers(self) -> None:
         """Have all workers go on from the first one's state.
 
         Another processor rounds otherwise, and dropout that a library draws for each worker's sequences alone leaves
         torch's generators in other states.
         """
-        set_random_state(self.workers.told(random_state(self.device)), self.device)
+        set_random_state(self.workers.broadcast(random_state(self.device)), self.device)
         own = self.weights_sha256()
-        if self.workers.sum(torch.tensor(int(own != self.workers.told(own)))):
-            self.restore(self.workers.told(self.state()))
+        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
+            self.restore(self.workers.broadcast(self.state()))
 
     def weights_sha256(self) -> str:
         return sha256_of(snapshot(self.model).values())
@@ -213,7 +213,7 @@ class Trainer:
         """Capture anew: what graphs were captured from has moved, or steps are taken in another way."""
         self.device_epoch, self.num_actions = None, len(self.oom.actions)
         if self.step.graphs is not None:
-            reason = why_no_graph(self.device, self.step.precision, self.model)
+            reason = graph_blocker(self.device, self.step.precision, self.model)
             self.step.graphs = None if reason else Graphs(self.device)
             self.step.fallback_reason = reason
 

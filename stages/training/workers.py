@@ -50,14 +50,14 @@ class LostWorker(SystemExit):
         super().__init__(LOST)
 
 
-class Asked(StopSignals):
-    """Of the workers but the first: `asked` says whether this machine's launcher was told to stop, or is gone.
+class StopRequested(StopSignals):
+    """Of the workers but the first: `stop_requested` says whether this machine's launcher was told to stop, or is gone.
 
     Ctrl+C may come on any of the machines. The first worker is told, and all stop after the same epoch.
     """
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.stop_requested = True
 
 
 class Workers:
@@ -109,7 +109,7 @@ class Workers:
         num_own = len(torch.arange(num_rows).tensor_split(self.count)[self.rank])
         return self.sum(mean * num_own) / num_rows
 
-    def told(self, value: Any = None) -> Any:
+    def broadcast(self, value: Any = None) -> Any:
         """The first worker's `value`, for all: plain values and tensors. No pickle that could run code goes through."""
         if self.count == 1:
             return value
@@ -143,7 +143,7 @@ class Workers:
             return
         compared = {name: inputs[name] for name in COMPARED} | {"torch": inputs["hardware"]["torch"]}
         own = {name: json.dumps(value, sort_keys=True) for name, value in compared.items()}
-        differing = [name for name, theirs in self.told(own).items() if own[name] != theirs]
+        differing = [name for name, theirs in self.broadcast(own).items() if own[name] != theirs]
         if int(self.sum(torch.tensor(len(differing)))):
             which = f"worker {self.rank} has other {' and '.join(differing)}" if differing else "another worker differs"
             raise ValueError(

@@ -1,7 +1,7 @@
 """One workload on one device, opened: what train, evaluate, the sweep and the benchmarks start with.
 
-In: what the stages before wrote (`Job.of`), or the prepared data alone (`open_prepared`). Out: the torch device, splits
-on it, and a Trainer with fresh weights from the seed.
+In: what the stages before wrote (`RunContext.of`), or the prepared data alone (`open_prepared`). Out: the torch device,
+splits on it, and a Trainer with fresh weights from the seed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SUMMARY: Kinds = {
 
 
 @dataclass(frozen=True)
-class Job:
+class RunContext:
     """One workload on one device, as the files of the stages before describe it."""
 
     workload: str
@@ -76,7 +76,7 @@ class Job:
     summary: dict[str, Any]
 
     @classmethod
-    def of(cls, workload: str, device: str, seed: int) -> Job:
+    def of(cls, workload: str, device: str, seed: int) -> RunContext:
         params = load_workload(workload)
         require_sequences(workload, device, params.train)
         of_task: Kinds = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
@@ -181,25 +181,25 @@ def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: 
     """A training from its start, where the splits want their batches. The seed decides weights, order and draws."""
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
-    if begin := getattr(model, "begin", None):  # before the first step it is what the data says
-        begin(train.tensors["values"], train.tensors["targets"], **getattr(task, "unit", {}))
+    if fit_initial := getattr(model, "fit_initial", None):  # before the first step it is what the data says
+        fit_initial(train.tensors["values"], train.tensors["targets"], **getattr(task, "unit", {}))
     return Trainer(model.to(train.device), train, val, settings, task, seed)
 
 
-def open_trainer(job: Job, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
-    """The training of `job`, from its start or from the checkpoint `saved`.
+def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
+    """The training of `context`, from its start or from the checkpoint `saved`.
 
     A resumed training keeps the number of threads that it began with. Several workers still have to join
     (`Trainer.join`).
     """
-    settings = replace(job.settings, threads=saved["threads"]) if saved["trainer"] else job.settings
+    settings = replace(context.settings, threads=saved["threads"]) if saved["trainer"] else context.settings
     if workers.count > 1:
-        settings = replace(settings, threads=threads_of_each(job, workers), step="eager")
-    device = job.open_device(settings.threads, settings.precision, workers.local_rank)
+        settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
+    device = context.open_device(settings.threads, settings.precision, workers.local_rank)
     with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
-        residency = job.residency(device)
-        train, val = (job.open_split(name, device) for name in ("train", "val"))
-        trainer = make_trainer(train, val, settings, job.shape, job.task, job.seed)
+        residency = context.residency(device)
+        train, val = (context.open_split(name, device) for name in ("train", "val"))
+        trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed)
         if saved["trainer"]:
             trainer.restore(saved["trainer"])
             trainer.oom.restore(saved["oom"])
@@ -208,7 +208,7 @@ def open_trainer(job: Job, saved: dict[str, Any], workers: Workers = ALONE) -> T
             trainer.oom.make_resident()
     if workers.count > 1:
         take_smaller_parts(trainer, int(os.environ.get(LEAST_PARTS, "1")))
-        if job.settings.step != "eager":
+        if context.settings.step != "eager":
             carrier = "gloo cannot be captured" if device.type == "cpu" else "with nccl that was not tried yet"
             trainer.step.fallback_reason = f"several workers take their steps eagerly ({carrier})"
     return trainer
@@ -237,12 +237,12 @@ def smaller_parts_asked(trainer: Trainer) -> Iterator[None]:
         raise SystemExit(NEEDS_SMALLER_PARTS) from None
 
 
-def threads_of_each(job: Job, workers: Workers) -> int:
+def threads_of_each(context: RunContext, workers: Workers) -> int:
     """As params.yaml says; `auto`: this machine's cores divided by the workers on it, and one beside a GPU."""
-    asked = job.settings.threads
+    asked = context.settings.threads
     if asked != "auto":
         return asked
-    return max(1, int(usable_cores()) // workers.local_count) if job.kind == "cpu" else 1
+    return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
 
 
 def open_prepared(workload: str, device: str) -> Trainer:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from stages.tasks.yardsticks import (
-    Yardstick,
+from stages.tasks.baselines import (
+    Baseline,
     against,
     nearest_neighbours,
     summaries,
@@ -11,7 +11,7 @@ from stages.tasks.yardsticks import (
 
 
 def test_a_yardstick_is_beaten_where_the_test_split_can_tell():
-    most, nearest = Yardstick("the most frequent class", 0.12, (0.4, 0.7)), Yardstick("1-NN", 0.64, (-0.05, 0.09))
+    most, nearest = Baseline("the most frequent class", 0.12, (0.4, 0.7)), Baseline("1-NN", 0.64, (-0.05, 0.09))
     assert against(0.66, [most, nearest], 45) == (
         "the most frequent class reaches 0.12, 1-NN 0.64: the network beats the most frequent class, does not beat "
         "1-NN (the two cannot be told apart by 45 test sequences: 95% interval of the gain -0.05 to +0.09)"
@@ -23,10 +23,10 @@ def test_a_yardstick_is_beaten_where_the_test_split_can_tell():
         (None, "2 test sequences are too few to tell the two apart"),
         ((0.0, 0.0), "the two are right and wrong in the same sequences"),
     ):
-        assert against(0.66, [Yardstick("1-NN", 0.66, gain)], 2).endswith(f": the network does not beat 1-NN ({why})")
+        assert against(0.66, [Baseline("1-NN", 0.66, gain)], 2).endswith(f": the network does not beat 1-NN ({why})")
 
 
-def test_yardsticks_of_literal_sequences():
+def test_baselines_of_literal_sequences():
     known = np.array([[[0.0], [1.0]], [[5.0], [5.0]]], dtype=np.float32)
     assert nearest_neighbours(known, known[[1, 1, 0]] + 0.4).tolist() == [1, 1, 0]
     values = np.array([[[1.0], [2.0], [6.0], [0.0]]], dtype=np.float32)

@@ -13,13 +13,13 @@ MAX_CELLS = 2**24  # of distances that are held at a time
 MAX_FITTED = 2000  # sequences that the linear model is fitted to
 
 
-class Yardstick(NamedTuple):
+class Baseline(NamedTuple):
     name: str
     score: float
     gain: tuple[float, float] | None  # 95% interval of the network's lead over it; None where there is none
 
 
-def against(own: float, others: Sequence[Yardstick], num: int) -> str:
+def compare_with_baselines(own: float, others: Sequence[Baseline], num: int) -> str:
     """What the network's score on `num` test sequences is worth, in words; larger is better.
 
     `the most frequent class reaches 0.12, 1-NN 0.71: the network beats the most frequent class, does not beat 1-NN (the
@@ -35,7 +35,7 @@ def against(own: float, others: Sequence[Yardstick], num: int) -> str:
     return f"{', '.join(words)}: the network {', '.join(verdicts)}"
 
 
-def why(own: float, other: Yardstick, num: int) -> str:
+def why(own: float, other: Baseline, num: int) -> str:
     """Why a yardstick counts as not beaten."""
     if not other.gain:
         return f"{num} test sequences are too few to tell the two apart"
