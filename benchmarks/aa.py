@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
 from stages.files import ROOT, hardware_file, read_json
 from stages.params.loading import load_params
-from stages.speed import Length, Side, measure_pairs
+from stages.speed import Length, TimedSide, measure_pairs
 
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
@@ -136,7 +136,10 @@ def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
     device = load_params().devices[0]
     changes = {"threads": "auto" if options.threads == "auto" else int(options.threads)}
     multiple = 10 if kind == "a tenth more" else 1  # a turn hides one step for every ten that it tells of
-    sides = [Side("a", device, changes, None, multiple), Side("b", device, changes, ADAPTATIONS[kind], multiple)]
+    sides = [
+        TimedSide("a", device, changes, None, multiple),
+        TimedSide("b", device, changes, ADAPTATIONS[kind], multiple),
+    ]
     start, load = time.time(), os.getloadavg()[0]
     pairs = list(measure_pairs(workload, sides, range(options.pairs), Length()))
     return {

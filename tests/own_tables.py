@@ -10,14 +10,14 @@ import pandas as pd
 from stages.tools import new_workload
 
 
-def planned(table: Path, *options: str, name: str = "mine") -> new_workload.Plan:
+def planned(table: Path, *options: str, name: str = "mine") -> new_workload.WorkloadPlan:
     with TemporaryDirectory(dir=table.parent) as scratch:
         return new_workload.make_plan(
             new_workload.make_parser().parse_args([name, str(table), *options]), Path(scratch)
         )
 
 
-def chosen(plan: new_workload.Plan) -> dict[str, str]:
+def chosen(plan: new_workload.WorkloadPlan) -> dict[str, str]:
     return {key: value for key, value, _ in plan.choices}
 
 

@@ -17,7 +17,7 @@ from stages.comparing.published import Reference
 from stages.comparing.retraced import Verdict
 from stages.comparing.verdict import Judgement, judge
 from stages.figures import charts, comparison, report, training
-from stages.figures.comparison import Section
+from stages.figures.comparison import ReportSection
 from stages.figures.text import words
 from tests.conftest import CHROMIUM
 from tests.test_comparing import SPEED, sides
@@ -117,16 +117,16 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, s
     }
 
 
-def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str = "") -> Section:
+def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str = "") -> ReportSection:
     """A workload on one kind of device."""
     judgement = Judgement(rows[0]["workload"], "one kind of device.", "accuracy 0.97.", (), None, None)
-    return Section(rows, judgement, references, why)
+    return ReportSection(rows, judgement, references, why)
 
 
-def side_by_side(workload: str = "sign", seeds: int = 1) -> Section:
+def side_by_side(workload: str = "sign", seeds: int = 1) -> ReportSection:
     """A CPU and a GPU that took turns."""
     rows = [make_row(workload, device, seeds=seeds) for device in ("cpu", "cuda")]
-    return Section(rows, judge(workload, sides(*["1" * 20] * seeds), SPEED))
+    return ReportSection(rows, judge(workload, sides(*["1" * 20] * seeds), SPEED))
 
 
 def published(hardware: str = f"{NASTY} elsewhere", verdict: Verdict | None = None) -> Reference:
@@ -160,7 +160,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def page_of(path: Path, *sections: Section) -> Page:
+def page_of(path: Path, *sections: ReportSection) -> Page:
     report.write_report(path, sections)
     return Page(path.read_text(encoding="utf-8"))
 

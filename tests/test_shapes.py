@@ -36,7 +36,7 @@ def recordings(shortest: int = 5, num_channels: int = 2) -> list[np.ndarray]:
     return [draw.normal(size=(draw.integers(shortest, 9), num_channels)).round(3) for _ in LABELS]
 
 
-def planned(path: Path, *options: str) -> tuple[new_workload.Plan, PreparedSequences]:
+def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, PreparedSequences]:
     """The plan, and what preprocess makes of the table and the block that it would write."""
     with TemporaryDirectory(dir=path.parent) as scratch:
         plan = new_workload.make_plan(
@@ -48,20 +48,20 @@ def planned(path: Path, *options: str) -> tuple[new_workload.Plan, PreparedSeque
         return plan, open_source("sequences").prepare(params, Path(scratch) / "again", plan.workload.task == "detect")
 
 
-def planned_only(path: Path, *options: str) -> new_workload.Plan:
+def planned_only(path: Path, *options: str) -> new_workload.WorkloadPlan:
     with TemporaryDirectory(dir=path.parent) as scratch:
         return new_workload.make_plan(
             new_workload.make_parser().parse_args(["mine", str(path), *options]), Path(scratch)
         )
 
 
-def said(plan: new_workload.Plan) -> str:
+def said(plan: new_workload.WorkloadPlan) -> str:
     return "\n".join(new_workload.summary_lines(plan))
 
 
 def expect(
     path: Path, *options: str, num_channels: int = 2, shortest: int = 5, ordered: bool = True
-) -> new_workload.Plan:
+) -> new_workload.WorkloadPlan:
     """The sequences come out with their lengths, labels and values, whatever they came in."""
     plan, found = planned(path, *options)
     wanted, sequences = recordings(shortest, num_channels), found.sequences

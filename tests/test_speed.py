@@ -164,7 +164,7 @@ def command_of(process: psutil.Process) -> list[str]:
 
 
 def test_the_sentence_names_the_faster_side_first_and_both_sides_work():
-    one, two = speed.Side("cpu", "cpu"), speed.Side("cuda", "cuda")
+    one, two = speed.TimedSide("cpu", "cpu"), speed.TimedSide("cuda", "cuda")
     about = {"threads": 2, "precision": "fp32", "step": "eager", "out_of_memory": []}
     abouts = {name: {**about, "device_name": f"a {name}"} for name in ("cpu", "cuda")}
     pairs = [speed.Pair(seed, ratio, {}, {}, abouts, 0.0) for seed, ratio in enumerate((4.0, 4.0, 4.0))]
@@ -189,7 +189,7 @@ def test_no_speed_up_is_stated_where_others_were_on_the_gpu(monkeypatch: pytest.
     about = {name: {"other_processes": int(name == "cuda")} for name in ("cpu", "cuda")}
     pair = speed.Pair(0, 4.0, {"cpu": 4.0, "cuda": 1.0}, {}, about, 0.0)
     monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter([pair]))
-    found = speed.compare("tiny", (speed.Side("cpu", "cpu"), speed.Side("cuda", "cuda")), [0])
+    found = speed.compare("tiny", (speed.TimedSide("cpu", "cpu"), speed.TimedSide("cuda", "cuda")), [0])
     assert "speed_up" not in found and "other processes were on the GPU of cuda" in found["sentence"]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stages.tools import sweep
-from stages.tools.sweep import Point, measure_size, verdicts
+from stages.tools.sweep import SweepPoint, measure_size, verdicts
 from tests.projects import run
 from tests.trainers import SETTINGS, new_trainer
 
@@ -40,8 +40,8 @@ def test_a_sweep_of_a_workload(ready: Path, capsys: pytest.CaptureFixture[str]):
     assert re.fullmatch("error: .*did you mean 'sign'.*\n", capsys.readouterr().err)
 
 
-def points(device: str, rates: list[float]) -> list[Point]:
-    return [Point(device, 2**index, rate, 1.0) for index, rate in enumerate(rates)]
+def points(device: str, rates: list[float]) -> list[SweepPoint]:
+    return [SweepPoint(device, 2**index, rate, 1.0) for index, rate in enumerate(rates)]
 
 
 def test_the_crossover_is_the_first_size_at_which_the_gpu_wins():

@@ -39,7 +39,7 @@ from stages.params.loading import load_params
 from stages.params.schema import Rocket, Train
 from stages.records.history import Record, first_timed_epoch, note_workers, workers_of
 from stages.tasks import classify, detect, forecast
-from stages.tools.scaling import Point, measure, parse, verdicts
+from stages.tools.scaling import ScalingPoint, measure, parse, verdicts
 from stages.training import launcher
 from stages.training.batches import Split
 from stages.training.memory import translate_oom
@@ -362,8 +362,8 @@ def test_what_another_number_of_workers_trained_is_recorded_and_not_timed():
 
 
 def test_it_is_said_from_which_batch_on_a_second_worker_pays():
-    def points(*speed_ups: float) -> list[Point]:
-        return [Point("cpu", 2, 1, 32 * 2**n, 1.0, up, up, up, up / 2, 0.1) for n, up in enumerate(speed_ups)]
+    def points(*speed_ups: float) -> list[ScalingPoint]:
+        return [ScalingPoint("cpu", 2, 1, 32 * 2**n, 1.0, up, up, up, up / 2, 0.1) for n, up in enumerate(speed_ups)]
 
     assert verdicts(points(0.8, 1.1, 1.4)) == [
         "2 workers pay from a batch of 64 on: 1.10 times as fast as one there, 1.40 times with 128"

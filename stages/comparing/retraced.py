@@ -13,7 +13,7 @@ No tolerance is a constant of ours. What rounding does to this training is measu
 initial weight moved by one unit in the last place, a few times (the nudges). What another training would be is
 measured too: with other seeds. The envelope holds while the first is small beside the second.
 
-Whoever calls goes from `judge_bitwise` to `within` to `judge_final_scores`; each returns None where the next one must decide.
+Call `judge_bitwise`, then `within`, then `judge_final_scores`; each returns None if the next one must decide.
 """
 
 from __future__ import annotations
