@@ -206,19 +206,6 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
     assert choices.cached_choices() == {}
 
 
-def test_where_some_cores_are_free_they_are_used_and_nothing_is_kept(machine: SimpleNamespace):
-    machine.num_free = 2
-    trainer = planted(machine, speeds(1.0, 1.9, 3.5))
-    assert "some of the cores (2: 1.90 times" in auto.realize(trainer, identify("cpu"))["threads"]
-    assert trainer.params.threads == 2 and choices.cached_choices() == {}
-
-
-def test_a_core_that_is_taken_for_a_moment_is_waited_for(machine: SimpleNamespace, monkeypatch: pytest.MonkeyPatch):
-    answers = iter([False, True, True, True])
-    monkeypatch.setattr(auto, "has_cores", lambda threads: next(answers))
-    assert auto.with_cores([1, 2, 4]) == [1, 2, 4] and not list(answers)
-
-
 def test_what_was_measured_beside_other_work_is_measured_again(
     machine: SimpleNamespace,
 ):
@@ -230,13 +217,6 @@ def test_what_was_measured_beside_other_work_is_measured_again(
     trainer = planted(machine, speed)
     assert "threads 4, chosen by measuring (2: 2.00 times" in auto.realize(trainer, identify("cpu"))["threads"]
     assert len(choices.cached_choices()) == 1
-
-
-def test_other_work_that_stays_costs_the_keeping(machine: SimpleNamespace):
-    machine.num_disturbed = math.inf
-    trainer = planted(machine, speeds(1.0, 1.9, 2.0))
-    assert "not kept, because other work has some" in auto.realize(trainer, identify("cpu"))["threads"]
-    assert trainer.params.threads == 2 and choices.cached_choices() == {}
 
 
 @pytest.mark.skipif(

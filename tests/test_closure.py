@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.closure import Code, closure, named_by, with_parents
+from stages.closure import Code, closure, named_by
 from stages.params.loading import load_workload
 from tests.projects import ROOT, commit, copy_of, dvc, make_project, run
 
@@ -156,11 +156,3 @@ def test_a_closure_holds_the_named_module_and_no_sibling():
     sources = closure("preprocess", named)
     assert "stages/data/sequences.py" in sources and "stages/data/tables.py" in sources
     assert not sources.keys() & {"stages/data/series.py", "stages/data/rally.py", "stages/data/tennis.py"}
-
-
-def test_the_packages_above_a_module_run_too():
-    assert with_parents("stages.models.kernels.gru") == [
-        "stages.models",
-        "stages.models.kernels",
-        "stages.models.kernels.gru",
-    ]

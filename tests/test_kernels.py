@@ -87,24 +87,6 @@ def test_float32_is_as_exact_as_nn_gru():
     assert worst[gru.gru] < 4 * worst[native]  # 1.0 to 1.6 times, by the instructions that torch and MKL may use
 
 
-@pytest.mark.usefixtures("chunk_values")
-def test_gradients_are_those_of_finite_differences():
-    inputs, stacks = made(2, 2, 2, 7)
-    names = [name for name, _ in stacks[0].named_parameters()]
-
-    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        parameters = iter(tensors[2:])
-        copies = [nn.GRU(3, 4, 2, batch_first=True, dtype=torch.float64) for _ in stacks]
-        for copy in copies:
-            for name in names:
-                delattr(copy, name)
-                setattr(copy, name, next(parameters))
-        return tuple(gru.gru(tensors[:2], copies))
-
-    parameters = [parameter for stack in stacks for parameter in stack.parameters()]
-    assert torch.autograd.gradcheck(run, [*(x.detach().requires_grad_() for x in inputs), *parameters], fast_mode=True)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_two_runs_give_the_same_bits(dtype: torch.dtype):
     inputs, stacks = made(2, 2, 9, 30, dtype)
@@ -165,21 +147,6 @@ def test_dropout_between_layers_is_that_of_nn_gru():
     torch.testing.assert_close(gru.gru(inputs, stacks), native(inputs, stacks), rtol=1e-10, atol=1e-14)
 
 
-def test_weights_saved_from_nn_gru_are_used_as_they_are():
-    inputs, stacks = made(1, 2, 5, 7)
-    other = nn.GRU(3, 4, 2, batch_first=True, dtype=torch.float64)
-    other.load_state_dict(stacks[0].state_dict())
-    assert torch.equal(gru.gru(inputs, [other])[0], gru.gru(inputs, stacks)[0])
-
-
-def test_it_takes_what_it_computes_as_nn_gru_does():
-    assert gru.is_supported(torch.zeros(1)) and gru.is_supported(torch.zeros(1, dtype=torch.float64))
-    assert not gru.is_supported(torch.zeros(1, dtype=torch.bfloat16))
-    assert not gru.is_supported(torch.zeros(1, device="meta"))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not gru.is_supported(torch.zeros(1))
-
-
 def test_its_products_are_counted():
     """As those of `nn.GRU`, but for the product with the state before step 0, which is zero, and for the weights'
     gradient from it.
@@ -222,11 +189,6 @@ def test_attention_and_its_gradients_are_those_of_torch(padded):
     torch.testing.assert_close(*gradient, rtol=1e-12, atol=1e-14)
 
 
-def test_attention_passes_gradcheck():
-    qkv = queries_keys_values(2, 3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: attention.Attention.apply(x, ragged(2, 3)), (qkv,))
-
-
 def test_attention_leaves_what_it_is_given_as_it_was_and_has_no_use_for_padding():
     qkv, mask = queries_keys_values(4, 5), ragged(4, 5)
     given = qkv.clone()
@@ -251,14 +213,6 @@ def test_attention_under_autocast_is_computed_in_fp32():
         found = attention.Attention.apply(exact, mask)
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found.double(), expected, rtol=1.01 * 2**-8, atol=1e-5)
-
-
-def test_attention_is_taken_where_steps_are_few_and_on_the_cpu(monkeypatch):
-    assert attention.is_supported(torch.zeros(1, attention.MAX_STEPS, 3, 1, 1))
-    assert not attention.is_supported(torch.zeros(1, attention.MAX_STEPS + 1, 3, 1, 1))
-    assert not attention.is_supported(torch.zeros(1, 2, 3, 1, 1, device="meta"))
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # whose own kernel it is then
-    assert not attention.is_supported(torch.zeros(1, 2, 3, 1, 1))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -341,12 +295,6 @@ def test_dropout_reaches_the_decoder_in_training_only():
     assert not torch.equal(network(values, mask), network(values, mask))
     network.eval()
     assert torch.equal(network(values, mask), network(values, mask))
-
-
-def test_the_decoder_is_taken_on_the_cpu_for_nn_lstm_alone():
-    assert decoder.is_supported(nn.LSTM(1, 2), torch.zeros(1))
-    assert not decoder.is_supported(seq2seq.ManualLSTM(1, 2), torch.zeros(1))
-    assert not decoder.is_supported(nn.LSTM(1, 2), torch.zeros(1, device="meta"))
 
 
 def test_the_decoder_under_autocast_computes_in_fp32(monkeypatch):

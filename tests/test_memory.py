@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 
 from stages import models
 from stages.machine.regions import Measurement
-from stages.params.schema import GRU, Transformer
+from stages.params.schema import GRU
 from stages.records.history import summarize, timing_row
 from stages.tasks import classify
 from stages.training import loop
@@ -39,24 +39,14 @@ from tests.limits import (
     MIB,
     ONEDNN_LEFT,
     RECOMPUTED,
-    data_bytes,
     ladder,
     leave,
     leave_in_gpu,
     lift,
     under_a_limit,
 )
-from tests.trainers import SETTINGS, finish, identity, new_trainer
+from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, new_trainer
 
-LARGE = Transformer(
-    "transformer",
-    hidden_size=64,
-    num_layers=2,
-    num_heads=4,
-    feedforward_size=256,
-    dropout=0.0,
-    checkpoint_activations=False,
-)
 CPU = torch.device("cpu")
 
 
@@ -175,19 +165,6 @@ def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_sam
         assert streamed.endswith(" MiB) is read from its file batch by batch instead of held in memory")
 
 
-def test_a_file_that_is_only_read_is_not_memory_of_this_process(packed: str):
-    assert apart(mib_of_mapping, packed) < DATA_MIB / 8  # the heap grows by a MiB or so, whatever is read
-
-
-def mib_of_mapping(path: str) -> float:
-    torch.set_num_threads(1)  # a second one would bring a stack of its own
-    torch.ones(1).sum()
-    before = data_bytes()
-    split = load_split(Path(path), CPU, "host")
-    assert split.tensors["values"].sum().isfinite()  # every page was read
-    return (data_bytes() - before) / 2**20
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The step, and passes without gradients
 
@@ -213,7 +190,7 @@ def one_step(share: float | None) -> dict[str, Any]:
     """A step with room for a share of what autograd keeps of it."""
     open_device(identity("cpu"), threads=1, deterministic=True)
     torch.manual_seed(0)
-    step = step_of(models.build(LARGE, models.Shape(4, 3, NUM_STEPS, per_step=False)))
+    step = step_of(models.build(TRANSFORMER, models.Shape(4, 3, NUM_STEPS, per_step=False)))
     batch = random_batch(NUM_SEQUENCES, NUM_STEPS)
     if share is not None:
         leave(share * kept_mib(step, batch))
@@ -245,7 +222,7 @@ def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_senten
 def an_optimizer_that_does_not_fit() -> dict[str, Any]:
     """There is room for the gradients of the weights, and not for what AdamW keeps: twice as much as the weights."""
     without_onednn()
-    wide = replace(LARGE, hidden_size=1024, feedforward_size=4096, num_layers=1)
+    wide = replace(TRANSFORMER, hidden_size=1024, feedforward_size=4096, num_layers=1)
     batch, runs = random_batch(4, 4), []
     for is_limited in (False, True):
         torch.manual_seed(0)
@@ -279,7 +256,9 @@ def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_
     for num_failures in (0, 1):
         torch.manual_seed(0)
         step = step_of(
-            models.build(LARGE, models.Shape(4, 3, 4, per_step=False)), precision="fp16", max_grad_norm=max_grad_norm
+            models.build(TRANSFORMER, models.Shape(4, 3, 4, per_step=False)),
+            precision="fp16",
+            max_grad_norm=max_grad_norm,
         )
         allocate, failures = step.optimizer._init_group, iter(range(num_failures))
 
@@ -299,10 +278,10 @@ def outputs(is_limited: bool) -> dict[str, Any]:
     """Outputs without gradients, with room for half of a single tensor between two layers."""
     open_device(identity("cpu"), threads=1, deterministic=True)
     torch.manual_seed(0)
-    model = models.build(LARGE, models.Shape(4, 3, NUM_STEPS, per_step=False))
+    model = models.build(TRANSFORMER, models.Shape(4, 3, NUM_STEPS, per_step=False))
     batch, oom = random_batch(64, NUM_STEPS), OomPolicy()
     if is_limited:
-        leave(0.5 * 64 * NUM_STEPS * LARGE.feedforward_size * 4 / MIB)
+        leave(0.5 * 64 * NUM_STEPS * TRANSFORMER.feedforward_size * 4 / MIB)
     found = loop.predict_outputs(model, iter([batch]), oom)
     lift()
     return {"outputs": found.tolist(), "passes": oom.num_passes, "actions": ladder(oom.actions)}
@@ -351,27 +330,6 @@ def test_what_is_no_lack_of_memory_is_not_answered_as_such():
     assert not is_out_of_memory(RuntimeError("could not create a primitive descriptor for a matmul primitive"))
 
 
-def kernels_that_onednn_cannot_make() -> dict[str, Any]:
-    """Values of 40 to 160 numbers, each size with a kernel of its own, in 300 KiB."""
-    open_device(identity("cpu"), threads=1, deterministic=True)
-    oom, values = OomPolicy(), [torch.linspace(-1, 1, 40 * n) for n in range(1, 5)]
-    leave(0.3)
-    found = [oom.run_with_fallbacks(lambda x=x: torch.nn.functional.gelu(x)).tolist() for x in values]
-    lift()
-    return {"values": found, "actions": oom.actions}
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
-def test_where_memory_runs_out_in_onednn_it_is_done_without():
-    found = apart(kernels_that_onednn_cannot_make)
-    for number, values in enumerate(found["values"], start=1):
-        expected = torch.nn.functional.gelu(torch.linspace(-1, 1, 40 * number, dtype=torch.float64)).float()
-        torch.testing.assert_close(torch.tensor(values), expected, rtol=1e-5, atol=1e-6)
-    if not found["actions"]:
-        pytest.skip("oneDNN makes these kernels in no memory of its own on this processor")
-    assert [action for action in found["actions"] if action != FREED] == [ONEDNN_LEFT]
-
-
 def test_an_error_of_onednn_turns_it_off_before_anything_else():
     def work() -> str:
         if torch.backends.mkldnn.enabled:
@@ -405,7 +363,7 @@ def test_a_training_is_freed_with_its_last_reference(tmp_path: Path):
 
 def gradients(recomputes: bool, precision: str, accumulation: int) -> tuple[list[torch.Tensor], int]:
     """Gradients of a step after clipping, and the bytes that autograd kept for one."""
-    config = replace(LARGE, dropout=0.2, checkpoint_activations=recomputes)
+    config = replace(TRANSFORMER, dropout=0.2, checkpoint_activations=recomputes)
     torch.manual_seed(0)
     model = models.build(config, models.Shape(4, 3, 40, per_step=False)).train()
     kept: dict[int, int] = {}
@@ -479,7 +437,7 @@ def test_on_a_gpu_too_smaller_parts_give_what_the_whole_batch_gives(whole_gpu: N
     batch = Batch(*(tensor.to(device) for tensor in (batch.values, batch.mask, batch.targets, batch.rows)))
     for is_limited in (False, True):
         torch.manual_seed(0)
-        step = step_of(models.build(LARGE, models.Shape(4, 3, 128, per_step=False)).to(device), device=device)
+        step = step_of(models.build(TRANSFORMER, models.Shape(4, 3, 128, per_step=False)).to(device), device=device)
         if is_limited:
             leave_in_gpu(room / 3)
         free_cache()

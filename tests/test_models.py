@@ -123,22 +123,6 @@ def test_every_parameter_gets_a_gradient(task_name: str, model_name: str):
     ] == []
 
 
-@pytest.mark.parametrize("task_name", ["classify", "detect"])
-def test_parts_of_a_batch_add_up_to_its_gradient(task_name: str):
-    from stages.training.batches import Batch
-
-    values, mask, targets = batch(task_name)
-    whole = Batch(values, mask, targets, torch.arange(10))
-    gradients = []
-    for num_parts in (1, 3):
-        task, model = made(task_name, "gru")
-        for part in whole.parts(num_parts):
-            loss = task.loss(model(*part.inputs()), part.targets, part.mask, 0.0)
-            (loss * len(part) / len(whole)).backward()
-        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-    torch.testing.assert_close(gradients[0], gradients[1])
-
-
 # The decoder ---------------------------------------------------------------------------------------------------------
 
 

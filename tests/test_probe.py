@@ -21,31 +21,16 @@ from stages.diagnosis.counts import Traffic, count_bytes, count_flop
 from stages.diagnosis.findings import NO_GPU, OF_GPU, Probe
 from stages.diagnosis.probe import covered, probe
 from stages.machine import rates
-from stages.params.schema import GRU, Augment, Train, Transformer
+from stages.params.schema import GRU, Augment, Train
 from stages.tasks import classify
 from stages.training.batches import Split
 from stages.training.memory import free_cache
 from stages.training.step import Step
 from stages.training.trainer import Trainer
+from tests.trainers import SETTINGS, TRANSFORMER
 
-SETTINGS = Train(
-    model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
-    augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
-    epochs=2, warmup_epochs=1, batch_size=16, grad_accum_steps=1, precision="fp32",
-    step="eager", probe=True, learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", max_grad_norm=1.0,
-    label_smoothing=0.1, threads=1, deterministic=True,
-)  # fmt: skip
 NONE = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 SMALL = GRU("gru", hidden_size=4, num_layers=1, bidirectional=False, dropout=0.0)
-LARGE = Transformer(
-    "transformer",
-    hidden_size=64,
-    num_layers=2,
-    num_heads=4,
-    feedforward_size=256,
-    dropout=0.0,
-    checkpoint_activations=False,
-)
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +91,7 @@ def virtual(delay: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> SimpleNa
     return delay
 
 
-def costly(
-    settings: Train, delay: SimpleNamespace, batch: float, step: float, sequence: float, in_bf16: float = 0.0
-) -> Trainer:
+def costly(settings: Train, delay: SimpleNamespace, batch: float, step: float, sequence: float) -> Trainer:
     """A training in which a batch, a step, and a sequence of a step take so many seconds (the batch more than 0)."""
 
     class Slow(Split):
@@ -119,8 +102,7 @@ def costly(
 
     class Costly(Reduce):
         def forward(self, values, mask):
-            more = in_bf16 if torch.is_autocast_enabled("cpu") else 0.0
-            delay.seconds += step + (sequence + more) * len(values)
+            delay.seconds += step + sequence * len(values)
             return super().forward(values, mask)
 
     return planted(settings, 5, Slow, Costly(4))
@@ -135,7 +117,6 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
     # Seconds per sequence, 9 / 8 ms as things are.
     gains = {"batch 16": 9 / 8 / (13 / 16), "batch 64": 9 / 8 / (37 / 64), "precision bf16": 1.0}
     assert result.gains == pytest.approx(gains)
-    assert result.sentence().endswith("; batch 64: about 1.9 times or batch 16: about 1.4 times")
     trainer = planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Reduce(4))
     batch = trainer.one_batch(8)
     trainer.step(batch)  # in which the optimizer makes its state
@@ -151,28 +132,9 @@ def test_the_largest_part_is_what_bounds(costs: tuple[float, float, float], boun
     assert found(costly(replace(SETTINGS, augment=NONE), virtual, *costs)).bound == bound
 
 
-def test_steps_that_take_too_long_are_not_tried(virtual: SimpleNamespace):
-    result = found(costly(replace(SETTINGS, augment=NONE, batch_size=8), virtual, 1e-4, 0.0, 0.004))
-    assert result.missing_reasons["batch 64"] == "not tried: its step would take more than 0.1 s"
-    assert result.gains["batch 16"] == pytest.approx(1.0, rel=0.01)
-
-
-def test_an_alternative_that_begins_slowly_is_given_up(virtual: SimpleNamespace):
-    trainer = costly(replace(SETTINGS, augment=NONE, batch_size=8), virtual, 1e-4, 0.0, 0.001, in_bf16=0.004)
-    result = found(trainer)
-    assert result.missing_reasons["precision bf16"] == "given up: it began 5.0 times as slow"
-    assert "precision bf16" not in result.gains
-
-
-def test_a_slow_dataset_is_what_bounds(delay: SimpleNamespace):
-    result = found(costly(replace(SETTINGS, augment=NONE), delay, 0.4, 0.0, 0.0))  # a busy machine's step takes a tenth
-    assert result.bound == "data" and result.data_seconds > 0.4
-    assert f"{result.shares()['data']:.0%} of a step is waiting for its batch" in result.sentence()
-
-
 def test_a_set_of_large_batches_for_a_model_that_only_reduces_them_waits_for_its_data():
     result = found(planted(replace(SETTINGS, augment=NONE, batch_size=32), 4000, Split, Reduce(32), 32))
-    assert result.bound == "data" and "of the memory rate measured here" in result.sentence()
+    assert result.bound == "data"
     batch = 32 * 4000 * (32 * 4 + 1) + 32 * 8  # values, mask and targets: each is read and written
     assert result.data_bytes_per_second * result.data_seconds == pytest.approx(2 * batch)
 
@@ -180,15 +142,12 @@ def test_a_set_of_large_batches_for_a_model_that_only_reduces_them_waits_for_its
 def test_a_tiny_model_is_bound_by_launching_and_wants_larger_batches():
     result = found(planted(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=2), 40))
     assert result.bound == "launch"
-    assert f"{result.shares()['launch']:.0%} of a step is what even a single sequence costs" in result.sentence()
     assert result.gains["batch 16"] > 1.1 and "batch 16: about" in result.sentence()
 
 
 def test_a_large_model_is_bound_by_arithmetic():
-    result = found(planted(replace(SETTINGS, model=LARGE, augment=NONE, batch_size=16), 64))
-    # Where memory is the nearer limit (which depends on the processor), the sentence names its share first.
+    result = found(planted(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=16), 64))
     assert result.bound == "compute"
-    assert f" {result.numbers()['flop_of_peak']:.0%} of the matrix rate measured here" in result.sentence()
 
 
 def test_nothing_is_copied_to_a_cpu_and_what_only_a_gpu_has_is_absent():
@@ -220,15 +179,6 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
     assert threads == {1, 2} and torch.get_num_threads() == 1
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_the_peak_is_that_of_the_precision(precision: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch):
-    measured, rate = [], probing.matrix_rate
-    monkeypatch.setattr(probing, "matrix_rate", lambda device, dtype: measured.append(dtype) or rate(device, dtype))
-    result = found(planted(replace(SETTINGS, model=SMALL, augment=NONE, precision=precision), 5))
-    assert measured == [dtype]
-    assert f"precision {'bf16' if precision == 'fp32' else 'fp32'}" in {*result.gains, *result.missing_reasons}
-
-
 def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.MonkeyPatch):
     class Single(Reduce):
         def forward(self, values, mask):
@@ -238,15 +188,11 @@ def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.Mon
                 raise torch.OutOfMemoryError("too large")
             return super().forward(values, mask)
 
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(probing, "has_cores", lambda threads: False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
     result = found(planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Single(4)))
     assert not result.gains and result.sentence().endswith("nothing that was tried would make it 1.1 times as fast")
     assert result.missing_reasons["precision bf16"] == "failed: no such kernel for BFloat16"
-    assert (
-        result.missing_reasons["batch 16"] == "failed: too large"
-        and "cores are taken" in result.missing_reasons["threads 2"]
-    )
+    assert result.missing_reasons["batch 16"] == "failed: too large"
 
 
 def test_a_batch_that_does_not_fit_is_said():
@@ -296,15 +242,7 @@ def on_gpu(settings: Train, num_steps: int, features: int = 4, resident: bool = 
 @pytest.mark.gpu
 @pytest.mark.gpu_time
 def test_a_large_set_streamed_to_a_small_model_waits_for_it():
-    config = Transformer(
-        "transformer",
-        hidden_size=8,
-        num_layers=1,
-        num_heads=1,
-        feedforward_size=8,
-        dropout=0.0,
-        checkpoint_activations=False,
-    )
+    config = replace(TRANSFORMER, hidden_size=8, num_layers=1, num_heads=1, feedforward_size=8)
     result = found(on_gpu(replace(SETTINGS, model=config, augment=NONE, batch_size=128), 32, 4096, resident=False))
     assert result.bound in ("data", "copy")
     assert result.copy_seconds > 0 and result.gather_seconds > 0
@@ -363,7 +301,7 @@ def test_a_graph_is_tried_where_eager_steps_were_a_choice():
 @pytest.mark.gpu
 def test_the_trial_of_a_captured_step_gives_its_memory_back():
     """Its graph has memory of its own, which the training's record would count."""
-    trainer = on_gpu(replace(SETTINGS, model=LARGE, augment=NONE, batch_size=64), 40)
+    trainer = on_gpu(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=64), 40)
     gc.disable()
     try:
         result = found(trainer)
@@ -378,7 +316,7 @@ def test_the_trial_of_a_captured_step_gives_its_memory_back():
 @pytest.mark.gpu
 @pytest.mark.gpu_time
 def test_a_large_model_on_a_gpu_is_bound_by_arithmetic():
-    model = replace(LARGE, hidden_size=1024, num_heads=8, feedforward_size=4096)
+    model = replace(TRANSFORMER, hidden_size=1024, num_heads=8, feedforward_size=4096)
     result = found(on_gpu(replace(SETTINGS, model=model, augment=NONE, batch_size=64), 256))
     assert result.bound == "compute"
     assert 0.1 < result.numbers()["flop_of_peak"] < 1.2
@@ -398,17 +336,8 @@ def test_arithmetic_is_counted_not_guessed():
     assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
 
 
-def test_bytes_are_those_that_operators_read_and_write():
-    """Twice the batch: what grows are its tensors. 100 of 1600 steps are read, and nothing goes back as far as the
-    values."""
-    trainer = planted(replace(SETTINGS, augment=NONE), 1600, Split, Reduce(4))
-    one, two = (count_bytes(trainer, trainer.one_batch(size)) for size in (16, 32))
-    values = 16 * 100 * 4 * 4
-    assert values < two - one < 1.3 * values
-
-
 def test_memory_is_accounted_for_by_what_it_is_for():
-    trainer = planted(replace(SETTINGS, model=LARGE, augment=NONE, batch_size=16), 64)
+    trainer = planted(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=16), 64)
     result = probe(trainer)
     assert isinstance(result, Probe)
     weights = sum(parameter.nbytes for parameter in trainer.model.parameters()) / 2**20
@@ -418,10 +347,7 @@ def test_memory_is_accounted_for_by_what_it_is_for():
     # At least the inputs of both halves of both blocks' feedforward layers: B x T x (D + 4 D) floats each.
     assert needs["activations"] > 2 * 16 * 64 * 5 * 64 * 4 / 2**20
     assert needs["data"] == pytest.approx((64 * 64 * 4 * 4 + 64 * 64 + 64 * 8) / 2**20)
-    assert f"data {needs['data']:.1f}; little of the" in result.memory_sentence()
     assert "not because the device is unused" in result.memory_sentence()
-    plenty = replace(result, device_mib=2 * sum(needs.values()))
-    assert plenty.memory_sentence().endswith(f"data {needs['data']:.1f}")
 
 
 def test_the_training_is_left_as_it_was():

@@ -56,11 +56,6 @@ def test_fewer_than_three_pairs_have_a_ratio_and_the_way_to_an_interval(ratios: 
     assert found.missing_reason == found.reversed().missing_reason
 
 
-def test_no_pair_is_refused():
-    with pytest.raises(ValueError, match="no pair"):
-        paired_speed_up([])
-
-
 def test_a_speed_up_the_other_way_round_is_that_of_the_other_side():
     ratios = [1.2, 1.3, 1.1, 1.4]
     found, other = paired_speed_up(ratios).reversed(), paired_speed_up([1 / ratio for ratio in ratios])
@@ -276,36 +271,6 @@ def test_a_tenth_more_is_eleven_steps_for_every_ten_that_are_told(tmp_path: Path
     trainer.optimizer.register_step_post_hook(lambda *_: taken.update(["steps"]))
     num_taken = sum(len(list(trainer.training_steps())) for _ in range(11))
     assert trainer.steps_per_epoch == 4 and (taken["steps"], num_taken) == (44, 40)
-
-
-def test_no_kernels_computes_the_same_without_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    import torch
-
-    from stages.models.kernels import attention, decoder, gru
-
-    for module in (attention, decoder, gru):
-        monkeypatch.setattr(module, "is_supported", module.is_supported)  # put back afterwards
-    trainer = new_trainer("cpu", "device", tmp_path)
-    batch, calls = trainer.one_batch(16), []
-    monkeypatch.setattr(gru, "gru", lambda *inputs, gru=gru.gru: (calls.append("kernel"), gru(*inputs))[1])
-    trainer.model.eval()
-    expected = trainer.model(*batch.inputs())
-    assert calls
-    calls.clear()
-    aa.no_kernels(trainer)
-    torch.testing.assert_close(trainer.model(*batch.inputs()), expected)
-    assert not calls
-
-
-def test_trials_are_spread_over_workloads_and_kinds_and_end_with_their_number():
-    options = aa.parse(["--trials", "4", "--workloads", "sign", "price"])
-    done: list[dict] = []
-    while cell := aa.next_cell(done, options):
-        done.append(dict(zip(("workload", "kind"), cell, strict=True)))
-        assert len(done) <= 8
-    counts = Counter((trial["workload"], trial["kind"]) for trial in done)
-    assert set(counts.values()) == {1, 2} and all((kind == "same") == (n == 2) for (_, kind), n in counts.items())
-    assert len({tuple(trial.values()) for trial in done[:6]}) == 6, "none waits until another is done"
 
 
 def test_the_table_counts_false_alarms_and_what_was_found():

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.params.schema import GRU, Augment, Train
+from stages.params.schema import GRU, Augment, Train, Transformer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +17,10 @@ SETTINGS = Train(
     step="eager", probe=False,
     learning_rate=1e-2, weight_decay=0.01, schedule="one-cycle", max_grad_norm=1.0,
     label_smoothing=0.1, threads=1, deterministic=True,
+)  # fmt: skip
+TRANSFORMER = Transformer(
+    "transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0,
+    checkpoint_activations=False,
 )  # fmt: skip
 
 
