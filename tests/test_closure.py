@@ -16,7 +16,6 @@ from tests.projects import ROOT, commit, copy_of, dvc, make_project, run
 WORKLOADS = ("sign", "pen", "price", "rally")
 STAGES = ("preprocess", "preload", "train", "evaluate", "speed")
 THROUGH_THE_MODEL = ("train", "evaluate", "speed")
-TRAINED = {f"{stage}@{workload}" for stage in THROUGH_THE_MODEL for workload in WORKLOADS}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +41,15 @@ def before(project: Path) -> dict[str, dict[str, str]]:
     return codes()
 
 
+def append(text: str) -> str:
+    return text + "\nX = 1\n"
+
+
+def stages_of(*workloads: str) -> set[str]:
+    """The stages that run a workload's model."""
+    return {f"{stage}@{workload}" for stage in THROUGH_THE_MODEL for workload in workloads}
+
+
 def replace(old: str, new: str):
     def edit(text: str) -> str:
         assert text.count(old) == 1, f"{old!r} stands there {text.count(old)} times"
@@ -50,60 +58,23 @@ def replace(old: str, new: str):
     return edit
 
 
-CLASSIFY = {f"{stage}@{workload}" for stage in THROUGH_THE_MODEL for workload in ("sign", "pen")}
-DETECT = {f"{stage}@rally" for stage in THROUGH_THE_MODEL}
-
-
 @pytest.mark.parametrize(
     ("file", "edit", "stale"),
     [
-        pytest.param(
-            "stages/tasks/scores.py",
-            lambda text: text + "\nX = 1\n",
-            CLASSIFY | DETECT | {"compare"},
-            id="a score that two tasks share",
-        ),
-        pytest.param(
-            "stages/models/kernels/attention.py",
-            lambda text: text + "\nX = 1\n",
-            {f"{stage}@pen" for stage in THROUGH_THE_MODEL},
-            id="a kernel",
-        ),
-        pytest.param(
-            "stages/models/kernels/gru.py",
-            lambda text: text + "\nX = 1\n",
-            # seq2seq's decoder takes two of its functions.
-            {f"{stage}@{workload}" for stage in THROUGH_THE_MODEL for workload in ("sign", "price", "rally")},
-            id="the GRU's kernel",
-        ),
-        pytest.param(
-            "stages/data/tennis.py",
-            replace("GRAVITY = 9.81", "GRAVITY = 9.80"),
-            {"preprocess@rally", "evaluate@rally"},
-            id="the simulator",
-        ),
-        pytest.param("stages/training/step.py", lambda text: text + "\nX = 1\n", TRAINED, id="the step"),
-        pytest.param(
-            "stages/figures/classify.py",
-            replace("MAX_NUMBERED_CLASSES = 30", "MAX_NUMBERED_CLASSES = 31"),
-            {"evaluate@sign", "evaluate@pen", "compare"},
-            id="a picture",
-        ),
-        pytest.param(
-            "stages/figures/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}, id="the report's template"
-        ),
-        pytest.param("stages/records/publish.py", lambda text: text + "\nX = 1\n", set(), id="the publisher"),
-        pytest.param("stages/diagnosis/probe.py", lambda text: text + "\nX = 1\n", set(), id="the probe"),
-        pytest.param("flows/pipeline.py", lambda text: text + "\nX = 1\n", set(), id="a flow"),
-        pytest.param("stages/params/schema.py", lambda text: text + "\nX = 1\n", set(), id="a check of params.yaml"),
-        pytest.param(
-            "stages/training/device.py",
-            replace("update the driver, or", "renew the driver, or"),
-            set(),
-            id="a refusal's words",
-        ),
-        pytest.param("stages/training/loop.py", lambda text: text + "\n# A remark.\n", set(), id="a comment"),
-        pytest.param("stages/training/loop.py", replace('"""One epoch', '"""An epoch'), set(), id="a docstring"),
+        ("stages/tasks/scores.py", append, stages_of("sign", "pen", "rally") | {"compare"}),
+        ("stages/models/kernels/attention.py", append, stages_of("pen")),
+        ("stages/models/kernels/gru.py", append, stages_of("sign", "price", "rally")),  # and the decoder of seq2seq
+        ("stages/data/tennis.py", replace("GRAVITY = 9.81", "GRAVITY = 9.80"), {"preprocess@rally", "evaluate@rally"}),
+        ("stages/training/step.py", append, stages_of(*WORKLOADS)),
+        ("stages/figures/classify.py", append, {"evaluate@sign", "evaluate@pen", "compare"}),
+        ("stages/figures/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
+        ("stages/records/publish.py", append, set()),
+        ("stages/diagnosis/probe.py", append, set()),
+        ("flows/pipeline.py", append, set()),
+        ("stages/params/schema.py", append, set()),
+        ("stages/training/device.py", replace("update the driver, or", "renew the driver, or"), set()),
+        ("stages/training/loop.py", lambda text: text + "\n# A remark.\n", set()),
+        ("stages/training/loop.py", replace('"""One epoch', '"""An epoch'), set()),
     ],
 )
 def test_an_edit_makes_stale_what_runs_through_it(
@@ -140,18 +111,10 @@ def changed(project: Path) -> set[str]:
 def test_a_closure_holds_the_named_module_and_no_sibling():
     named = {"model": "gru", "task": "classify", "source": "sequences"}
     files = closure("train", named)
-    assert {
-        "stages/train.py",
-        "stages/models/gru.py",
-        "stages/models/kernels/gru.py",
-        "stages/tasks/classify.py",
-    } <= files.keys()
+    assert {"stages/train.py", "stages/models/kernels/gru.py", "stages/tasks/classify.py"} <= files.keys()
     assert not files.keys() & {"stages/models/transformer.py", "stages/models/seq2seq.py", "stages/tasks/detect.py"}
-    assert not [
-        file
-        for file in files
-        if file.split("/")[1] in ("records", "params", "figures", "diagnosis", "tools", "files.py")
-    ]
+    aside = ("records", "params", "figures", "diagnosis", "tools", "files.py")
+    assert not [file for file in files if file.split("/")[1] in aside]
     assert files == closure("train", named), "a second reading comes from the cache"
     sources = closure("preprocess", named)
     assert "stages/data/sequences.py" in sources and "stages/data/tables.py" in sources

@@ -10,26 +10,19 @@ import torch
 
 from stages import models
 from stages.models import Shape
-from stages.params.schema import GRU, MODELS, Augment, ConvGRU, Hybrid, Rocket, Seq2Seq, TeacherForcing, Transformer
+from stages.params.schema import GRU, MODELS, Augment, ConvGRU, Hybrid, Rocket, Seq2Seq, TeacherForcing
 from stages.tasks import classify, detect, forecast, open_task
 from stages.training import augment
 from stages.training.batches import Batch
 from stages.training.schedule import teacher_share
 from stages.training.step import Step
 from tests.projects import ROOT, run
+from tests.trainers import TRANSFORMER
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
 CONFIGS = {
     "gru": GRU("gru", hidden_size=16, num_layers=2, bidirectional=True, dropout=0.0),
-    "transformer": Transformer(
-        "transformer",
-        hidden_size=16,
-        num_layers=2,
-        num_heads=2,
-        feedforward_size=32,
-        dropout=0.0,
-        checkpoint_activations=False,
-    ),
+    "transformer": replace(TRANSFORMER, hidden_size=16, num_heads=2, feedforward_size=32),
     "conv_gru": ConvGRU("conv_gru", hidden_size=16, num_layers=1, num_convolutions=2, kernel_size=3, dropout=0.0),
     "seq2seq": Seq2Seq("seq2seq", hidden_size=16, num_layers=2, dropout=0.0, cell="native", teacher_forcing=FORCING),
     "rocket": Rocket("rocket", num_kernels=84, num_groups=2),
@@ -259,21 +252,9 @@ def test_the_sentence_says_first_whether_the_network_beats_the_best_simple_forec
     metrics |= {"always_up_directional_accuracy": 0.486, "always_down_directional_accuracy": 0.514}
     message = lambda best, *gain: forecast.verdict(metrics, best, gain or None, "Close")  # noqa: E731
     assert message("persistence", 0.01, 0.1).startswith("The network beats persistence, the best of the three")
-    assert message("linear", -0.01, 0.1).startswith(
-        "The network does not beat the linear autoregression, the best of the three simple forecasts: the two cannot"
-    )
-    assert "does not beat the seasonal naive forecast" in message("seasonal_naive", -0.1, -0.01)
-    assert ": it is worse (MAE of Close 1 against 1" in message("seasonal_naive", -0.1, -0.01)
-    assert "no interval, because the series changes in few windows only" in message("linear")
-    assert message("linear", -0.01, 0.1).endswith("the direction is right in 50.4% (always down 51.4%, linear 48.6%)")
-    metrics |= {"always_up_directional_accuracy": 0.6, "always_down_directional_accuracy": 0.4}
-    assert message("linear", -0.01, 0.1).endswith("(always up 60.0%, linear 48.6%)")
-    metrics |= {"linear_mae": 0.0}
-    assert ": it is worse (MAE of Close 1 against 0, no interval, because that makes no error)" in message("linear")
-    metrics |= {"mae": 0.0}
-    assert "does not beat the linear autoregression, the best of the three simple forecasts: neither" in message(
-        "linear"
-    )
+    assert message("linear", -0.01, 0.1).startswith("The network does not beat the linear autoregression")
+    assert ": it is worse (" in message("seasonal_naive", -0.1, -0.01)
+    assert "no interval" in message("linear")
 
 
 def test_scores_are_those_of_scikit_learn():
@@ -325,7 +306,7 @@ def test_augmentation_mixes_positions_and_velocities_alike():
 def test_a_group_that_does_not_divide_the_features_is_refused():
     values, mask, _ = batch("classify")
     config = Augment(coupled_features=2, mix=0.1, shift=0.0, warp=0.0)
-    with pytest.raises(ValueError, match="coupled_features must divide the number of features, got 2 and 3"):
+    with pytest.raises(ValueError, match="coupled_features .* got 2 and 3"):
         augment.apply(values, mask, augment.draw(torch.Generator(), len(values), config), config)
 
 

@@ -15,27 +15,15 @@ from tests.trainers import SETTINGS, new_trainer
 
 
 def test_a_sweep_of_a_workload(ready: Path, capsys: pytest.CaptureFixture[str]):
-    project = ready
-    message = run(
-        project,
-        sys.executable,
-        "-m",
-        "stages.tools.sweep",
-        "tiny",
-        "--largest",
-        "64",
-        "--seconds",
-        "0.02",
-        "--devices",
-        "cpu",
-    ).stdout
-    with (project / "results/sweep/tiny.csv").open() as file:
+    words = ("tiny", "--largest", "64", "--seconds", "0.02", "--devices", "cpu")
+    message = run(ready, sys.executable, "-m", "stages.tools.sweep", *words).stdout
+    with (ready / "results/sweep/tiny.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["batch_size"]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]  # more than the 36 there are
     memory = [float(row["peak_mib"]) for row in rows]
     assert memory == sorted(memory) and all(float(row["samples_per_second"]) > 0 for row in rows)
     assert "of the best" in message and "cpu: every size up to 64 fits" in message
-    assert (project / "results/sweep/tiny.png").read_bytes().startswith(b"\x89PNG")
+    assert (ready / "results/sweep/tiny.png").read_bytes().startswith(b"\x89PNG")
     assert sweep.main(["sing"]) == 1
     assert re.fullmatch("error: .*did you mean 'sign'.*\n", capsys.readouterr().err)
 
@@ -46,11 +34,7 @@ def points(device: str, rates: list[float]) -> list[SweepPoint]:
 
 def test_the_crossover_is_the_first_size_at_which_the_gpu_wins():
     cpu, gpu = points("cpu", [100, 190, 300, 310]), points("cuda", [10, 100, 400, 1550])
-    assert verdicts(cpu + gpu) == [
-        "cpu: batch 4 reaches 97% of the best, 310 samples/s",
-        "cuda: batch 8 reaches 100% of the best, 1,550 samples/s",
-        "the GPU is faster from batch 4 on (1.3 times there, 5.0 times at 8)",
-    ]
+    assert verdicts(cpu + gpu)[-1] == "the GPU is faster from batch 4 on (1.3 times there, 5.0 times at 8)"
     assert verdicts(cpu + points("cuda", [1, 2]))[-1] == "the CPU is faster at every size that both were measured at"
     assert len(verdicts(cpu)) == 1
 
@@ -67,8 +51,6 @@ def test_a_size_is_measured_captured_and_without_the_memory_of_other_sizes(tmp_p
 
 @pytest.mark.gpu
 def test_a_sweep_on_the_gpu_measures_its_memory(ready: Path):
-    project = ready
-    message = run(
-        project, sys.executable, "-m", "stages.tools.sweep", "tiny", "--largest", "256", "--seconds", "0.05"
-    ).stdout
+    words = ("tiny", "--largest", "256", "--seconds", "0.05")
+    message = run(ready, sys.executable, "-m", "stages.tools.sweep", *words).stdout
     assert "cuda, batch 256: " in message and "cuda: every size up to 256 fits" in message
