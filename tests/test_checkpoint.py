@@ -200,7 +200,6 @@ def prune_until_killed(root: Path, checkpoint: Checkpoint, num_removed: int) -> 
 def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):
     for number in range(checkpoints.NUM_KEPT + 3):
         checkpoint = Checkpoint(tmp_path / f"cpu-{number}.pt", {"parameters": number})
-        assert checkpoint.token() == checkpoint.token(), "one MLflow run until there is a checkpoint"
         checkpoint.save(weights(number))
         Checkpoint(tmp_path / f"cpu-dead-{number}.pt", {}).token()
         checkpoint.save(weights(number))

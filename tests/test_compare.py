@@ -105,17 +105,13 @@ def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines, tmp_
     assert [side["runs"][0]["run_id"] for side in found["sides"]] == ids and verdict["refusals"] == []
     assert "accuracy" in verdict["scores"] and "not compared" not in verdict["scores"]
     client = mlflow.MlflowClient(machines.uri)
-    for own, against in (ids, ids[::-1]):
-        tag = client.get_run(own).data.tags["compared"]
-        assert verdict["speed"].startswith(tag.partition("...")[0].partition(" (against")[0]) and against in tag
+    for own, other in (ids, ids[::-1]):
+        assert other in client.get_run(own).data.tags["compared"]
 
 
 def test_a_name_means_the_latest_run_with_the_seeds_beside_it_and_a_path_the_files_there(machines: Machines):
     found = machines.compare(machines.other, str(machines.one / RUN / "0"), "tiny@cpu")
     assert rows(found.stdout)["seed"] == ["*", "0", "0, 1"]
-    parent = mlflow.MlflowClient(machines.uri).get_run(machines.run_id(machines.other)).data.tags["mlflow.parentRunId"]
-    of_parent = machines.compare(machines.one, machines.run_id(machines.one), parent)
-    assert rows(of_parent.stdout)["seed"] == ["*", "0", "0, 1"]
     same = machines.compare(machines.one, machines.run_id(machines.other, 1), "tiny@cpu-1", check=False)
     assert same.returncode == 1 and "are the same run" in same.stdout
 
@@ -152,19 +148,11 @@ def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tm
     (altered / "predictions.csv").write_text("\n".join(predictions[:-1]) + "\n")
     assert "the predictions of" in (said := refused(own, str(altered))) and "are altered" in said
     assert "no finished run 'tiny@cuda'; the latest are tiny@cpu-1, tiny@cpu-0" in refused(own, "tiny@cuda")
-    assert "has no run 'ffff" in refused(own, "f" * 32)
     assert "accepted: an MLflow run id, a name such as sign@cpu" in refused(own, "sing")
-    assert "two runs can be compared" in refused(own)
-
     client = mlflow.MlflowClient(machines.uri)
     experiment = client.get_experiment_by_name("tiny").experiment_id
-    bare = client.create_run(experiment, tags={"workload": "tiny", "requested_device": "cuda"}).info.run_id
-    client.log_text(bare, "as older ones are", "history.csv")
-    assert "it is RUNNING" in refused(own, bare)
-    client.set_terminated(bare)
-    assert "has no manifest.json: it was made by an older Tandem" in refused(own, "tiny@cuda")
-    client.delete_run(bare)
-
+    tags = {"workload": "tiny", "requested_device": "cuda"}
+    assert "it is RUNNING" in refused(own, client.create_run(experiment, tags=tags).info.run_id)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = f"http://user:secret@127.0.0.1:{closed.getsockname()[1]}"

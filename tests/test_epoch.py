@@ -19,7 +19,7 @@ from stages.tasks import open_task
 from stages.training import epoch
 from stages.training import trainer as trainer_module
 from stages.training.batches import Split
-from stages.training.epoch import Chunks, DeviceEpoch
+from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import CaptureFailed
 from stages.training.memory import is_out_of_memory
 from stages.training.schedule import learning_rates
@@ -173,25 +173,6 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     assert other.oom.actions == ([let_go] if has_captured else [epoch.WITHOUT_GRAPH, given_up])
     assert other.step.execution_mode == "eager"
     assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
-
-
-def test_a_chunk_that_could_not_be_sent_is_no_error_of_the_next_epoch(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(epoch, "CHUNK_BYTES", 1)
-    chunks = Chunks(trainer_of("classify", "gru").train_split, 16, 3)
-    order, send = torch.arange(NUM_SEQUENCES), Chunks.send
-
-    def second_fails(chunks: Chunks, rows: torch.Tensor) -> None:
-        if rows[0] == 16:
-            raise torch.OutOfMemoryError("CUDA out of memory. Planted")
-        send(chunks, rows)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Chunks, "send", second_fails)
-        left_early = chunks.through(order)
-        next(left_early)
-        with pytest.raises(torch.OutOfMemoryError):
-            next(left_early)
-    assert len(list(chunks.through(order))) == 4
 
 
 def test_an_epoch_of_the_ragged_batch_alone():

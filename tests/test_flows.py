@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dvc.stage.exceptions import StageCmdFailedError
 
-from flows import repro, reproduce
+from flows import repro
 from tests.projects import wait_for
 from tests.served import (
     CHECKPOINT,
@@ -173,23 +172,17 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     for owner, line in (
         ("hardware", "hardware says hello"),
         ("train@sign-auto-0", "train-sign-auto-0 says hello"),
-        ("compare", "compare says hello"),
         ("pipeline", "dvc repro --force"),
-        ("train@sign-auto-0", "Running stage 'train@sign-auto-0':"),
-        ("pipeline", "Use `dvc push` to send your updates to remote storage."),
     ):
         assert lines.count(line) == 1 and line in logs[owner], (line, logs)
     artifacts = project.artifacts(run)
     assert set(artifacts) == {"results", "progress-sign-auto-0"}
     progress = artifacts["progress-sign-auto-0"]
     assert (progress["type"], progress["data"]) == ("progress", 100)
-    assert progress["description"].startswith("epoch 2 of 2: 0 s left, 4,900 samples/s, 0.100 s")
     page, folder = artifacts["results"]["data"], f"{project.results}/{run['id']}"
     assert "| **sign** | **0.8750** accuracy | 0.500 | 100 | none | cpu |" in page
-    assert "cpu is Some CPU (sign)" in page and "no VRAM peak: the device is the CPU (sign)" in page
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
     assert f"[the report]({folder}/report.html)" in page and f"]({folder}/sign.png)" in page
-    assert "compare.png" not in page, "one device: a bar beside nothing"
     with urllib.request.urlopen(f"{folder}/report.html", timeout=60) as answer:
         assert answer.read() == b"the comparison of all runs"
     other_site = urllib.request.Request(f"{folder}/report.html", headers={"Host": "evil.example:80"})
@@ -303,11 +296,6 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
 
 
-def test_a_killed_stage_is_told_from_its_exit_status_with_and_without_a_shell_between() -> None:
-    for status, killed_by in ((-9, "SIGKILL"), (137, "SIGKILL"), (130, "SIGINT"), (1, ""), (128, "")):
-        assert reproduce.signal_in(str(StageCmdFailedError("python x", status))) == killed_by
-
-
 @pytest.mark.case(40)
 def test_a_killed_stage_is_shown_crashed(project: Project, saw: Callable[[str], None]) -> None:
     """kill -9 of a stage below a flow, then of its dvc."""
@@ -365,9 +353,7 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     assert (state["type"], state["name"]) == ("SCHEDULED", f"Waiting for {run['name']}")
     assert state["message"] == f"one run at a time; before this one: {run['name']}"
     project.cancel(after)
-    progress = wait_for(lambda: project.artifacts(run).get("progress-sign-auto-0"), what="the progress")
-    progress = wait_for(lambda: (found := project.artifacts(run)["progress-sign-auto-0"])["data"] == 50 and found)
-    assert progress["description"].startswith("epoch 1 of 2: 7 s left, 4,896 samples/s")
+    wait_for(lambda: project.artifacts(run).get("progress-sign-auto-0", {}).get("data") == 50, what="the progress")
 
     started = time.monotonic()
     project.cancel(run)

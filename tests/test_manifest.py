@@ -12,7 +12,7 @@ import pytest
 from stages import files
 from stages.machine import conditions
 from stages.records import manifest, provenance
-from tests.projects import copy_of, git, recorded_runs
+from tests.projects import copy_of, git
 
 RUN = Path("results/runs/tiny/cpu/0")
 
@@ -39,12 +39,6 @@ def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
     assert {"steal_share", "others_share"} <= found["conditions"]["between"].keys()
     digests = [epoch[name] for epoch in found["epochs"] for name in ("weights_sha256", "order_sha256", "draws_sha256")]
     assert len({*digests, found["digests"]["weights"]["initial"]}) == 3 * len(history) + 1, "all of them move"
-
-
-def test_mlflow_has_it_as_an_artifact_of_the_run(trained: Path) -> None:
-    (run,) = recorded_runs(trained, "tiny")
-    artifact = trained / f"mlruns/artifacts/tiny/{run['id']}/artifacts/{manifest.NAME}"
-    assert artifact.read_bytes() == (trained / RUN / manifest.NAME).read_bytes()
 
 
 def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(trained: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from stages.diagnosis.counts import Traffic
 from stages.machine import conditions, identity, rates, sampler
 from stages.machine.activity import Activity
 from stages.machine.nvml import Gpu
-from stages.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
+from stages.machine.rates import host_to_device_rate, matrix_rate, memory_rate
 from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled
 from stages.machine.sampler import Readings, Window, sampling
 from stages.machine.turns import interleave
@@ -72,23 +72,6 @@ def test_measurements_take_turns_in_alternating_order():
     found = interleave({name: measurement(name) for name in "abc"}, rounds=3)
     assert "".join(calls) == "abccbaabc"
     assert found == {"a": ["a1", "a6", "a7"], "b": ["b2", "b5", "b8"], "c": ["c3", "c4", "c9"]}
-
-
-@pytest.mark.parametrize(("speedup", "expected"), [(lambda threads: threads, True), (lambda threads: 1, False)])
-def test_threads_have_cores_where_a_product_gains_from_them(
-    speedup: Callable[[int], int], expected: bool, monkeypatch: pytest.MonkeyPatch
-):
-    before, seconds = torch.get_num_threads(), 0.0
-
-    def clock() -> float:
-        nonlocal seconds
-        seconds += 1 / speedup(torch.get_num_threads())
-        return seconds
-
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "perf_counter", clock)
-        assert has_cores(2) is expected
-    torch.set_num_threads(before)
 
 
 def test_a_region_has_its_seconds_its_cpu_time_and_reasons_for_the_rest(monkeypatch: pytest.MonkeyPatch):
@@ -201,14 +184,8 @@ def test_parts_of_a_training_are_read_by_its_one_thread(quick: None):
     assert sampler_threads() == [] and not sampler.running
     assert set(source.threads[1:-1]) == {thread} and (source.threads[0], source.threads[-1]) == (main, main)
     assert isinstance(short.found()["gpu_busy_share"], str) and short.found()["process_mib"] == 100.0
-    for window in (epoch, inner, whole):
-        assert {**window.found(), "energy_joules": 0.0} == reading(energy_joules=0.0)
     assert whole.found()["energy_joules"] == len(source.threads) - 1, "from the first reading to the last"
     assert 0 < inner.found()["energy_joules"] <= epoch.found()["energy_joules"] < whole.found()["energy_joules"]
-    before = epoch.totals()
-    with sampling(source):
-        source.wait_for(2)
-    assert epoch.totals() == before, "what is over does not change"
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -235,19 +212,11 @@ def test_a_quantity_that_a_reading_lacks_is_absent_with_its_reason_where_it_was_
         with sampling(source) as good:
             time.sleep(0.11)
             source.wait_for(1)
-        source.readings = [reading(gpu_busy_share="NVML: Unknown Error"), reading()]
-        source.wait_for(3)
-        with sampling(source) as good_again:
-            time.sleep(0.11)
-            source.wait_for(1)
         with sampling(source) as bad:
             source.readings = [lost]
             source.wait_for(2)
-    assert good.found() == good_again.found() == reading(energy_joules=0.0)
+    assert good.found() == reading(energy_joules=0.0)
     assert bad.found() == whole.found() == lost
-    with sampling(source) as from_the_start:
-        time.sleep(0.11)
-    assert from_the_start.found() == lost
 
 
 def test_a_resumed_training_has_the_numbers_of_all_its_parts():
@@ -300,9 +269,7 @@ def test_a_gpu_that_nvml_does_not_know_has_no_reading():
     assert gpu.read() == dict.fromkeys(reading(), reason)
 
 
-def test_every_quantity_takes_one_call_of_nvml_and_has_the_unit_of_its_name():
-    calls: list[str] = []
-
+def test_every_quantity_has_the_unit_of_its_name():
     class Nvml:
         answers: dict[str, Any] = {
             "nvmlDeviceGetComputeRunningProcesses": [
@@ -315,27 +282,14 @@ def test_every_quantity_takes_one_call_of_nvml_and_has_the_unit_of_its_name():
         }
 
         def __getattr__(self, name: str) -> Callable[[object], Any]:
-            calls.append(name)
             return lambda handle: self.answers[name]
 
     gpu = Gpu("")
     gpu.unavailable, gpu.nvml, gpu.handle = "", Nvml(), object()
-    assert gpu.read() == {
-        "process_mib": 3.0,
-        "other_processes": 1.0,
-        "device_mib": 5.0,
-        "gpu_busy_share": 0.25,
-        "power_watts": 70.5,
-        "energy_joules": 1234.5,
-    }
-    assert sorted(calls) == sorted(Nvml.answers)
-    for answer, reason in (
-        ([SimpleNamespace(pid=-1, usedGpuMemory=1)], "NVML does not list this process"),
-        ([SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)], "the driver does not tell memory per process here"),
-    ):
-        Nvml.answers["nvmlDeviceGetComputeRunningProcesses"] = answer
-        assert str(gpu.read()["process_mib"]).startswith(reason)
-        assert gpu.read()["other_processes"] == 0, "the one that is listed is this one"
+    expected = {"process_mib": 3.0, "other_processes": 1.0, "device_mib": 5.0}
+    assert gpu.read() == {**expected, "gpu_busy_share": 0.25, "power_watts": 70.5, "energy_joules": 1234.5}
+    Nvml.answers["nvmlDeviceGetComputeRunningProcesses"] = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=None)]
+    assert str(gpu.read()["process_mib"]).startswith("the driver does not tell memory per process here")
     Nvml.answers["nvmlDeviceGetUtilizationRates"] = None  # whatever else may happen, a reading raises nothing
     assert str(gpu.read()["gpu_busy_share"]).startswith("NVML: ")
 

@@ -27,7 +27,6 @@ from stages.machine.regions import Measurement
 from stages.params.schema import GRU
 from stages.records.history import summarize, timing_row
 from stages.tasks import classify
-from stages.training import loop
 from stages.training.batches import Batch, Split, load_split
 from stages.training.device import open_device
 from stages.training.memory import ONEDNN, OomPolicy, OutOfMemory, free_cache, is_out_of_memory
@@ -219,36 +218,6 @@ def test_smaller_parts_give_what_the_whole_batch_gives_and_the_end_is_one_senten
     assert nothing["error"].startswith("out of memory (") and "\n" not in nothing["error"]
 
 
-def an_optimizer_that_does_not_fit() -> dict[str, Any]:
-    """There is room for the gradients of the weights, and not for what AdamW keeps: twice as much as the weights."""
-    without_onednn()
-    wide = replace(TRANSFORMER, hidden_size=1024, feedforward_size=4096, num_layers=1)
-    batch, runs = random_batch(4, 4), []
-    for is_limited in (False, True):
-        torch.manual_seed(0)
-        step = step_of(models.build(wide, models.Shape(4, 3, 4, per_step=False)), accumulation=4)
-        before, failed = digest(step.model), ""
-        if is_limited:
-            step.oom.recompute()  # nothing else is left to try
-            leave(1.5 * sum(parameter.nbytes for parameter in step.parameters) / MIB)
-            try:
-                step(batch)
-            except OutOfMemory as error:
-                failed = str(error)
-            lift()
-            assert digest(step.model) == before, "half a step was taken"
-        step(batch)
-        runs.append({"failed": failed, "weights": digest(step.model)})
-        del step
-    return {"whole": runs[0], "failed": runs[1]}
-
-
-def test_a_step_that_fails_at_its_very_end_is_not_half_taken():
-    found = apart(an_optimizer_that_does_not_fit)
-    assert found["failed"]["failed"].startswith("out of memory (")
-    assert found["failed"]["weights"] == found["whole"]["weights"]
-
-
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_loss_scale(max_grad_norm: float):
     """Planted: the optimizer has no memory for its moments. Without clipping it divides by the scale itself."""
@@ -272,26 +241,6 @@ def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_
         assert len(step.oom.actions) == num_failures
         weights.append(digest(step.model))
     assert weights[0] == weights[1]
-
-
-def outputs(is_limited: bool) -> dict[str, Any]:
-    """Outputs without gradients, with room for half of a single tensor between two layers."""
-    open_device(identity("cpu"), threads=1, deterministic=True)
-    torch.manual_seed(0)
-    model = models.build(TRANSFORMER, models.Shape(4, 3, NUM_STEPS, per_step=False))
-    batch, oom = random_batch(64, NUM_STEPS), OomPolicy()
-    if is_limited:
-        leave(0.5 * 64 * NUM_STEPS * TRANSFORMER.feedforward_size * 4 / MIB)
-    found = loop.predict_outputs(model, iter([batch]), oom)
-    lift()
-    return {"outputs": found.tolist(), "passes": oom.num_passes, "actions": ladder(oom.actions)}
-
-
-def test_what_needs_no_gradients_goes_through_in_smaller_parts_too():
-    whole, parts = apart(outputs, False), apart(outputs, True)
-    assert (whole["passes"], whole["actions"]) == (1, [])
-    assert parts["passes"] > 1 and parts["actions"][-1] == f"a batch of 64 is evaluated in {parts['passes']} parts"
-    torch.testing.assert_close(torch.tensor(parts["outputs"]), torch.tensor(whole["outputs"]), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("where", ["forward", "loss", "predict"])

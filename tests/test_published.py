@@ -83,19 +83,10 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     stage(other, "compare")
     text = (other / "results/report.html").read_text(encoding="utf-8")
     assert "the same as CPU" in text and "Bit-equal to the published run" in text
-    page, drawn = other / "results/pages/tiny.png", other / "results/runs/tiny/cpu/0/plots/training.png"
-    taken = page.read_bytes()
-    assert taken == drawn.read_bytes()
-    drawn.unlink()  # then it draws the page itself
-    stage(other, "compare")
-    assert page.read_bytes() == taken
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
-    assert entry["timings"]["0"]["epoch_seconds"] > 0
     elsewhere = json.loads(json.dumps(entry))
     elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
-    stage(other, "hardware")
-    assert "docs/published.json" in json.loads((other / "results/code/compare.json").read_text())
     manifest = json.loads((other / "results/runs/tiny/cpu/0/manifest.json").read_text())
     found, why = published.references([elsewhere, entry], [manifest])
     assert [each.hardware for each in found] == [entry["hardware"]["name"], "Another Processor"] and not why
@@ -105,4 +96,3 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     assert "published run of Another Processor" in (other / "results/compare.md").read_text()
     entry["block"]["train"]["epochs"] = 4
     assert published.references([entry], [manifest]) == ([], "published with other parameters (train.epochs)")
-    assert published.references([], [manifest]) == ([], "nothing is published of it")

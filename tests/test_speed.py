@@ -18,7 +18,6 @@ from benchmarks import aa
 from stages import speed
 from stages.comparing.statistics import paired_speed_up, ratio_of_turns
 from tests.projects import ROOT, environment, is_gone, run, wait_for
-from tests.trainers import new_trainer
 
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
@@ -59,11 +58,6 @@ def test_a_speed_up_the_other_way_round_is_that_of_the_other_side():
     found, other = paired_speed_up(ratios).reversed(), paired_speed_up([1 / ratio for ratio in ratios])
     for name in ("ratio", "low", "high", "num_pairs"):
         assert getattr(found, name) == pytest.approx(getattr(other, name))
-
-
-def test_one_side_is_faster_only_where_the_interval_leaves_out_1():
-    assert paired_speed_up([1.3, 1.4, 1.35]).is_clear and paired_speed_up([0.7, 0.8, 0.75]).is_clear
-    assert not paired_speed_up([0.9, 1.4, 1.1]).is_clear
 
 
 def test_what_slows_both_sides_of_a_turn_and_what_disturbs_single_turns_is_gone_from_a_pairs_figure():
@@ -247,22 +241,12 @@ def test_there_is_a_side_for_each_kind_of_device_and_the_cpu_has_its_best_number
     assert python(ready, code).stdout == "[('cpu', 'cpu', {'threads': 'auto'}), ('cuda', 'auto', {})]\n"
 
 
-# What the benchmark plants --------------------------------------------------------------------------------------------
-
-
-def test_a_tenth_more_is_eleven_steps_for_every_ten_that_are_told(tmp_path: Path):
-    trainer = new_trainer("cpu", "device", tmp_path)
-    aa.a_tenth_more(trainer)
-    taken: Counter[str] = Counter()
-    trainer.optimizer.register_step_post_hook(lambda *_: taken.update(["steps"]))
-    num_taken = sum(len(list(trainer.training_steps())) for _ in range(11))
-    assert trainer.steps_per_epoch == 4 and (taken["steps"], num_taken) == (44, 40)
+# What the benchmark counts --------------------------------------------------------------------------------------------
 
 
 def test_the_table_counts_false_alarms_and_what_was_found():
     trials = [trial("same", 1.0), trial("same", 1.2), trial("a tenth more", 1.1), trial("a tenth more", 0.9)]
     text = aa.table(trials)
-    assert "| same | sign | 2 | 1 | " in text
     assert "| a tenth more | sign | 2 | 1 | " in text, "a difference on the wrong side is not found"
     assert "False alarms: 1 of 2 (50.0%)" in text
 

@@ -38,7 +38,6 @@ from stages.params.loading import load_params
 from stages.params.schema import Rocket, Train
 from stages.records.history import Record, first_timed_epoch, note_workers, workers_of
 from stages.tasks import classify, detect, forecast
-from stages.tools.scaling import ScalingPoint, measure, parse, verdicts
 from stages.training.batches import Split
 from stages.training.memory import translate_oom
 from stages.training.shares import own_rows, places_of, shares_of
@@ -324,9 +323,6 @@ def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatc
     fitted = replace(SETTINGS, model=Rocket("rocket", num_kernels=84, num_groups=4))
     with pytest.raises(ValueError, match="model rocket is fitted in closed form, which one does; accepted: cpu"):
         require_sequences("mine", "2xcpu", fitted)
-    with pytest.raises(ValueError, match="--workers 1 compares nothing; name a number from 2 on"):
-        measure(parse(["sign", "--device", "cpu", "--workers", "1"]))
-    assert identify("2xcpu")["workers"] == 2 and identify("2xcpu")["name"].startswith("2 workers on ")
 
 
 def test_weak_scaling_gives_each_worker_a_batch_and_raises_the_rate():
@@ -343,18 +339,6 @@ def test_what_another_number_of_workers_trained_is_recorded_and_not_timed():
     assert note_workers(record, 2, 1) == "epochs 1 to 2 by 2 workers, from here on by 1 worker: equal within rounding"
     assert workers_of(record) == {"workers": 1, "workers_from_epoch": {"1": 2, "3": 1}}
     assert first_timed_epoch(record) == 3
-
-
-def test_it_is_said_from_which_batch_on_a_second_worker_pays():
-    def points(*speed_ups: float) -> list[ScalingPoint]:
-        return [ScalingPoint("cpu", 2, 1, 32 * 2**n, 1.0, up, up, up, up / 2, 0.1) for n, up in enumerate(speed_ups)]
-
-    assert verdicts(points(0.8, 1.1, 1.4)) == [
-        "2 workers pay from a batch of 64 on: 1.10 times as fast as one there, 1.40 times with 128"
-    ]
-    assert "do not pay with any batch that was tried (32 to 64)" in verdicts(points(0.8, 0.9))[0]
-    doubtful = [replace(point, speed_up_lowest=0.7) for point in points(1.2)]
-    assert "not certain, for rounds disagree (batch 32)" in verdicts(doubtful)[0]
 
 
 # As a user starts them ------------------------------------------------------------------------------------------------
