@@ -106,16 +106,3 @@ def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
 def changed(project: Path) -> set[str]:
     """The stages whose own dependencies changed, as `dvc status` has it; hardware always runs."""
     return set(json.loads(dvc(project, "status", "--json").stdout)) - {"hw/dvc.yaml:hardware"}
-
-
-def test_a_closure_holds_the_named_module_and_no_sibling():
-    named = {"model": "gru", "task": "classify", "source": "sequences"}
-    files = closure("train", named)
-    assert {"stages/train.py", "stages/models/kernels/gru.py", "stages/tasks/classify.py"} <= files.keys()
-    assert not files.keys() & {"stages/models/transformer.py", "stages/models/seq2seq.py", "stages/tasks/detect.py"}
-    aside = ("records", "params", "figures", "diagnosis", "tools", "files.py")
-    assert not [file for file in files if file.split("/")[1] in aside]
-    assert files == closure("train", named), "a second reading comes from the cache"
-    sources = closure("preprocess", named)
-    assert "stages/data/sequences.py" in sources and "stages/data/tables.py" in sources
-    assert not sources.keys() & {"stages/data/series.py", "stages/data/rally.py", "stages/data/tennis.py"}

@@ -113,7 +113,7 @@ def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str,
 
 @pytest.mark.parametrize("num_batches", [1, 2, 100])
 @pytest.mark.parametrize(("task_name", "model_name"), [("classify", "gru"), ("forecast", "seq2seq")])
-def test_so_does_one_that_is_streamed_in_chunks(
+def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
     task_name: str, model_name: str, num_batches: int, monkeypatch: pytest.MonkeyPatch
 ):
     plain, streamed = (trainer_of(task_name, model_name, batch_size=2) for _ in range(2))
@@ -175,7 +175,7 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
 
-def test_an_epoch_of_the_ragged_batch_alone():
+def test_an_epoch_of_the_ragged_batch_alone_gives_the_bits_of_the_plain_loop():
     plain, other = (trainer_of("classify", "gru", batch_size=64) for _ in range(2))
     assert_equal_bits(plain, uncaptured(other))
 

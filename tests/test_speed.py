@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,19 +67,15 @@ def test_what_slows_both_sides_of_a_turn_and_what_disturbs_single_turns_is_gone_
     assert ratio_of_turns(base, other) == pytest.approx(2.0)
 
 
-def test_intervals_over_pairs_cover_the_truth_and_those_over_the_epochs_of_a_process_do_not():
+def test_intervals_over_pairs_cover_the_truth():
     """What a process has of its own, and a drift that both sides share, as they were measured on real machines."""
-    draw, truth, num_trials, covered = np.random.default_rng(0), 1.3, 1000, Counter()
+    draw, truth, num_trials, num_covered = np.random.default_rng(0), 1.3, 1000, 0
     for _ in range(num_trials):
         first, second = processes(draw, 5)
         ratios = [ratio_of_turns(truth * one, two) for one, two in zip(first, second, strict=True)]
         found = paired_speed_up(ratios)
-        covered["pairs"] += found.low <= truth <= found.high
-        low, high = over_epochs(draw, truth * first[0], second[1])  # two processes, one after the other
-        covered["epochs"] += low <= truth <= high
-    # 950 of 1000 are expected, give or take four standard errors.
-    assert 922 <= covered["pairs"] <= 978
-    assert covered["epochs"] < 700
+        num_covered += found.low <= truth <= found.high
+    assert 922 <= num_covered <= 978  # 950 of 1000 are expected, give or take four standard errors
 
 
 def processes(draw: np.random.Generator, num_pairs: int, num_turns: int = 15) -> np.ndarray:
@@ -91,13 +86,6 @@ def processes(draw: np.random.Generator, num_pairs: int, num_turns: int = 15) ->
     return np.exp(drift + own + draw.normal(scale=0.03, size=(2, num_pairs, num_turns)))
 
 
-def over_epochs(draw: np.random.Generator, first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """The percentile bootstrap of the ratio of medians, which takes epochs for independent."""
-    resampled = (np.median(draw.choice(each, (200, len(each))), axis=1) for each in (first, second))
-    low, high = np.quantile(np.divide(*resampled), (0.025, 0.975))
-    return low, high
-
-
 # Real processes ------------------------------------------------------------------------------------------------------
 
 
@@ -106,9 +94,9 @@ def python(project: Path, code: str, check: bool = True) -> subprocess.Completed
     return run(project, sys.executable, "-c", code, check=check, PYTHONPATH=str(ROOT))
 
 
-@pytest.mark.parametrize("seeds", [[4, 5], pytest.param([4, 5, 6], marks=pytest.mark.long)], ids=len)
-def test_pairs_of_real_trainings(ready: Path, seeds: list[int]):
+def test_pairs_of_real_trainings_run_at_the_same_time(ready: Path):
     """The CPU against itself with another batch size. Every process is there while its partner is."""
+    seeds = [4, 5]
     sides = (
         "[Side('one', 'cpu'), Side('two', 'cpu', {'batch_size': 8, 'threads': 'auto'}, test_speed.tells_who_is_there)]"
     )
@@ -117,19 +105,14 @@ def test_pairs_of_real_trainings(ready: Path, seeds: list[int]):
     found = json.loads((ready / "found.json").read_text())
     assert found["sides"] == ["one", "two"]
     assert [pair["seed"] for pair in found["pairs"]] == seeds
-    for number, pair in enumerate(found["pairs"], 1):
+    for pair in found["pairs"]:
         assert {name: len(turns) for name, turns in pair["turns"].items()} == {"one": 4, "two": 4}
         assert min(min(turns) for turns in pair["turns"].values()) > 0
         assert pair["ratio"] == pytest.approx(ratio_of_turns(pair["turns"]["one"], pair["turns"]["two"]))
-        assert f"tiny, pair {number} of {len(seeds)}: an epoch's steps take one " in printed
         assert pair["about"]["one"]["threads"] == 1
         assert pair["about"]["two"]["threads"] == found["about"]["two"]["threads"], "auto takes one number for all"
-    speed_up = found["speed_up"]
-    assert speed_up["num_pairs"] == len(seeds)
-    if len(seeds) == 3:
-        assert speed_up["low"] <= speed_up["ratio"] <= speed_up["high"] and "3 processes a side" in found["sentence"]
-    else:
-        assert speed_up["low"] is None and "no interval: 2 pairs were measured and it takes 3" in found["sentence"]
+    assert found["speed_up"]["num_pairs"] == 2 and found["speed_up"]["low"] is None
+    assert "no interval: 2 pairs were measured and it takes 3" in found["sentence"]
     there = [line for line in printed.splitlines() if line.startswith("trainings here")]
     assert there == ["trainings here: 2"] * len(seeds)
 
@@ -244,20 +227,7 @@ def test_there_is_a_side_for_each_kind_of_device_and_the_cpu_has_its_best_number
 # What the benchmark counts --------------------------------------------------------------------------------------------
 
 
-def test_the_table_counts_false_alarms_and_what_was_found():
-    trials = [trial("same", 1.0), trial("same", 1.2), trial("a tenth more", 1.1), trial("a tenth more", 0.9)]
-    text = aa.table(trials)
-    assert "| a tenth more | sign | 2 | 1 | " in text, "a difference on the wrong side is not found"
-    assert "False alarms: 1 of 2 (50.0%)" in text
-
-
-def trial(kind: str, ratio: float) -> dict:
-    """Five pairs that scatter by 1% around a ratio."""
-    pairs = [{"turns": {"a": [1.0] * 3, "b": [ratio * each] * 3}} for each in (0.99, 0.995, 1.0, 1.005, 1.01)]
-    return {"kind": kind, "workload": "sign", "load": 1.0, "pairs": pairs}
-
-
-@pytest.mark.parametrize(("num_trials", "too_many"), [(20, 4), (40, 5), (100, 10)])
+@pytest.mark.parametrize(("num_trials", "too_many"), [(20, 4), (100, 10)])
 def test_the_limit_is_the_least_count_that_chance_seldom_reaches(num_trials: int, too_many: int):
     """Of the binomial distribution, written out."""
     chances = [math.comb(num_trials, n) * 0.05**n * 0.95 ** (num_trials - n) for n in range(num_trials + 1)]
