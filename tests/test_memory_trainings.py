@@ -235,6 +235,6 @@ def test_a_gpu_without_room_for_a_step_ends_the_training_with_advice(tmp_path: P
     code = "from tests import test_memory_trainings as t; t.stage_in_gpu(24, ('train', 'tiny', 'auto', '0'))"
     extra = {"PYTHONPATH": str(ROOT), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     done = run(project, sys.executable, "-c", code, check=False, **extra)
-    last = done.stdout.splitlines()[-1]
-    assert done.returncode == 1 and last.startswith("error: out of memory"), done.stdout
-    assert "after this was done about it" in last and "what is left to you" in last
+    said = [line for line in done.stdout.splitlines() if line.startswith("error: out of memory")]
+    assert done.returncode == 1 and len(said) == 1, done.stdout
+    assert "after this was done about it" in said[0] and "what is left to you" in said[0]
