@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dvc.stage.exceptions import StageCmdFailedError
 
-from flows import repro
+from flows import repro, reproduce
 from tests.projects import wait_for
 from tests.served import (
     CHECKPOINT,
@@ -179,8 +180,10 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     assert set(artifacts) == {"results", "progress-sign-auto-0"}
     progress = artifacts["progress-sign-auto-0"]
     assert (progress["type"], progress["data"]) == ("progress", 100)
+    assert progress["description"].startswith("epoch 2 of 2: 0 s left, 4,900 samples/s, 0.100 s")
     page, folder = artifacts["results"]["data"], f"{project.results}/{run['id']}"
     assert "| **sign** | **0.8750** accuracy | 0.500 | 100 | none | cpu |" in page
+    assert "no VRAM peak: the device is the CPU (sign)" in page
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
     assert f"[the report]({folder}/report.html)" in page and f"]({folder}/sign.png)" in page
     with urllib.request.urlopen(f"{folder}/report.html", timeout=60) as answer:
@@ -294,6 +297,11 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     named = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
     shown = subprocess.run(named, cwd=project.root, capture_output=True, text=True, check=True)
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
+
+
+def test_a_killed_stage_is_told_from_its_exit_status_with_and_without_a_shell_between() -> None:
+    for status, killed_by in ((-9, "SIGKILL"), (137, "SIGKILL"), (130, "SIGINT"), (1, ""), (128, "")):
+        assert reproduce.signal_in(str(StageCmdFailedError("python x", status))) == killed_by
 
 
 @pytest.mark.case(40)
