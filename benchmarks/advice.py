@@ -118,7 +118,7 @@ def moved(split: Any, device: torch.device) -> Any:
 
 def train(fits: dict[str, Any], options: argparse.Namespace) -> dict[str, list[float]]:
     """Change -> times as many sequences per second as without it, round by round."""
-    parts = {name: probe.Part(trainer, probe.epochs(trainer.training_steps)) for name, trainer in fits.items()}
+    parts = {name: probe.ProbePart(trainer, probe.epochs(trainer.training_steps)) for name, trainer in fits.items()}
     for part in parts.values():
         part.warm_up()
         part.turn(options.seconds)

@@ -100,7 +100,7 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
 
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """What `precision: auto` takes when it has never measured before."""
-    return auto.said(auto.measure_precision(trainer, identify(device)), "chosen by measuring")
+    return auto.describe_choice(auto.measure_precision(trainer, identify(device)), "chosen by measuring")
 
 
 def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
