@@ -123,7 +123,8 @@ def python(project: Path, code: str, check: bool = True) -> subprocess.Completed
 def test_pairs_of_real_trainings(ready: Path, seeds: list[int]):
     """The CPU against itself with another batch size. Every process is there while its partner is."""
     sides = (
-        "[TimedSide('one', 'cpu'), TimedSide('two', 'cpu', {'batch_size': 8, 'threads': 'auto'}, test_speed.tells_who_is_there)]"
+        "[TimedSide('one', 'cpu'), "
+        "TimedSide('two', 'cpu', {'batch_size': 8, 'threads': 'auto'}, test_speed.tells_who_is_there)]"
     )
     code = f"import json; json.dump(compare('tiny', {sides}, {seeds}, {SHORT}), open('found.json', 'w'))"
     printed = python(ready, code).stdout
@@ -196,7 +197,9 @@ def test_no_speed_up_is_stated_where_others_were_on_the_gpu(monkeypatch: pytest.
 def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path):
     """One that is killed, one whose device is not there, one whose memory runs out."""
     cases = {
-        "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)": f"{REFUSED}its process was ended by SIGKILL",
+        "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)": (
+            f"{REFUSED}its process was ended by SIGKILL"
+        ),
         "TimedSide('one', 'cpu', adapt=test_speed.waits_until_alone), TimedSide('two', 'cuda')": (
             f"{REFUSED}results/hardware/cuda.json is not there"
         ),
