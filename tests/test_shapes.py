@@ -21,6 +21,7 @@ import pytest
 from stages.data import open_source
 from stages.data.arrays import PreparedSequences
 from stages.tools import list_cells, new_workload, trial
+from tests import own_tables
 from tests.projects import ROOT
 
 LABELS = ["push", "swipe", "twist"] * 6
@@ -45,11 +46,6 @@ def planned(path: Path, *options: str) -> tuple[new_workload.WorkloadPlan, Prepa
         (Path(scratch) / "again").mkdir()
         (Path(scratch) / "again" / plan.table_name).symlink_to(plan.table.resolve())
         return plan, open_source("sequences").prepare(params, Path(scratch) / "again", plan.workload.task == "detect")
-
-
-def planned_only(path: Path, *options: str) -> new_workload.WorkloadPlan:
-    with TemporaryDirectory(dir=path.parent) as scratch:
-        return plan_in(Path(scratch), path, *options)
 
 
 def expect(
@@ -135,7 +131,7 @@ def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
         part.assign(id=range(len(part))).to_csv(tmp_path / f"Hand_{name}.csv", index=False)
     plan = expect(tmp_path / "Hand_TRAIN.csv")
     assert plan.summary["num_per_split"]["test"] == 6 and "{train: 10, val: 2, test: 6}" in plan.block
-    assert planned_only(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
+    assert own_tables.planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
     with pytest.raises(ValueError, match="column 'id' holds '0' twice, and every row is a sequence"):
         planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
 
@@ -314,7 +310,7 @@ def test_ts_says_whether_its_targets_are_numbers(tmp_path: Path):
     values = recordings()
     lines = [f"{','.join(map(str, values[number][:, 0]))}:{number % 3}" for number in range(18)]
     written(tmp_path / "a.ts", "\n".join(["@univariate true", "@targetLabel true", "@data", *lines]))
-    assert planned_only(tmp_path / "a.ts").workload.task == "regress"
+    assert own_tables.planned(tmp_path / "a.ts").workload.task == "regress"
 
 
 # Text of all kinds ----------------------------------------------------------------------------------------------------
@@ -455,13 +451,13 @@ def test_a_sample_of_a_large_table_finds_its_classes_and_its_gaps(tmp_path: Path
     monkeypatch.setattr(trial, "LARGE_CELLS", 100)
     monkeypatch.setattr(trial, "SAMPLED_CELLS", 10)
     monkeypatch.setattr(trial, "FEWEST_PER_CLASS", 5)
-    plan = planned_only(write_ts(tmp_path / "a.ts", range(18)))
+    plan = own_tables.planned(write_ts(tmp_path / "a.ts", range(18)))
     assert plan.summary["num_tried"] == 15 and plan.summary["num_sequences"] == 18
     assert sum(plan.summary["num_per_split"].values()) == 18
     for number in range(18):  # whichever sequence has the empty cell, in the sample or not
         array = padded()
         array[number, 1, 0] = np.nan
-        plan = planned_only(arrays(tmp_path / "a.npz", X=array, y=np.array(LABELS)), "--axes", "NTC")
+        plan = own_tables.planned(arrays(tmp_path / "a.npz", X=array, y=np.array(LABELS)), "--axes", "NTC")
         assert plan.workload.preprocess.missing == "interpolate"
 
 
@@ -471,8 +467,8 @@ def test_sizes_of_a_large_table_are_those_of_the_whole(tmp_path: Path, monkeypat
     array = np.random.default_rng(0).normal(size=(100, 6, 2))
     parts = {"X_train": array[:88], "X_test": array[88:]}
     labels = {"y_train": np.arange(88) % 2 * 1.0, "y_test": np.arange(12) % 2 * 1.0}  # 1.0 is the class 1
-    plan = planned_only(arrays(tmp_path / "a.npz", **parts, **labels))
+    plan = own_tables.planned(arrays(tmp_path / "a.npz", **parts, **labels))
     assert plan.summary["num_tried"] == 2 * (8 + 6) and plan.summary["classes"] == [0, 1]
     assert plan.summary["num_per_split"] == {"train": 72, "val": 16, "test": 12}  # as preprocess will share them out
-    plan = planned_only(arrays(tmp_path / "a.npz", X=array, y=np.arange(100) / 7))
+    plan = own_tables.planned(arrays(tmp_path / "a.npz", X=array, y=np.arange(100) / 7))
     assert plan.workload.task == "regress" and plan.summary["num_tried"] == 8  # of every number a few would be all
