@@ -221,14 +221,6 @@ def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int, saw: Callable[[s
     assert summary["num_duplicates_with_other_label"] == summary["num_duplicates_across_splits"] == 0
 
 
-def test_duplicates_with_another_label_are_counted(tmp_path: Path):
-    table = repeated(make_table(), {4: 0})
-    table.loc[table["sequence"] == 4, "label"] = "class 3"
-    found = prepared(tmp_path, table)
-    assert found.summary["num_duplicates_with_other_label"] == 1
-    assert any({0, 4} <= set(rows.tolist()) for rows in found.parts.values())
-
-
 def test_a_split_column_decides_the_split(tmp_path: Path):
     table = make_table()
     wanted = np.array(SPLITS)[np.arange(40) // 4 % 3]
@@ -369,23 +361,6 @@ def test_a_bad_cell_outside_the_features_is_named_with_its_line(tmp_path: Path):
         refused(tmp_path, "\n".join([HEADER, *changed]), f"line {row + 2}", f"column '{word}'")
 
 
-def test_a_bad_cell_of_a_parquet_table_is_named_with_its_row(tmp_path: Path):
-    table = make_table()
-    table.loc[3, "y"] = np.nan
-    table.to_parquet(tmp_path / "table.parquet")
-    with pytest.raises(ValueError, match=r"table\.parquet, (line 5|row 4): column 'y' must hold finite numbers"):
-        prepare(tmp_path / "table.parquet", PARAMS)
-
-
-def test_numbers_stored_as_text_are_read(tmp_path: Path):
-    table = make_table()
-    table.to_csv(tmp_path / "table.csv", index=False)
-    table["y"] = [f" {y}\t" for y in table["y"]]
-    table.to_parquet(tmp_path / "texts.parquet", index=False)
-    numbers, texts = (prepare(tmp_path / name, PARAMS).sequences for name in ("table.csv", "texts.parquet"))
-    assert (numbers.values == texts.values).all()
-
-
 def test_a_repeated_step_is_refused(tmp_path: Path):
     rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q", "b,1,1,2,q", "a,1,3,4,p"]
     refused(tmp_path, "\n".join([HEADER, *rows]), "line 6", "the same sequence and step")
@@ -520,12 +495,6 @@ def test_a_sequence_that_ends_in_zeros_is_no_duplicate_of_a_shorter_one(tmp_path
     )
     longer = longer.assign(sequence=16, label="class 0")
     assert prepared(tmp_path, pd.concat([table, longer])).summary["num_duplicates"] == 0
-
-
-def test_a_column_named_twice_is_refused(tmp_path: Path):
-    refused(tmp_path, f"{HEADER},x\na,0,1,2,p,3\na,1,1,2,p,3\n", "2 columns 'x'")
-    columns = replace(PARAMS.columns, label="x")
-    refused(tmp_path, f"{HEADER}\na,0,1,2,p\n", "'x' twice", params=replace(PARAMS, columns=columns))
 
 
 def test_gaps_are_filled_in_a_parquet_file_of_float32(tmp_path: Path):

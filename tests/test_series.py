@@ -15,7 +15,7 @@ import torch
 from stages.data import series, write_arrays
 from stages.data.series import Grid, Windows, to_grid
 from stages.data.tables import read_table
-from stages.data.times import iso, read_times
+from stages.data.times import iso
 from stages.figures import draw_result, drawing
 from stages.models.linear_forecast import Unit, fit, simple_maps
 from stages.params.intervals import parse_interval
@@ -205,12 +205,6 @@ def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: 
 
 
 # The grid -------------------------------------------------------------------------------------------------------------
-
-
-def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path):
-    shuffled = [0, 1, 4, 2, 3, 5]  # 2 and 3 stand after 4
-    grid = grid_of(tmp_path, table([QUARTERS[point] for point in shuffled], shuffled))
-    assert grid.levels[:, 0].tolist() == [0, 1, 2, 3, 4, 5] and odd(grid) == {"num_out_of_order": 2}
 
 
 def test_the_last_row_of_a_repeated_time_is_used(tmp_path: Path):
@@ -407,16 +401,6 @@ def test_formats_and_the_order_of_rows_come_to_the_same_bytes(tmp_path: Path):
         assert found.counts["num_without_offset"] == (12 if name == "naive.parquet" else 0)
 
 
-def test_the_summary_is_json_and_counts_what_was_odd(tmp_path: Path):
-    found = prepared(tmp_path, table([*QUARTERS, QUARTERS[3]], [*LEVELS, 7]))
-    summary = json.loads(json.dumps(found.summary, allow_nan=False))
-    assert summary["num_per_split"] == {"train": 2, "val": 2, "test": 2} and summary["num_sequences"] == 6
-    assert summary["target"] == {"name": "x", "transform": "difference"} and summary["naive_error"] == 3.0
-    assert summary["first_time"]["val"] == QUARTERS[6] and summary["last_time"]["test"] == QUARTERS[11]
-    for odd in ("cross a split's boundary: 2", "rows out of order: 1", "of the same time: 1 (0 differing)"):
-        assert odd in found.message
-
-
 # The linear baseline --------------------------------------------------------------------------------------------------
 
 
@@ -497,14 +481,6 @@ def test_dates_without_separators_are_refused_not_read_as_seconds(tmp_path: Path
         prepare(tmp_path / f"table.{ending}", replace(PARAMS, interval="1d"))
 
 
-@pytest.mark.parametrize("numbers", [(20210927, 20211400), (18991231, 20210927), (21010101, 21010102), (1632700800,)])
-def test_numbers_that_are_not_all_dates_are_seconds(tmp_path: Path, numbers: tuple[int, ...]):
-    (tmp_path / "table.csv").write_text(table(list(map(str, numbers)), [1] * len(numbers)))
-    cells = read_table(tmp_path / "table.csv", texts=("time",), features=("x",))
-    stamps, num_without_offset = read_times(cells, "time", parse_interval("1s"))
-    assert (stamps // 10**9).tolist() == list(numbers) and num_without_offset == 0
-
-
 @pytest.mark.parametrize("cell", ["n/a", "1,5", "inf"])
 @pytest.mark.case(3)
 def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str, saw: Callable[[str], None]):
@@ -519,13 +495,6 @@ def test_a_log_return_needs_levels_above_zero(tmp_path: Path, value: float):
     words = ("line 8", "'x' must be above 0", f"found {value}", "difference")
     refused(tmp_path, text, *words, params=replace(PARAMS, transform="log-return"))
     prepared(tmp_path, text)
-
-
-def test_a_value_or_a_change_beyond_32_bits_is_refused(tmp_path: Path):
-    refused(tmp_path, table(QUARTERS, [*LEVELS[:11], 1e300]), "line 13", "found 1e+300")
-    tiny = [level * 1e-300 for level in LEVELS[:11]]
-    params = replace(PARAMS, transform="log-return")
-    refused(tmp_path, table(QUARTERS, [*tiny, 1e18]), QUARTERS[11], "32-bit float", params=params)
 
 
 @pytest.mark.case(2)
@@ -567,8 +536,4 @@ def test_the_price_table_has_the_counts_in_its_readme():
         "num_windows_skipped": 899,
         "num_windows_across_boundaries": 0,
     }
-    assert {name: part.values.shape for name, part in found.parts.items()} == {
-        "train": (5572, 96, 1),
-        "val": (1108, 96, 1),
-        "test": (1251, 96, 1),
-    }
+    assert [len(part.values) for part in found.parts.values()] == [5572, 1108, 1251]

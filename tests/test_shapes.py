@@ -66,18 +66,12 @@ def expect(
 
 
 def long_table() -> pd.DataFrame:
-    parts = [
-        pd.DataFrame(
-            {
-                "clip": f"c_{number:02}",
-                "frame": range(len(values)),
-                "x": values[:, 0],
-                "y": values[:, 1],
-                "label": label,
-            }
-        )
-        for number, (values, label) in enumerate(zip(recordings(), LABELS, strict=True))
-    ]
+    parts = []
+    for number, (values, label) in enumerate(zip(recordings(), LABELS, strict=True)):
+        part = pd.DataFrame(values, columns=["x", "y"]).assign(label=label)
+        part.insert(0, "clip", f"c_{number:02}")
+        part.insert(1, "frame", range(len(values)))
+        parts.append(part)
     return pd.concat(parts, ignore_index=True)
 
 
@@ -102,17 +96,15 @@ def wide_table() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
-def test_one_row_per_sequence(tmp_path: Path, ending: str):
+def test_a_table_with_one_row_per_sequence_is_read(tmp_path: Path, ending: str):
     path = tmp_path / f"wide.{ending}"
     wide = wide_table()
-    wide.to_parquet(path) if ending == "parquet" else wide.to_csv(
-        path, index=False, sep="," if ending == "csv" else "\t"
-    )
-    plan = expect(path)
-    assert plan.workload.preprocess.columns.features == ("x", "y")
+    sep = "\t" if ending == "tsv" else ","
+    wide.to_parquet(path) if ending == "parquet" else wide.to_csv(path, index=False, sep=sep)
+    assert expect(path).workload.preprocess.columns.features == ("x", "y")
 
 
-def test_rows_without_a_header_as_archives_have_them(tmp_path: Path):
+def test_a_table_without_a_header_is_read(tmp_path: Path):
     array = np.nan_to_num(padded(1))[:, :, 0]
     for place, name in ((0, "first.txt"), (array.shape[1], "last.csv")):
         table = pd.DataFrame(array)
@@ -155,11 +147,11 @@ def test_columns_beside_the_steps_stay_with_their_sequence(tmp_path: Path):
 
 def lists_table() -> pd.DataFrame:
     values = recordings()
-    table = pd.DataFrame({name: [each[:, place] for each in values] for place, name in enumerate("xy")})
-    return table.assign(label=LABELS)
+    columns = {name: [each[:, place] for each in values] for place, name in enumerate("xy")}
+    return pd.DataFrame(columns).assign(label=LABELS)
 
 
-def test_lists_in_the_cells_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_lists_in_the_cells_of_parquet_are_read_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(list_cells, "BLOCK_CELLS", 40)
     table, files = lists_table(), tmp_path / "set/data"
     table.to_parquet(tmp_path / "t.parquet")
@@ -241,7 +233,7 @@ def test_folders_called_train_and_test_are_the_split(tmp_path: Path):
     assert expect(folder, ordered=False).summary["num_per_split"]["test"] == 6
 
 
-def test_folders_of_people_stay_on_one_side(tmp_path: Path):
+def test_folders_of_people_are_in_one_split(tmp_path: Path):
     for name, form in (("a", "s{1:02}/{0}"), ("b", "{0}/s{1:02}")):  # person/label or label/person
         folder = write_files(tmp_path / name, lambda n, form=form: f"{form.format(LABELS[n], n // 3)}/r_{n:02}.csv")
         plan = expect(folder, ordered=False)
@@ -262,7 +254,7 @@ def test_files_with_events_are_for_detect(tmp_path: Path):
 
 
 @pytest.mark.parametrize("axes", ["NTC", "NCT"])
-def test_arrays(tmp_path: Path, axes: str):
+def test_arrays_are_read_in_both_orders_of_axes(tmp_path: Path, axes: str):
     array = padded() if axes == "NTC" else padded().swapaxes(1, 2)
     np.savez_compressed(tmp_path / "a.npz", X=array.astype(np.float32), y=np.array(LABELS))
     expect(tmp_path / "a.npz")
@@ -286,20 +278,17 @@ def test_arrays_of_train_and_test_are_the_split(tmp_path: Path):
     assert expect(tmp_path / "b.npz").workload.preprocess.groups == "groups"
 
 
-def write_ts(path: Path, numbers: range, header: str = "@classLabel true push swipe twist") -> Path:
-    values = recordings()
-    lines = [
-        ":".join([",".join(map(str, channel)) for channel in values[number].T] + [LABELS[number]]) for number in numbers
-    ]
-    path.write_text(
-        "\n".join(
-            ["# anything", "@problemName Hand", "@univariate false", "@equalLength false", header, "@data", *lines]
-        )
-    )
+def write_ts(path: Path, numbers: range) -> Path:
+    header = ["# anything", "@problemName Hand", "@univariate false", "@classLabel true push swipe twist", "@data"]
+    lines = []
+    for number in numbers:
+        channels = [",".join(map(str, channel)) for channel in recordings()[number].T]
+        lines.append(":".join([*channels, LABELS[number]]))
+    path.write_text("\n".join([*header, *lines]))
     return path
 
 
-def test_ts(tmp_path: Path):
+def test_ts_files_are_read(tmp_path: Path):
     write_ts(tmp_path / "Hand_TEST.ts", range(12, 18))
     plan = expect(write_ts(tmp_path / "Hand_TRAIN.ts", range(12)))
     assert plan.summary["num_per_split"]["test"] == 6 and plan.table_name == "mine.parquet"
@@ -355,7 +344,7 @@ def test_text_cells_keep_their_characters(tmp_path: Path):
     assert found.sequences.classes == ("007", "NA", "a, b")
 
 
-def test_every_command_of_the_document_is_one():
+def test_every_documented_command_is_valid():
     table = (ROOT / "docs/own-data.md").read_text(encoding="utf-8")
     commands = [
         cell for row in re.findall(r"^\|.*new_workload hand.*\|$", table, re.MULTILINE) for cell in row.split("|")[2:3]
@@ -369,7 +358,7 @@ def test_every_command_of_the_document_is_one():
             new_workload.make_parser().parse_args([*words, *shlex.split(more)])
 
 
-def test_what_a_killed_process_was_converting_is_removed(tmp_path: Path):
+def test_leftovers_of_a_killed_conversion_are_removed(tmp_path: Path):
     done = subprocess.Popen(["true"])
     done.wait()
     for number in (done.pid, os.getpid()):
