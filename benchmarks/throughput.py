@@ -2,7 +2,7 @@
 
     python -m benchmarks.throughput                                  # the four workloads of params.yaml, 5 to 9 minutes
     python -m benchmarks.throughput --size guides --json guides.json # at the sizes of the guides that Tandem replaces
-        python -m benchmarks.throughput --size large --workloads pen     # dominated by arithmetic
+    python -m benchmarks.throughput --size large --workloads pen     # dominated by arithmetic
     python -m benchmarks.throughput --contenders tandem "lightning default" --rounds 9 --seconds 3
     python -m benchmarks.throughput --device cuda                    # also CUDA graphs
 
@@ -10,8 +10,8 @@ Sizes (--size): params trains on the prepared data (`dvc repro` first); guides, 
 fixed seed, because speed does not depend on the numbers. huge is for a GPU: a round takes minutes on a CPU.
 
 Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping. Each uses
-its fastest number of threads: 1, 2, 4, ... up to the usable cores are tried in turns before the rounds, and the result is
-printed. Tandem's setting of how long a thread spins before it sleeps applies to all (stages/__init__.py). Otherwise the
+its fastest number of threads: 1, 2, 4, ... up to the usable cores are tried in turns before the rounds, and the result
+is printed. Tandem's setting of how long a thread spins before it sleeps applies to all (stages/__init__.py). Otherwise the
 contenders that are not Tandem's (benchmarks/contenders.py) run as their users run them: networks of torch's modules
 (benchmarks/networks.py; same parameters, same outputs), torch's default switches and allocator, AdamW's defaults.
 
@@ -20,14 +20,14 @@ contenders that are not Tandem's (benchmarks/contenders.py) run as their users r
   fused, the C library caches freed memory, and a step reads nothing from the device
 - plain, 2 workers: a loader with 2 processes that persist between epochs; plain, pageable (GPU): a loader without
   pinned memory
-- plain, Tandem's network (CPU): the same loop with Tandem's network, which separates the effect of the network from that
-  of the loop
+- plain, Tandem's network (CPU): the same loop with Tandem's network, which separates the network's effect from the
+  loop's
 - accelerate, lightning default, lightning tuned: only if installed (in their own environment: see
   benchmarks/README.md). Default: `Trainer()` with its progress bar, logger, a checkpoint every epoch, and `self.log` in
   the step. Tuned: everything that costs time without changing the result is off (`barebones`: progress bar, logger,
   checkpoints, summary, checks; no `self.log`), batches are slices of tensors on the device without a transfer, and
   AdamW is fused
-- tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at the choice of `precision: auto`, measured again here.
+- tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at the choice of `precision: auto`, measured anew.
   If that is not fp32, the plain loops and lightning tuned also run at that precision
 - tandem graph (GPU): captured, as with `step: auto`; tandem auto graph: both
 - floor: Tandem's step on one constant batch; the difference is the cost of the loop; graph floor (GPU): the captured
@@ -37,9 +37,9 @@ Each contender has its own process, so its settings (threads, TF32, allocator) d
 in rounds of equal length, in reverse order every other round; the first round is warm-up. The device is synchronized at
 both ends of a round.
 
-Columns: samples/s and ratio to the plain loop in the same round, as median [quartiles] over the rounds; milliseconds per
-step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s divided by the
-rate of a large matrix product in the same precision, also measured in every round.
+Columns: samples/s and ratio to the plain loop in the same round, as median [quartiles] over the rounds; milliseconds
+per step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s divided by
+the rate of a large matrix product in the same precision, also measured in every round.
 
 All contenders omit learning rate schedule, augmentation, validation and the ragged last batch of an epoch.
 """
@@ -303,8 +303,8 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
     each contender alone finds the fastest of `options.thread_counts`.
     """
     # A fork server that has imported torch forks the processes: they do not wait for imports and inherit nothing from
-    # this process. Only the contenders that need Lightning and Accelerate import them: if that import initialized the GPU
-    # in the server, no forked process could use it.
+    # this process. Only the contenders that need Lightning and Accelerate import them: if that import initialized the
+    # GPU in the server, no forked process could use it.
     start = multiprocessing.get_context("forkserver")
     start.set_forkserver_preload(
         [
