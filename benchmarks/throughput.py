@@ -11,9 +11,9 @@ fixed seed, because speed does not depend on the numbers. huge is for a GPU: a r
 
 Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping. Each uses
 its fastest number of threads: 1, 2, 4, ... up to the usable cores are tried in turns before the rounds, and the result
-is printed. Tandem's setting of how long a thread spins before it sleeps applies to all (stages/__init__.py). Otherwise the
-contenders that are not Tandem's (benchmarks/contenders.py) run as their users run them: networks of torch's modules
-(benchmarks/networks.py; same parameters, same outputs), torch's default switches and allocator, AdamW's defaults.
+is printed. Tandem's setting of how long a thread spins before it sleeps applies to all (stages/__init__.py). Otherwise
+the contenders that are not Tandem's (benchmarks/contenders.py) run as their users run them: networks of torch's
+modules (benchmarks/networks.py; same parameters, same outputs), default switches, allocator and AdamW.
 
 - plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the baseline
 - plain tuned: the loop that a good engineer writes: batches are an `index_select` of tensors on the device, AdamW is
@@ -38,7 +38,7 @@ in rounds of equal length, in reverse order every other round; the first round i
 both ends of a round.
 
 Columns: samples/s and ratio to the plain loop in the same round, as median [quartiles] over the rounds; milliseconds
-per step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s divided by
+per step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s over
 the rate of a large matrix product in the same precision, also measured in every round.
 
 All contenders omit learning rate schedule, augmentation, validation and the ragged last batch of an epoch.
