@@ -3,7 +3,7 @@
 Reads the weights that `evaluate.weights` names and the packed test split. Writes to
 results/runs/<workload>/<device>/<seed>/. The deterministic outputs are `metrics.json`, `result.json`, `scores.csv`,
 `confusion.csv` and `predictions.csv`; the measurements are in `evaluate.json`. The figures in `plots/` show the result,
-the training, and for simulated data the score against the noise. All of these are added to the training's MLflow run.
+the training, and for simulated data the score against the noise. The results are added to the training's MLflow run.
 """
 
 import platform

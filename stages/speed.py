@@ -115,7 +115,7 @@ def compare(
             pairs.append(pair)
             seconds = ", ".join(f"{name} {value:.4g} s" for name, value in pair.epoch_seconds.items())
             print(f"{workload}, pair {len(pairs)} of {len(seeds)}: an epoch's steps take {seconds}", flush=True)
-    except MemoryError as error:  # no fallback on the device was left
+    except MemoryError as error:  # no fallback was left
         return {
             "workload": workload,
             "sides": names,

@@ -44,7 +44,7 @@ MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
 # seed decides which numbers are drawn, not how much is computed.
 CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
-# Differences of `named` that refuse a comparison between the seeds of one side, and those that are only noted because
+# Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
 # `auto` chose them.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
 # Thresholds for a note: the share of cores that other processes take, and the relative change of a setting.

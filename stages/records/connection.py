@@ -44,7 +44,7 @@ def open_client() -> Any:
 
 @cache
 def import_mlflow() -> Any:
-    """Import mlflow and the modules that opening a store needs. Without `gc.disable` garbage collection takes a third
+    """Import mlflow and the modules that opening a store needs. Without `gc.disable`, garbage collection takes a third
     of 1.9 s.
 
     This runs once per process: freezing at each retry of an unreachable store would keep garbage alive.
@@ -64,7 +64,7 @@ def import_mlflow() -> Any:
 
 def connect(uri: str) -> Any:
     mlflow = import_mlflow()
-    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs what it raises, with tracebacks
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs its exceptions, with tracebacks
     client = mlflow.MlflowClient(uri)
     client.search_experiments(max_results=1)
     return client

@@ -274,7 +274,7 @@ def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict
 
 
 def group_of(inputs: dict[str, Any]) -> str:
-    """Return the digest of what runs that differ only in their seed have in common."""
+    """Return the digest that all runs share if they differ only in their seed."""
     return digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
 
 

@@ -1,4 +1,4 @@
-"""What a training records: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
+"""Records of a training: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
 
 The functions take epochs as `Trainer.epoch` returns them and return plain dictionaries. This module opens no file and
 does not import torch. Each number has one source: history.csv, timings.csv, timings.json and MLflow hold the same
