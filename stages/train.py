@@ -222,7 +222,7 @@ def keep(context: RunContext, trainer: Trainer, record: Record, epoch: Epoch) ->
 
 
 class Saver:
-    """Saves a training at the ends of epochs."""
+    """Saves checkpoints and results at the ends of epochs."""
 
     def __init__(
         self, context: RunContext, trainer: Trainer, record: Record, checkpoint: Checkpoint, run: RunDir

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from stages.figures.drawing import DEVICE_COLOURS, blank, plain
 
-MAX_LABEL = 20  # letters
+MAX_LABEL = 20  # characters
 
 
 @dataclass(frozen=True)
