@@ -222,7 +222,7 @@ def keep(context: RunContext, trainer: Trainer, record: Record, epoch: Epoch) ->
 
 
 class Saver:
-    """Saves checkpoints and results at the ends of epochs."""
+    """Saves checkpoints at the ends of epochs, and their epochs in the run directory."""
 
     def __init__(
         self, context: RunContext, trainer: Trainer, record: Record, checkpoint: Checkpoint, run: RunDir
