@@ -1,7 +1,7 @@
-# make repro, make test: everything from a bare Python to a result. Each target is one or two commands that README.md also gives without make.
+# make repro, make test: everything from a plain Python installation to a result. Each target is one or two commands that README.md also gives without make.
 PYTHON ?= python3
 BIN := .venv/bin
-# DVC runs `python` for every stage: it must be this environment's.
+# DVC runs `python` for every stage; it must be this environment's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-setup: $(BIN)/.installed  ## make .venv with the locked requirements
+setup: $(BIN)/.installed  ## create .venv with the locked requirements
 
 $(BIN)/.installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"error: Tandem needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=/path/to/python3.11")'
@@ -20,50 +20,50 @@ $(BIN)/.installed: requirements.txt
 	$(BIN)/uv pip sync --require-hashes --compile-bytecode --python $(BIN)/python requirements.txt
 	@touch $@
 
-repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and what came out
+repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and the results
 	@python -m flows.repro
 
-test: lint  ## lint, types, arrows, and the tests but for the long ones
+test: lint  ## lint, types, import contracts, and all tests except the long ones
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test-long: lint  ## the tests that are too long for make test
+test-long: lint  ## the long tests
 	@python -m pytest -m long -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-gpu-test: $(BIN)/.installed  ## the tests that need a GPU, one after the other; ARGS="-m 'gpu and not gpu_time'"
+gpu-test: $(BIN)/.installed  ## the tests that need a GPU, in sequence; ARGS="-m 'gpu and not gpu_time'"
 	@python -m pytest -m gpu $(ARGS)
 
-team-test: $(BIN)/.installed  ## a team's servers and workers on this machine, one of them killed: docs/team.md; ARGS="--without postgresql"
+team-test: $(BIN)/.installed  ## run a team's servers and workers on this machine and kill one of them: docs/team.md; ARGS="--without postgresql"
 	@python -m tests.team $(ARGS)
 
-faults: $(BIN)/.installed  ## every fault of docs/reliability.md on the real thing, and its table
+faults: $(BIN)/.installed  ## test every fault of docs/reliability.md with real processes, and write its table
 	@HYPOTHESIS_EXAMPLES=100 python -m pytest tests -m case --catalogue=docs/reliability.md -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(BIN)/.installed  ## ruff, mypy and import-linter
 	@ruff check . && mypy && lint-imports --no-cache --no-logo
 
-ui: $(BIN)/.installed  ## Prefect, MLflow and the deployments on this machine, until Ctrl+C
+ui: $(BIN)/.installed  ## run Prefect, MLflow and the deployments on this machine until Ctrl+C
 	@python -m flows.ui
 
-doctor:  ## what is wrong with this machine or environment, and the exact fix; ARGS="--json", ARGS="--no-live"
+doctor:  ## report problems of this machine or environment, and the commands that fix them; ARGS="--json", ARGS="--no-live"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m flows.doctor $(ARGS)
 
-gpu:  ## every check and benchmark for a GPU, 25 minutes at most, and their tables; ARGS="--list", ARGS="--minutes 9"
+gpu:  ## run every GPU check and benchmark, 25 minutes at most, and print the tables; ARGS="--list", ARGS="--minutes 9"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(ARGS)
 
-audit: $(BIN)/.installed  ## the lock against known vulnerabilities, where a database is reachable
+audit: $(BIN)/.installed  ## check the lock for known vulnerabilities, if a database is reachable
 	@python -m flows.audit
 
-lock: $(BIN)/.installed  ## write requirements.txt anew from pyproject.toml
+lock: $(BIN)/.installed  ## regenerate requirements.txt from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt
 	uv pip compile --group team --constraint requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file flows/team.txt
 	uv pip compile --group browser --constraint requirements.txt --universal --python-version 3.11 --generate-hashes --no-header --quiet --output-file tests/browser.txt
 
-screenshots: $(BIN)/.installed  ## pictures of every page into docs/pages/, taken by clicking; `make ui` must run, and Chromium be installed
+screenshots: $(BIN)/.installed  ## take screenshots of every page into docs/pages/; needs a running `make ui`, and Chromium
 	uv pip install --quiet --require-hashes -r tests/browser.txt
 	python -m tests.screenshots
 
-show: $(BIN)/.installed  ## what is published, what is here, every experiment; ARGS="sign"
+show: $(BIN)/.installed  ## list published results, local results and every experiment; ARGS="sign"
 	@python -m flows.show $(ARGS)
 
-clean:  ## remove what was made here (data, results, caches, state); not what git keeps, the environment, MLflow's history
+clean:  ## remove generated files (data, results, caches, state), but not files in git, the environment or MLflow's history
 	git clean -fdXq -- data results .tandem .dvc/cache .dvc/tmp

@@ -1,22 +1,22 @@
-"""Whether the interval of a speed-up is one: trainings compared with themselves, and with ones that are slower.
+"""A/A test of the speed-up interval: compare trainings with themselves and with slower ones.
 
-    python -m benchmarks.aa                     # 40 trials of the same against the same, 20 of planted differences
-    python -m benchmarks.aa --minutes 10        # as many as fit; the same command goes on where it stopped
-    python -m benchmarks.aa --table             # what is there so far; with --file docs/aa.jsonl the published trials
+    python -m benchmarks.aa                     # 40 trials of a training against itself, 20 of planted differences
+    python -m benchmarks.aa --minutes 10        # as many as fit; the same command resumes
+    python -m benchmarks.aa --table             # the results so far; with --file docs/aa.jsonl the published trials
 
-A trial is what the stage `speed` does (stages/speed.py): --pairs pairs of processes that take turns, one figure a pair,
-and Student's t over the logarithms of their ratios. Both sides are the same device. Its kinds:
+A trial does what the stage `speed` does (stages/speed.py): --pairs pairs of processes that take turns, one ratio per
+pair, and Student's t over the logarithms of the ratios. Both sides use the same device. The kinds of trials:
 
-- same: one configuration against itself. An interval that leaves out 1 is a false alarm; 95% intervals give one in
-  twenty. Below the table stands from how many on there would be too many: the least count that 95% intervals reach with
-  a probability of at most 5% (binomial, exact).
-- a tenth more: the second side takes one step in eleven that it does not tell of: 1.10 times the work, by real steps.
-- no kernels: the second side trains without stages/models/kernels (torch's own GRU, LSTM, attention). How much slower
-  that is, is the geometric mean of its trials.
+- same: one configuration against itself. An interval that excludes 1 is a false alarm; 95% intervals give one in
+  twenty. The line below the table states the number from which on there are too many: the smallest count that 95%
+  intervals reach with a probability of at most 5% (binomial, exact).
+- a tenth more: the second side hides one step in eleven, so it does 1.10 times the reported work.
+- no kernels: the second side trains without stages/models/kernels (torch's own GRU, LSTM, attention). The geometric
+  mean of its trials measures the slowdown.
 
-A planted difference is found where the interval leaves out 1 on its side. The workloads and kinds take turns; trials
-are worth most when they are spread over hours and loads. Every trial is kept with all its turns, so that another
-statistic can be tried on them (--statistic). It needs packed data: `dvc repro preload` first.
+A planted difference is found if the interval excludes 1 on the correct side. The workloads and kinds take turns; trials
+are most useful when spread over hours and loads. The file has every trial with all its turns, so that another statistic
+can be applied to them (--statistic). Packed data is required: run `dvc repro preload` first.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from stages.speed import Length, TimedSide, measure_pairs
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
 
-ENOUGH = 40  # trials of the same against the same
-BOUND = 0.05  # the probability that a count too large is only chance
+ENOUGH = 40  # trials of a training against itself
+BOUND = 0.05  # the probability that a count this large is chance
 
 
 def a_tenth_more(trainer: Trainer) -> None:
-    """Hide one step in eleven: what is told took 1.1 times as long."""
+    """Hide one step in eleven: the reported steps take 1.1 times as long."""
     steps, numbers = trainer.training_steps, count()
 
     def told() -> Iterator[int]:
@@ -72,9 +72,9 @@ def of_each(typical: Callable[[list[float]], float]) -> Statistic:
     return lambda base, other: typical(base) / typical(other)
 
 
-# From both processes' turns to the figure of the pair.
+# From the turns of both processes to the ratio of the pair.
 STATISTICS: dict[str, Statistic] = {
-    "ratio of turns": ratio_of_turns,  # as the stage
+    "ratio of turns": ratio_of_turns,  # as in the stage
     "medians": of_each(statistics.median),
     "lower quartiles": of_each(lambda turns: statistics.quantiles(turns, n=4, method="inclusive")[0]),
     "minima": of_each(min),
@@ -121,7 +121,7 @@ def read(file: Path) -> list[dict[str, Any]]:
 
 
 def next_cell(done: list[dict[str, Any]], options: argparse.Namespace) -> tuple[str, str] | None:
-    """The (workload, kind) that has the least of its trials; None where all are done."""
+    """The (workload, kind) with the smallest share of its trials; None if all are done."""
     shares = {}
     for kind in options.kinds:
         for workload in options.workloads:
@@ -135,7 +135,7 @@ def next_cell(done: list[dict[str, Any]], options: argparse.Namespace) -> tuple[
 def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]:
     device = load_params().devices[0]
     changes = {"threads": "auto" if options.threads == "auto" else int(options.threads)}
-    multiple = 10 if kind == "a tenth more" else 1  # a turn hides one step for every ten that it tells of
+    multiple = 10 if kind == "a tenth more" else 1  # a turn hides one step for every ten that it reports
     sides = [
         TimedSide("a", device, changes, None, multiple),
         TimedSide("b", device, changes, ADAPTATIONS[kind], multiple),
@@ -147,7 +147,7 @@ def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
         "kind": kind,
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "nice": os.nice(0),
-        "load": load,  # of the minute before the trial
+        "load": load,  # during the minute before the trial
         "took_seconds": time.time() - start,
         "device": read_json(hardware_file(device))["name"],
         "about": pairs[0].about,
@@ -156,12 +156,12 @@ def run(workload: str, kind: str, options: argparse.Namespace) -> dict[str, Any]
 
 
 def rounded(turns: dict[str, list[float]]) -> dict[str, list[float]]:
-    """To six digits, which is finer than the clock's scatter: the trials are kept with the project."""
+    """Round to six digits, finer than the clock's scatter, because the trials are stored in git."""
     return {side: [float(f"{seconds:.6g}") for seconds in own] for side, own in turns.items()}
 
 
 def found_by(trial: dict[str, Any], statistic: Statistic = ratio_of_turns) -> SpeedUp:
-    """How many times as fast side a is as side b."""
+    """The speed of side a divided by that of side b."""
     return paired_speed_up([statistic(pair["turns"]["b"], pair["turns"]["a"]) for pair in trial["pairs"]])
 
 
@@ -196,7 +196,7 @@ def table(trials: list[dict[str, Any]], statistic: str = "ratio of turns") -> st
 
 
 def summary(found: list[SpeedUp]) -> str:
-    """The geometric mean of the ratios, and the median width as the factor from the ratio to the interval's end."""
+    """The geometric mean of the ratios, and the median width as the factor from the ratio to an end of the interval."""
     ratio = statistics.geometric_mean(each.ratio for each in found)
     width = statistics.median(each.high / each.ratio for each in found if each.high is not None)
     return f"{ratio:.3f} | times or by {width:.3f} in the median"
@@ -219,7 +219,7 @@ def limit_sentence(num_false: int, num_trials: int) -> str:
 
 
 def limit(num_trials: int) -> int:
-    """The least number of false alarms that 95% intervals give with a probability of at most BOUND."""
+    """The smallest number of false alarms that 95% intervals give with a probability of at most BOUND."""
     from scipy.stats import binom
 
     return int(binom.isf(BOUND, num_trials, 0.05)) + 1

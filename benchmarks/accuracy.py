@@ -1,16 +1,16 @@
-"""Test score over five seeds, in one precision or several, beside a nearest neighbour and MiniRocket, same splits.
+"""Test score over five seeds, in one or several precisions, with nearest neighbour and MiniRocket on the same splits.
 
     python -m benchmarks.accuracy [--workloads sign pen rally price] [--precisions fp32 bf16] [--first-seed 100]
                                   [--aeon-python .venv-aeon/bin/python]
 
-Recipe and data are those of params.yaml. The seed changes the weights, the order and the draws, and the split (or the
-simulation) where it is drawn: the column "seed varies" says which. `price` is split by time and needs `dvc repro`
-first. The score is the task's: accuracy, event F1, skill. A recipe that was chosen while looking at some seeds' test
-splits is reported on others, with `--first-seed`.
+Recipe and data are those of params.yaml. The seed changes the weights, the order and the random draws, and the split
+(or the simulation) if it is random: see the column "seed varies". `price` is split by time and needs `dvc repro` first.
+The score is the task's: accuracy, event F1, skill. If a recipe was chosen on some seeds' test splits, report it on
+others, with `--first-seed`.
 
-The baselines are for classify, train on train and val together and see positions only, no velocity. Nearest neighbour:
+The baselines are for classify, train on train and val together and use only positions, no velocity. Nearest neighbour:
 Euclidean distance of all positions, in the table's units. MiniRocket (Dempster et al. 2021, arXiv:2012.08791) with its
-ridge classifier comes from aeon, in an environment of its own (benchmarks/README.md).
+ridge classifier comes from aeon, in its own environment (benchmarks/README.md).
 """
 
 import argparse
@@ -80,9 +80,9 @@ def row(workload: str, name: str, seeds: range, varies: str, scores: Any, second
 
 
 def tandem(workload: str, params: Workload, seed: int, folder: Path, precision: str) -> tuple[float, float, str]:
-    """Test score and training seconds of one seed, and what of the data the seed draws ("split, ", or nothing).
+    """Test score and training seconds of one seed, and the data that the seed draws ("split, ", or empty).
 
-    Leaves the split of a table in `folder`, in the table's units and without velocity.
+    Writes the split of a table to `folder`, in the table's units and without velocity.
     """
     if isinstance(params.preprocess, Series):
         drawn, summary = "", read_json(prepared_dir(workload) / "summary.json")
@@ -92,7 +92,7 @@ def tandem(workload: str, params: Workload, seed: int, folder: Path, precision: 
         drawn = "split, " if prepared.table else "simulation, "
         if isinstance(params.preprocess, SequenceTable):
             if prepared.sequences.splits is not None:
-                drawn = ""  # the table says which sequence is in which split
+                drawn = ""  # the table defines the split
             positions = replace(params, preprocess=replace(params.preprocess, velocity=False))
             write_in_units(folder, prepare_seed(workload, positions, seed))
         summary, arrays = prepared.summary, {name: tensors(prepared, rows) for name, rows in prepared.parts.items()}
@@ -127,7 +127,7 @@ def trained(
 
 
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:
-    """The workload's data split (or simulated) anew with `seed`, where the table does not say the split."""
+    """The workload's data, split (or simulated) again with `seed` unless the table defines the split."""
     assert not isinstance(params.preprocess, Series), "the one split by time of a series has no seed"
     prepared = prepare(params.task, replace(params.preprocess, seed=seed), raw_dir(workload))
     assert isinstance(prepared, PreparedSequences)
@@ -140,7 +140,7 @@ def tensors(prepared: PreparedSequences, rows: np.ndarray) -> dict[str, np.ndarr
 
 
 def write_in_units(folder: Path, prepared: PreparedSequences) -> None:
-    """The arrays of every split as the stage preprocess writes them, but in the table's units."""
+    """Write the arrays of every split as the stage preprocess does, but in the table's units."""
     sequences = prepared.sequences
     values = sequences.values * prepared.std + prepared.mean
     values[sequences.padding_mask] = 0.0
@@ -148,7 +148,7 @@ def write_in_units(folder: Path, prepared: PreparedSequences) -> None:
 
 
 def nearest_neighbour(folder: Path) -> tuple[float, float]:
-    """Test accuracy and seconds of one nearest neighbour on the positions in `folder`."""
+    """Test accuracy and seconds of a nearest-neighbour classifier on the positions in `folder`."""
     from sklearn.neighbors import KNeighborsClassifier
 
     values = {name: np.load(folder / name / "values.npy") for name in SPLITS}

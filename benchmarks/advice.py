@@ -1,20 +1,19 @@
-"""Whether the probe's advice comes true: what each change was predicted to bring, beside what it brings.
+"""Compare the gains that the probe predicts with measured gains.
 
     python -m benchmarks.advice [--workloads sign pen price rally] [--device cpu] [--rounds 5] [--seconds 2]
 
-The probe (stages/diagnosis/probe.py) runs at the start of every training and says what would make it faster: a larger
-batch, another precision, more threads, on a GPU a captured step. It has tried each for a few steps. Here every change
-that it tried, promising or not, is made in the workload's settings and trained with for real:
-`Trainer.training_steps`, with augmentation and the ragged last batch, epoch after epoch. Rounds of
---seconds, of the settings as they are and of every change, in turns, after one of warm-up each.
+The probe (stages/diagnosis/probe.py) runs at the start of every training and suggests what would make it faster: a
+larger batch, another precision, more threads, on a GPU a captured step. It tries each change for a few steps. This
+benchmark makes every change that the probe tried, promising or not, and trains with it: `Trainer.training_steps`,
+with augmentation and the ragged last batch, epoch after epoch. The unchanged settings and all changes take turns in
+rounds of --seconds each, after one warm-up round.
 
-A gain is in sequences per second, median over the rounds, against the settings as they are in the same round: 1.30
-trains through the data in 1/1.30 of the time. `--probes` probes several times, to see how far its answers scatter. A
-user gets one of them, so the error in a row, how much too much was promised, is that of the probe that was furthest
-off, and what stands below the table is counted over single probes. Then: what bounds each training, and what the probe
-did not try, with the reason.
+A gain is the ratio of sequences per second to the unchanged settings in the same round, as the median over the
+rounds: at 1.30 an epoch takes 1/1.30 of the time. `--probes` runs the probe several times to measure its scatter. A
+user gets only one probe, so the error in a row is that of the worst probe, and the summary counts single probes. The
+rest of the output is the bottleneck of each training, and what the probe did not try, with the reason.
 
-Two threads are measured against one on the same cores: do not run anything beside it.
+Two threads are compared with one on the same cores: run nothing else on the machine.
 """
 
 import argparse
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def summary(answers: list[tuple[float, float]]) -> str:
-    """How far single probes were off. `answers`: (gain promised, gain that came), one for every probe and change."""
+    """The errors of single probes. `answers`: (predicted gain, measured gain) for every probe and change."""
     errors = [abs(promised / came - 1) for promised, came in answers]
     gains = [(promised, came) for promised, came in answers if promised >= findings.MIN_GAIN]
     less = sum(came - 1 < (promised - 1) / 2 for promised, came in gains)
@@ -74,7 +73,7 @@ def summary(answers: list[tuple[float, float]]) -> str:
 def compare(
     workload: str, options: argparse.Namespace
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], list[str]]:
-    """Change -> gains by several probes, change -> gains by training with it, and what the first probe said besides."""
+    """Change -> predicted gains of several probes, change -> measured gains, and the first probe's other messages."""
     trainer = open_prepared(workload, options.device)
     if options.batch_size:
         trainer = changed(trainer, {"batch_size": options.batch_size})
@@ -98,7 +97,7 @@ def probed(trainer: Any) -> probe.Probe:
 
 
 def changed(trainer: Any, changes: probe.Changes) -> Any:
-    """Another training, with other settings: it shares nothing with the one that was probed but the data."""
+    """Another training with changed settings. It shares only the data with the probed one."""
     settings = {name: value for name, value in changes.items() if name != "data_location"}
     other = Trainer(
         alternatives.copied(trainer.model),
@@ -117,8 +116,8 @@ def moved(split: Any, device: torch.device) -> Any:
 
 
 def train(fits: dict[str, Any], options: argparse.Namespace) -> dict[str, list[float]]:
-    """Change -> times as many sequences per second as without it, round by round."""
-    parts = {name: probe.Part(trainer, probe.epochs(trainer.training_steps)) for name, trainer in fits.items()}
+    """Change -> speed-up over the unchanged settings, round by round."""
+    parts = {name: probe.ProbePart(trainer, probe.epochs(trainer.training_steps)) for name, trainer in fits.items()}
     for part in parts.values():
         part.warm_up()
         part.turn(options.seconds)

@@ -1,11 +1,11 @@
-"""What checkpoints cost: the share of a training's time that goes into them.
+"""The cost of checkpoints: their share of the training time.
 
     python -m benchmarks.checkpoints                    # every workload, with the epochs of params.yaml
     python -m benchmarks.checkpoints --workloads sign
 
-Each workload is trained as its stage trains it, with checkpoints when that makes them: after the first epoch, every ten
-seconds, after the last. A checkpoint is synced, read back and checked, on the disk of `.tandem`. It needs prepared
-data: `dvc repro preprocess` first.
+Each workload trains as in its stage, with checkpoints at the same times: after the first epoch, every ten seconds, and
+after the last. A checkpoint is synced, read back and checked, on the disk of `.tandem`. Prepared data is required: run
+`dvc repro preprocess` first.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def main() -> None:
 def row(workload: str, device: str, folder: Path) -> str:
     trainer, seconds = open_prepared(workload, device), []
     checkpoint, record = Checkpoint(folder / "one.pt", {}), Record("none")
-    # What the stage asks of its job and its run directory.
+    # The parts of the run context and the run directory that the saver uses.
     context: Any = SimpleNamespace(kind=device, settings=trainer.params, task=trainer.task)
     saver = Saver(context, trainer, record, checkpoint, SimpleNamespace(save_epochs=lambda record: None))  # type: ignore[arg-type]
     save = saver.save

@@ -1,7 +1,7 @@
-"""Who takes part in benchmarks/throughput.py: Tandem, its floor, and the loops that people write.
+"""The contenders of benchmarks/throughput.py: Tandem, its floor, and the loops that people write.
 
-In: a case (a workload's task and settings, and what it trains on). Out: for each contender a process that trains until
-it is told to stop, and says after each turn how many steps it has taken. throughput.py says what each contender is.
+A case is a workload's task, its settings and its training data. For each contender, a process trains until it is told
+to stop, and reports the number of steps after each turn. throughput.py describes the contenders.
 """
 
 import importlib.util
@@ -40,7 +40,7 @@ TUNED = {"tuned": True}
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained: a workload's task with these settings, on random `data`, or on the workload's own (None)."""
+    """What is trained: a workload's task with these settings, on random `data`, or on its own data (None)."""
 
     workload: str
     settings: Train
@@ -65,12 +65,12 @@ class Contender:
     loop: Callable[..., None]  # (fit, tick, contender): trains until `tick`, called after every step, raises Over
     precision: str = "fp32"
     step: str = "eager"
-    is_tandem: bool = False  # with Tandem's settings and kernels; the others get torch as it comes
+    is_tandem: bool = False  # with Tandem's settings and kernels; the others use torch's defaults
     options: dict[str, Any] = field(default_factory=dict)  # for `loop`
 
 
 def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
-    """Those that apply on this device, and what `precision: auto` is there, in words."""
+    """The contenders for this device, and a description of what `precision: auto` chooses there."""
     best, message = choose_precision(open_trainer(case, Contender(tandem, is_tandem=True), device), device)
     installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], device == "cuda"
     found = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
@@ -99,12 +99,12 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
 
 
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
-    """What `precision: auto` takes when it has never measured before."""
-    return auto.said(auto.measure_precision(trainer, identify(device)), "chosen by measuring")
+    """The choice of `precision: auto` without a cached choice."""
+    return auto.describe_choice(auto.measure_precision(trainer, identify(device)), "chosen by measuring")
 
 
 def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
-    """The training of `case`, without a ragged last batch, which only blurs a rate."""
+    """The training of `case`, without the ragged last batch, which would only add noise to the rate."""
     settings = replace(case.settings, precision=contender.precision, step=contender.step)
     if contender.is_tandem:
         where = open_device(identify(device), settings.threads, settings.deterministic, settings.precision)
@@ -119,10 +119,10 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
 
 
 def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
-    """Nothing of what Tandem sets for itself (stages/training/device.py)."""
+    """Undo Tandem's own settings (stages/training/device.py)."""
     torch.set_num_threads(threads)
     if contender.precision == "tf32":
-        torch.set_float32_matmul_precision("high")  # for cuDNN it is torch's default
+        torch.set_float32_matmul_precision("high")  # torch's default for cuDNN
     return torch.device("cpu") if device == "cpu" else torch.device("cuda", 0)
 
 
@@ -138,12 +138,12 @@ def random_training(data: Data) -> tuple[dict[str, torch.Tensor], Shape, Any]:
 
 
 class Over(BaseException):
-    """There are no more rounds. No Exception: a training framework's own handlers must let it through."""
+    """There are no more rounds. A BaseException, so that the handlers of training frameworks let it through."""
 
 
 class StepTimer:
-    """Called after every step. Between two rounds it waits for the next one; counts the steps and the seconds of
-    each."""
+    """Called after every step. Between two rounds it waits for the next one; it counts the steps and seconds of each
+    round."""
 
     def __init__(self, pipe: Connection, device: torch.device) -> None:
         self.pipe, self.device = pipe, device
@@ -166,7 +166,7 @@ class StepTimer:
 
 
 def compete(pipe: Connection, case: Case, contender: Contender, device: str, folder: Path) -> None:
-    """What a contender's process does. What it prints goes to a file in `folder`, its own."""
+    """The main function of a contender's process. Its output goes to its own file in `folder`."""
     folder.mkdir()
     with (folder / "output.txt").open("w") as output:
         for stream in (1, 2):
@@ -185,7 +185,7 @@ def compete(pipe: Connection, case: Case, contender: Contender, device: str, fol
 def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     while True:
         for _ in trainer.training_steps():
-            if contender.step == "graph":  # what goes on eagerly is no captured step
+            if contender.step == "graph":  # a contender that falls back to eager is no captured step
                 refuse_another_way(trainer)
             tick()
         trainer.total.item()
@@ -204,7 +204,7 @@ def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
 
 def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
-    """The captured step alone, on one batch, without what makes the batches."""
+    """The captured step alone, on one batch, without making batches."""
     step = trainer.step.repeated(trainer.one_batch(trainer.params.batch_size))
     for _ in range(NUM_WARMUPS + 1):
         step()
@@ -218,7 +218,7 @@ def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None
 
 def loader(trainer: Trainer, num_workers: int = 0, pinned: bool = True) -> Any:
     tensors = [trainer.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
-    # fork: what a loader does on Linux, but not by itself in a process that a server forked.
+    # fork: the default of a loader on Linux, but not in a process that a fork server started.
     more = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
     return DataLoader(
         TensorDataset(*tensors), trainer.params.batch_size, shuffle=True, num_workers=num_workers,
@@ -235,7 +235,7 @@ def loss_of(trainer: Trainer, model: nn.Module, tensors: list[torch.Tensor]) -> 
 def usual_step(
     trainer: Trainer, optimizer: torch.optim.Optimizer, batch: list[torch.Tensor], contender: Contender
 ) -> torch.Tensor:
-    """A training step as people write it; the loss, still on the device."""
+    """A training step as people write it. Returns the loss, still on the device."""
     optimizer.zero_grad()
     with autocast(contender.precision, trainer.device):
         loss = loss_of(trainer, trainer.model, batch)
@@ -268,7 +268,7 @@ def plain(
 def plain_tuned(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
     keep_freed_memory()
     device, size = trainer.device, trainer.params.batch_size
-    tensors = [trainer.train_split.tensors[name] for name in TENSORS]  # they lie on the device
+    tensors = [trainer.train_split.tensors[name] for name in TENSORS]  # on the device
     optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate, fused=True)
     while True:
         total = torch.zeros((), device=device)
@@ -298,7 +298,7 @@ def accelerate(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
 
 class Resident:
-    """Batches for Lightning as Tandem has them: cut from tensors that lie on the device."""
+    """Batches for Lightning made as in Tandem: slices of tensors on the device."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -339,7 +339,7 @@ def lightning(trainer: Trainer, tick: StepTimer, contender: Contender, tuned: bo
             return batch
 
         def configure_gradient_clipping(self, optimizer: Any, gradient_clip_val: Any = None, **_: Any) -> None:
-            # Lightning's own refuses a fused optimizer under bf16, because of a loss scaling that bf16 does without.
+            # Lightning rejects a fused optimizer under bf16 because of loss scaling, which bf16 does not use.
             if gradient_clip_val:
                 nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 

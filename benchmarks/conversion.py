@@ -1,10 +1,10 @@
-"""Time and peak memory of new_workload against the size of what it converts: 100 steps x 3 channels per sequence.
+"""Time and peak memory of new_workload by size of the converted data: 100 steps x 3 channels per sequence.
 
     python -m benchmarks.conversion [--sequences 1000 10000 100000] [--shapes wide folder npy ts lists]
 
-Every size runs in a fresh process, from the files on disk to the plan of the workload: what the shape is, the
-conversion, the inference and the trial. Peak is the process's largest resident size less what it held after its
-imports. The folder has a file per sequence. 200,000 sequences take up to 500 MiB of disk in each shape, and
+Every size runs in a new process, from the files on disk to the plan of the workload: detection of the shape,
+conversion, inference and dry run. Peak is the process's largest resident size minus its size after the imports. The
+folder has a file per sequence. 200,000 sequences take up to 500 MiB of disk in each shape, and
 `--sequences 2700000 --shapes wide` 5 GB.
 """
 
@@ -66,7 +66,7 @@ def in_fresh_process(job: str, path: Path, number: int) -> dict[str, float]:
 
 
 def walks(number: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n, T, C) and their labels (n,), for the block that begins with sequence `number`."""
+    """(n, T, C) and their labels (n,), for the block that starts with sequence `number`."""
     draw = np.random.default_rng(number)
     return draw.normal(size=(BLOCK, NUM_STEPS, NUM_CHANNELS)).cumsum(axis=1).round(3), np.arange(BLOCK) % NUM_CLASSES
 

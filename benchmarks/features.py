@@ -1,10 +1,10 @@
-"""MiniRocket's features beside aeon's, with aeon's dilations, biases and channels: the same numbers but for rounding.
+"""Compare MiniRocket's features with aeon's, for aeon's dilations, biases and channels: equal except for rounding.
 
     python -m benchmarks.features --aeon-python .venv-aeon/bin/python
 
-aeon (in an environment of its own) fits its transform to random sequences and writes what it drew and what comes of it;
-stages/models/minirocket.py computes the features from the same draws. A response that equals a bias but for rounding
-may fall on either side of it, which moves a share by one step of the sequence.
+aeon (in its own environment) fits its transform to random sequences and writes its random draws and the resulting
+features; stages/models/minirocket.py computes the features from the same draws. If rounding moves a response across a
+bias, the feature changes by one step's share of the sequence.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def own_features(theirs: np.lib.npyio.NpzFile) -> np.ndarray:
 
 
 def write_theirs(folder: str) -> None:
-    """In the environment with aeon."""
+    """Runs in the environment with aeon."""
     from aeon.transformations.collection.convolution_based import MiniRocket
 
     for shape in SHAPES:

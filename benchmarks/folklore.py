@@ -1,14 +1,14 @@
-"""What popular guides to GPU training claim, measured on this machine (docs/folklore.md says what came out).
+"""Measure the claims of popular GPU training guides on this machine (docs/folklore.md has the results).
 
     python -m benchmarks.folklore [claim ...] [--device auto|cpu|cuda] [--seconds 1.5]
 
-Claims: cell, synchronize, workers, pin, memory, bigger, deterministic; without a name all of them. Prints Markdown.
+Claims: cell, synchronize, workers, pin, memory, bigger, deterministic; default: all. Prints Markdown.
 
 The networks and the training loop are the project's own (stages/models, stages/training/loop.py) at the sizes in
-params.yaml. The data are random numbers in the shapes of the shipped workloads, because no claim here is about
-accuracy. The variants of a claim take turns, in the opposite order every other round, so that a busy machine slows all
-of them alike. A ratio is the median of the ratios within the rounds; square brackets hold quartiles. `--seconds` is
-spent on each variant, one warm-up apart.
+params.yaml. The data are random numbers in the shapes of the shipped workloads, because no claim is about accuracy. The
+variants of a claim take turns, in reverse order every other round, so that a busy machine slows all of them equally. A
+ratio is the median of the ratios within the rounds; square brackets hold quartiles. Each variant runs for `--seconds`,
+without its warm-up.
 """
 
 import argparse
@@ -44,9 +44,9 @@ from stages.training.batches import TENSORS, Batch, Split, sequential_indices, s
 from stages.training.device import open_device
 from stages.training.step import Step
 
-Work = Callable[[], int]  # does something, returns how many sequences went through; the device may still be at it
+Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
 
-MEASUREMENT_SECONDS = 0.1  # one measurement repeats its work for about as long
+MEASUREMENT_SECONDS = 0.1  # a measurement repeats its work for about this long
 MIN_ROUNDS = 5
 MIB = 2**20
 SMALL_CARD_MIB = 6 * 1024  # the smallest GPU for which the guides have settings
@@ -55,10 +55,10 @@ HEADER = "| case | variant | samples/s | times the first | rounds |\n|---|---|--
 
 @dataclass(frozen=True)
 class Data:
-    """How many training sequences there are, of which shape, and what is asked of them."""
+    """The number and shape of the training sequences, and the task."""
 
     num_sequences: int
-    task: str  # classify: a class each; detect: a class per step; forecast: numbers
+    task: str  # classify: a class per sequence; detect: a class per step; forecast: numbers
     shape: Shape
 
 
@@ -84,7 +84,7 @@ def main() -> None:
         device = open_device(identity, threads=1, deterministic=True)
     except ValueError as error:
         parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own chatter
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own messages
     print(describe(identity), flush=True)
     for name in options.claims or CLAIMS:
         torch.manual_seed(0)
@@ -103,7 +103,7 @@ def describe(identity: dict[str, Any]) -> str:
 
 
 class Training:
-    """A network and all that trains it, on random data that lies on the device."""
+    """A network with everything for its training, on random data on the device."""
 
     def __init__(self, config: Model, data: Data, batch_size: int, device: torch.device) -> None:
         self.split, self.batch_size = Split(random_tensors(data, device), device), batch_size
@@ -124,7 +124,7 @@ class Training:
         self.order = torch.Generator().manual_seed(0)
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches in the project's way: slices of what lies on the device."""
+        """The next epoch's batches as in the project: slices of tensors on the device."""
         return self.split.batches(shuffled(self.split, self.order), self.batch_size)
 
     def first_batch(self) -> Batch:
@@ -136,7 +136,7 @@ class Training:
         return loss
 
     def on(self, batches: Iterable[Batch]) -> int:
-        """Trains on `batches` with the project's loop; returns how many sequences an epoch has."""
+        """Train on `batches` with the project's loop; return the number of sequences of an epoch."""
         self.model.train()
         return sum(loop.take_steps(batches, self.step, itertools.repeat(1e-3), self.total))
 
@@ -145,7 +145,7 @@ class Training:
 
 
 def training(workload: str, device: torch.device, **changed: int) -> Training:
-    """That of a workload as params.yaml has it, with another `batch_size` or `num_sequences` where given."""
+    """The training of a workload of params.yaml, with another `batch_size` or `num_sequences` if given."""
     settings, data = load_params().blocks[workload].train, DATA[workload]
     num_sequences = changed.get("num_sequences", data.num_sequences)
     batch_size = changed.get("batch_size", settings.batch_size)
@@ -164,15 +164,15 @@ def random_tensors(data: Data, device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def loss_of(outputs: torch.Tensor, batch: Batch) -> torch.Tensor:
-    """Squared error for targets that are numbers, cross-entropy for classes, be they of sequences or of steps."""
+    """Squared error for numeric targets, cross-entropy for classes of sequences or steps."""
     if batch.targets.is_floating_point():
         return F.mse_loss(outputs, batch.targets)
     return F.cross_entropy(outputs.flatten(0, -2), batch.targets.flatten())
 
 
 def rates_of(variants: dict[str, Work], device: torch.device, seconds: float) -> dict[str, list[float]]:
-    """Samples/s of every variant, one value a round."""
-    for work in variants.values():  # warms up: the first step imports, allocates and starts workers
+    """Samples/s of every variant, one value per round."""
+    for work in variants.values():  # warm-up: the first step imports, allocates and starts workers
         timed(work, 1, device)
     repeats = {name: math.ceil(MEASUREMENT_SECONDS / timed(work, 1, device)[0]) for name, work in variants.items()}
 
@@ -184,7 +184,7 @@ def rates_of(variants: dict[str, Work], device: torch.device, seconds: float) ->
 
 
 def timed(work: Work, repeats: int, device: torch.device) -> tuple[float, int]:
-    """Seconds and sequences of `repeats` times `work`; the device is idle at both readings of the clock."""
+    """Seconds and sequences of `repeats` times `work`, with synchronization at both ends."""
     synchronize(device)
     start = time.perf_counter()
     count = sum(work() for _ in range(repeats))
@@ -206,7 +206,7 @@ def spread(values: list[float], form: str) -> str:
     return f"{middle:{form}} [{low:{form}}, {high:{form}}]"
 
 
-# The claims. Each yields lines of Markdown.
+# The claims. Each function yields lines of Markdown.
 
 
 def cell(device: torch.device, seconds: float) -> Iterator[str]:
@@ -239,7 +239,7 @@ def cell(device: torch.device, seconds: float) -> Iterator[str]:
 
 
 def agreement(one: Training, other: Training) -> str:
-    """How far apart outputs and gradients of two networks with equal weights are on the same batch."""
+    """The differences of outputs and gradients of two networks with equal weights on the same batch."""
     batch = one.first_batch()
     outputs, gradients = [], []
     for network in (one.model, other.model):
@@ -261,7 +261,7 @@ def gradient_of(parameter: nn.Parameter) -> torch.Tensor:
 
 
 def count_operators(case: Training) -> tuple[int, int]:
-    """Calls of torch's operators (nested ones too) in one training step, and kernels and copies that ran on the GPU."""
+    """Calls of torch's operators (including nested ones) in one training step, and kernels and copies on the GPU."""
     batch = case.first_batch()
     case.on([batch])
     on_gpu = case.split.device.type == "cuda"
@@ -284,7 +284,7 @@ def places(case: Training) -> set[str]:
 
 
 def mixed_devices(device: torch.device) -> str:
-    """What nn.LSTM does with an input that lies elsewhere than its weights. `meta` is torch's device without data."""
+    """nn.LSTM's behaviour for an input on another device than its weights. `meta` is torch's device without data."""
     elsewhere = "cpu" if device.type == "cuda" else "meta"
     try:
         nn.LSTM(3, 4).to(device)(torch.zeros(2, 5, 3, device=elsewhere))
@@ -315,7 +315,7 @@ def reading(case: Training, action: Callable[[torch.Tensor], object]) -> Work:
 
     def batches() -> Iterator[Batch]:
         for batch in case.batches():
-            yield batch  # the loop comes back when the step is done
+            yield batch  # the loop returns here after the step
             action(case.last_loss)
 
     def work() -> int:
@@ -327,7 +327,7 @@ def reading(case: Training, action: Callable[[torch.Tensor], object]) -> Work:
 
 
 class Parsed(Dataset[tuple[torch.Tensor, ...]]):
-    """Sequences kept as text and parsed when asked for: items that cost something to make."""
+    """Sequences stored as text and parsed on access: expensive items."""
 
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
         self.texts = ["\n".join(",".join(map(str, row)) for row in sequence) for sequence in tensors["values"].tolist()]
@@ -370,7 +370,7 @@ def decoder_input(work: Callable[[Iterable[Batch]], int], batches: Callable[[], 
 
 
 def loaders(dataset: Dataset[Any], case: Training) -> dict[str, Callable[[], Iterable[Batch]]]:
-    """Ways to get the batches of an epoch. By default DataLoader starts its workers anew every epoch."""
+    """Ways to make the batches of an epoch. By default DataLoader restarts its workers every epoch."""
     ways: dict[str, Callable[[], Iterable[Batch]]] = {"resident slices": case.batches}
     for name, num_workers, is_kept in (
         ("no worker", 0, False),
@@ -436,9 +436,9 @@ def memory(device: torch.device, seconds: float) -> Iterator[str]:
     columns = "weights | gradients | optimizer | activations | batch | sum | of 6 GiB | training data"
     yield f"| MiB | {columns} | peak that torch allocated |\n|{'---|' * 10}"
     for workload in DATA:
-        gc.collect()  # the network before holds itself in a cycle
+        gc.collect()  # the previous network is part of a reference cycle
         case = training(workload, device)
-        case.on([case.first_batch()])  # the optimizer makes its state in the first step
+        case.on([case.first_batch()])  # the optimizer creates its state in the first step
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         batch = case.first_batch()
@@ -460,7 +460,7 @@ def memory(device: torch.device, seconds: float) -> Iterator[str]:
 
 
 def activation_bytes(case: Training, batch: Batch) -> int:
-    """Bytes that the forward pass keeps for the backward pass, without weights and inputs."""
+    """Bytes that the forward pass saves for the backward pass, without weights and inputs."""
     case.model.train()
     with saved_for_backward([*case.model.parameters(), *batch.inputs()]) as saved:
         loss = loss_of(case.model(*batch.inputs()), batch)
@@ -521,7 +521,7 @@ def deterministic(device: torch.device, seconds: float) -> Iterator[str]:
 
 
 def with_determinism(wanted: bool, filled: bool, work: Work) -> Work:
-    """`filled`: torch's deterministic mode also fills memory that nothing has written to, so that mistakes show."""
+    """`filled`: torch's deterministic mode also fills uninitialized memory, so that mistakes show."""
 
     def switched() -> int:
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

@@ -1,19 +1,19 @@
-"""All that wants measuring on a GPU, in one command: `make gpu`, or `python -m benchmarks.gpu`.
+"""Run every GPU measurement with one command: `make gpu`, or `python -m benchmarks.gpu`.
 
-    python -m benchmarks.gpu                       # what is not done yet, most telling first, for 25 minutes at most
-    python -m benchmarks.gpu --list                # the pieces, what each is for, and how far it is
-    python -m benchmarks.gpu --pieces tests advice # these alone; --again also where they are done
-    python -m benchmarks.gpu --minutes 9           # where a command may not take longer: repeat it until all is done
-    python -m benchmarks.gpu --table               # what is known so far, as Markdown; docs/gpu.md takes it
+    python -m benchmarks.gpu                       # the remaining pieces, most important first, 25 minutes at most
+    python -m benchmarks.gpu --list                # the pieces, their purpose and their progress
+    python -m benchmarks.gpu --pieces tests advice # only these; --again repeats finished ones
+    python -m benchmarks.gpu --minutes 9           # if a command has a time limit: repeat until all is done
+    python -m benchmarks.gpu --table               # the results so far as Markdown, for docs/gpu.md
 
-A piece is one command or a few, each a process of its own with a limit. What they print goes to <out>/<piece>.txt as
-it comes, how they ended to <out>/<piece>.json. A piece that fails is shown with its last lines and stops no other. What
-is done is not done again; a piece that failed or was cut off goes on at the command where it stopped, and a training at
-its checkpoint. Without a GPU its pieces are skipped, with the reason; the CPU's are measured.
+A piece is one or more commands, each a process with a time limit. Their output goes to <out>/<piece>.txt as it is
+printed, their exit statuses to <out>/<piece>.json. If a piece fails, its last lines are shown and the others continue.
+Finished work is not repeated; a piece that failed or was interrupted resumes at the command where it stopped, and a
+training at its checkpoint. Without a GPU, its pieces are skipped, with the reason; the CPU's are measured.
 
-The trainings run in a copy of the project, <out>/project, so that results and history of this one stay as they are.
-What must be installed `--list` says at its end; no DVC, no Prefect, no MLflow (the runs wait in the copy's `.tandem/`).
-`--quick` takes a few rounds and epochs: it shows that everything runs, and its figures mean nothing.
+The trainings run in a copy of the project, <out>/project, so that this project's results and history do not change.
+`--list` ends with the required packages: no DVC, no Prefect, no MLflow (the run directories stay in the copy's
+`.tandem/`). `--quick` uses a few rounds and epochs to check that everything runs; its numbers mean nothing.
 """
 
 import argparse
@@ -37,14 +37,14 @@ from stages.files import ROOT, locked, read_json, relative, write_json
 from stages.machine.identity import identify
 from stages.params.loading import load_params
 
-# Package -> module. The tests of servers and of verify are skipped where their packages are missing.
+# Package -> module. Tests of servers and of verify are skipped if their packages are missing.
 NEEDED = {
     **{name: name for name in ("torch", "numpy", "pandas", "scipy", "safetensors", "tqdm", "psutil", "matplotlib")},
     **{name: name for name in ("pyarrow", "pytest", "jinja2", "ruamel.yaml")},
     "nvidia-ml-py": "pynvml",
 }
-PARTS = ("benchmarks", "flows", "stages", "tests", "params.yaml", "pyproject.toml", "data/raw")  # of the copy
-GRACE_SECONDS = 15.0  # for a process that is to stop: a training saves where it is
+PARTS = ("benchmarks", "flows", "stages", "tests", "params.yaml", "pyproject.toml", "data/raw")  # copied into the copy
+GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
 TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
 SHOWN_LINES = 15
 PIECES_HEADER = "| piece | what | how far | seconds | when | commit |\n|---|---|---|---|---|---|"
@@ -59,10 +59,10 @@ class Piece:
     name: str
     about: str
     commands: tuple[tuple[str, ...], ...]  # arguments of python
-    seconds: float  # the most that all of them may take
+    seconds: float  # time limit for all of them together
     needs_gpu: bool = True
-    in_copy: bool = True  # where the prepared data are; tests run in the project itself
-    are_independent: bool = False  # commands: one that fails stops no other
+    in_copy: bool = True  # which has the prepared data; tests run in the project itself
+    are_independent: bool = False  # a failed command does not stop the others
 
 
 def main() -> int:
@@ -107,7 +107,7 @@ def parse() -> argparse.Namespace:
 
 
 def pieces(out: Path, quick: bool) -> list[Piece]:
-    """All of them, most telling first. What the CPU alone can do is there for the comparison."""
+    """All pieces, most important first. The pieces for the CPU are for comparison."""
     workloads = load_params().workloads
 
     def tests(markers: str, *more: str) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         ]
         return sorted(f"tests/{path.name}" for path in found)
 
-    # A file is a command, so that what is cut off goes on at the file where it stopped.
+    # Each test file is a command, so that an interrupted piece resumes at its file.
     gpu_tests = ["tests/test_gpu.py"] if quick else files_with("gpu")
 
     def throughput(name: str, device: str, size: str, *more: str) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
 
 
 def missing_packages() -> str:
-    """What is missing and the command that installs it; empty where nothing is."""
+    """The missing packages and the command that installs them; empty if there are none."""
     missing = [package for package, module in NEEDED.items() if find_module(module) is None]
     return f"missing here: `{sys.executable} -m pip install {' '.join(missing)}`" if missing else ""
 
@@ -193,12 +193,12 @@ def missing_packages() -> str:
 def find_module(name: str) -> Any:
     try:
         return importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # of a package in a package
+    except ModuleNotFoundError:  # the parent package is missing
         return None
 
 
 def machine() -> tuple[dict[str, Any], str]:
-    """What the results hold for, and why there is no GPU (empty where there is one)."""
+    """The machine for which the results hold, and why there is no GPU (empty if there is one)."""
     try:
         identity = identify("auto")
     except ValueError as error:
@@ -208,7 +208,7 @@ def machine() -> tuple[dict[str, Any], str]:
 
 
 def refuse_another_machine(out: Path, identity: dict[str, Any]) -> None:
-    """A figure of another machine is never passed off as one of this."""
+    """Results of another machine must not be mixed with this one's."""
     path = out / "machine.json"
     if path.exists() and read_json(path) != identity:
         raise SystemExit(
@@ -219,7 +219,7 @@ def refuse_another_machine(out: Path, identity: dict[str, Any]) -> None:
 
 
 def copy_project(folder: Path, quick: bool, with_gpu: bool) -> None:
-    """The project as it is now, where the trainings run; what they left there stays."""
+    """Copy the current project to where the trainings run; their earlier outputs there stay."""
     from ruamel.yaml import YAML
 
     for name in PARTS:
@@ -262,7 +262,7 @@ def why_not(piece: Piece, no_gpu: str) -> str:
 
 
 def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
-    """Run those of its commands that are not done; return how it ended."""
+    """Run the piece's unfinished commands; return how it ended."""
     path, text = out / f"{piece.name}.json", out / f"{piece.name}.txt"
     done = [] if again or not path.exists() else read_json(path)["commands"]
     end, mode = time.monotonic() + seconds, "a" if done else "w"
@@ -292,7 +292,7 @@ def run_piece(piece: Piece, out: Path, seconds: float, again: bool) -> str:
 
 
 def run(arguments: Sequence[str], folder: Path, output: Any, seconds: float) -> int | None:
-    """The exit status of python with `arguments`; None where it took longer, and was stopped with all it started."""
+    """The exit status of python with `arguments`; None if it took too long and was stopped with all its children."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,
@@ -307,7 +307,7 @@ def run(arguments: Sequence[str], folder: Path, output: Any, seconds: float) -> 
         return process.wait(max(seconds, 1.0))
     except subprocess.TimeoutExpired:
         return None
-    finally:  # also what is left of its group; where it still runs, first as Ctrl+C would: a training saves
+    finally:  # also for the rest of its group; Ctrl+C first, so that a training saves
         interrupt = ((signal.SIGINT, GRACE_SECONDS),) if process.poll() is None else ()
         stop(process, (*interrupt, (signal.SIGKILL, GRACE_SECONDS)))
 
@@ -336,11 +336,11 @@ def about_of(out: Path, piece: Piece) -> dict[str, Any]:
     return read_json(path) if path.exists() else {"state": "not begun", "reason": "", "commands": []}
 
 
-# What docs/gpu.md takes.
+# Output for docs/gpu.md.
 
 
 def table(known: Sequence[Piece], out: Path) -> str:
-    """Also where the folder was brought to: it says itself which machine measured."""
+    """The results as Markdown. The folder may come from another machine: it names the machine that measured."""
     if not (out / "machine.json").exists():
         raise SystemExit(f"error: nothing is measured in {relative(out)} yet; run `make gpu` first")
     identity = read_json(out / "machine.json")
@@ -370,7 +370,7 @@ def hardware_sentence(identity: dict[str, Any]) -> str:
 
 
 def comparison(out: Path) -> Iterator[str]:
-    """Every workload that was trained and evaluated, a row for each device."""
+    """Every trained and evaluated workload, a row per device."""
     rows = []
     for folder in sorted((out / "project" / "results" / "runs").glob("*/*/")):
         if not (folder / "result.json").exists():
@@ -393,7 +393,7 @@ def number(value: float | None, style: str) -> str:
 
 
 def markdown(path: Path) -> Iterator[str]:
-    """What a piece printed that belongs into a document: headings, tables and lists, or its last line."""
+    """The parts of a piece's output for a document: headings, tables and lists, or its last line."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     kept = [line for line in lines if line.startswith(("| ", "|-", "## ", "- ", "Off by"))]
     before = ""

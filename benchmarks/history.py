@@ -1,10 +1,10 @@
-"""How MLflow's answers grow with its history: `python -m benchmarks.history --database URL --run-id ID [--runs 10000]`
+"""MLflow's response times by history size: `python -m benchmarks.history --database URL --run-id ID [--runs 10000]`
 
-Copies one recorded run so many times within MLflow's database (SQL alone: its parameters, its tags, its metrics of
-20 epochs), and asks MLflow before and after what Tandem and its pages ask. MLFLOW_TRACKING_URI names the server, and
-`--database` its store as SQLAlchemy writes it (PGPASSWORD holds a password). Only for a store that may be thrown away.
+Copies one recorded run many times within MLflow's database (by SQL: its parameters, tags, and metrics of 20 epochs),
+and times the requests of Tandem and of MLflow's pages before and after. MLFLOW_TRACKING_URI names the server, and
+`--database` its store as an SQLAlchemy URL (PGPASSWORD holds a password). Use only a store that you can delete.
 
-Prints a table: seconds, the median of several questions, with so many runs in the experiment.
+Prints a table of seconds, the median of several requests, by number of runs in the experiment.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from stages.records.publish import TOKEN_TAG
 
 TABLES = ("runs", "params", "tags", "metrics", "latest_metrics")
 REPEATS = 5
-NUM_EPOCHS = 20  # of the run, whose points are copied
-PAGE = 100  # runs that MLflow's page asks for at first
+NUM_EPOCHS = 20  # of the run whose points are copied
+PAGE = 100  # runs in the first request of MLflow's page
 
 
 def copy_run(database: str, run_id: str, number: int) -> int:
-    """Copy the run `number` times, each a minute older. Returns how many rows that made."""
+    """Copy the run `number` times, each a minute older. Returns the number of inserted rows."""
     from sqlalchemy import BigInteger, Column, MetaData, String, Table, case, create_engine, insert, select
 
     engine, metadata, made = create_engine(database), MetaData(), 0
@@ -42,7 +42,7 @@ def copy_run(database: str, run_id: str, number: int) -> int:
             values: dict[str, Any] = {column.name: column for column in table.columns} | {"run_uuid": copies.c.id}
             if name == "runs":
                 values["start_time"] = table.c.start_time - copies.c.earlier
-            if name == "tags":  # each run has a token of its own
+            if name == "tags":  # each run has its own token
                 values["value"] = case((table.c.key == TOKEN_TAG, copies.c.id), else_=table.c.value)
             rows = select(*values.values()).select_from(table.join(copies, table.c.run_uuid == run_id))
             if name == "metrics":
@@ -52,7 +52,7 @@ def copy_run(database: str, run_id: str, number: int) -> int:
 
 
 def questions(run_id: str) -> dict[str, Callable[[], object]]:
-    """What is asked, and how."""
+    """The requests, by name."""
     entry = recorded.entry_of(run_id)
     experiment, name = [entry.info.experiment_id], recorded.name_of(entry)
     token = entry.data.tags[TOKEN_TAG]
@@ -80,7 +80,7 @@ def write(client: Any, run_id: str) -> None:
 
 
 def publish_run(like: Any) -> None:
-    """A training, from its first file until MLflow has all of it."""
+    """Publish a training, from its first file until MLflow has all of it."""
     tags = {name: value for name, value in like.data.tags.items() if name != TOKEN_TAG and "." not in name}
     experiment = recorded.open_store().get_experiment(like.info.experiment_id).name
     measured = {"epoch_seconds": 0.1, "samples_per_second": 9.0, "validation_seconds": 0.1, "is_warmup": 0}
@@ -102,7 +102,7 @@ def publish_run(like: Any) -> None:
 def ask(run_id: str) -> dict[str, float]:
     found = {}
     for what, question in questions(run_id).items():
-        question()  # connections, caches
+        question()  # warm-up: connections, caches
         seconds = []
         for _ in range(REPEATS):
             since = time.perf_counter()

@@ -1,11 +1,11 @@
-"""What a device takes for next to nothing, and what it can do at most: the floors that a training's step stands on.
+"""The smallest latencies and the largest rates of a device: lower bounds for the time of a training step.
 
     python -m benchmarks.latencies [--device cuda]
 
-Prints the GPU with its driver and libraries, and a table: launching a kernel that does nothing (the host's time, with
-the device kept busy), waiting for it, reading a number from the device, replaying a CUDA graph of 1 and of 100 such
-kernels, a GRU's time per step of its sequence, and the rates of large copies and products. Each is the fastest of
-several runs: what disturbs a measurement makes it longer, never shorter.
+Prints the GPU with its driver and libraries, and a table: launching an empty kernel (the host's time, with a busy
+device), waiting for it, reading a number from the device, replaying a CUDA graph of 1 and of 100 such kernels, a GRU's
+time per step of its sequence, and the rates of large copies and matrix products. Each number is the fastest of several
+runs, because a disturbance only makes a measurement longer.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from stages.machine.identity import identify
 from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
 from stages.training.device import describe, open_device, use_tf32
 
-NUM_LAUNCHES = 200  # in a row, so that the clock's own resolution does not count
-SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU: a guide's size
+NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
+SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guide
 
 
 def main() -> None:

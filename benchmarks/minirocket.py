@@ -1,8 +1,7 @@
 """MiniRocket and a ridge on prepared splits (folders as stages/preprocess.py writes them, named by seed).
 
-Prints scores (accuracy, or where the targets are numbers R2) and seconds as JSON. The folder's name seeds the draw of
-the kernels' biases. Run by benchmarks/accuracy.py and public_sets.py in an environment
-that has aeon.
+Prints scores (accuracy, or R2 for numeric targets) and seconds as JSON. The folder's name is the seed for the kernels'
+biases. benchmarks/accuracy.py and public_sets.py run it in an environment with aeon.
 """
 
 import json
@@ -21,7 +20,7 @@ def main(folders: list[str]) -> None:
         data = {split: np.load(folder / split / "values.npy").transpose(0, 2, 1) for split in ("train", "val", "test")}
         labels = {split: np.load(folder / split / "targets.npy") for split in data}
         values = np.concatenate([data["train"], data["val"]])
-        if values.shape[2] < 9:  # MiniRocket's kernels are 9 long: shorter series are stretched by linear interpolation
+        if values.shape[2] < 9:  # MiniRocket's kernels have length 9: shorter series are interpolated linearly
             values, data["test"] = stretch(values, 16), stretch(data["test"], 16)
         start = time.perf_counter()
         kind = MiniRocketRegressor if labels["test"].dtype.kind == "f" else MiniRocketClassifier

@@ -1,9 +1,9 @@
-"""The networks of stages/models as people write them, for the peers of throughput.py: torch's own modules.
+"""The networks of stages/models written with torch's own modules, for the contenders of throughput.py.
 
-In: a network of stages/models. Out: one with the same parameters that computes the same (tests/test_benchmarks.py),
-without what Tandem does to be faster (stages/models/kernels, and what its networks choose by device). Written out here
-and not switched off there, so that no change to Tandem changes what it is compared with. For sequences as long as their
-tensor, which all are in these benchmarks.
+Each function takes a network of stages/models and returns one with the same parameters and the same outputs
+(tests/test_benchmarks.py), without Tandem's optimizations (stages/models/kernels, and choices by device). They are
+written out here instead of disabling the optimizations there, so a change to Tandem does not change its baseline. All
+sequences must fill their tensor, as in these benchmarks.
 
 Shapes: values (B, T, F), mask (B, T), x (B, T, H).
 """
@@ -41,7 +41,7 @@ def conv_gru(network: Any, values: Tensor, mask: Tensor) -> Tensor:
 
 
 def read(stacks: Any, x: Tensor) -> Tensor:
-    """With nn.GRU, in both directions where there are two."""
+    """Apply nn.GRU, in both directions if there are two."""
     states = [stacks[0](x)[0]]
     if len(stacks) == 2:
         states.append(stacks[1](x.flip(1))[0].flip(1))
@@ -69,7 +69,7 @@ def transformer(network: Any, values: Tensor, mask: Tensor) -> Tensor:
 
 
 def seq2seq(network: Any, values: Tensor, mask: Tensor, teacher_targets: Tensor | None = None) -> Tensor:
-    """`teacher`: what every step of the decoder is fed with after the first, not its own output."""
+    """`teacher_targets`: the decoder's inputs after the first step, instead of its own outputs."""
     _, state = network.encoder(values)
     decoder_input, outputs = values[:, -1, 0], []
     for step in range(network.horizon):

@@ -1,18 +1,18 @@
-"""What a server that fails costs a training (MLflow) and a pipeline (Prefect), by fault and moment.
+"""The cost of a failing server to a training (MLflow) and a pipeline (Prefect), by fault and moment.
 
     python -m benchmarks.outages [mlflow] [prefect] [--epochs 50]
 
-- dead: the server is killed, and started again when the command has ended
-- frozen: it is stopped (SIGSTOP) until the command has ended: the kernel takes connections that nobody answers
-- black hole: what lies between takes what is sent and passes nothing on, until the command has ended
-- restarted: it is killed and started again at once
+- dead: the server is killed, and restarted when the command has ended
+- frozen: it is stopped (SIGSTOP) until the command has ended: the kernel accepts connections that nobody answers
+- black hole: a forwarder accepts the traffic and passes nothing on until the command has ended
+- restarted: it is killed and restarted at once
 
-Each at the start (before the command), in the middle (at the line of the middle epoch) and at the end (at that of the
-last one), and without a fault before and after all. The epochs sleep for 0.1 s, so that what is left is the cost of
-tracking and display: the run's directory, the follower, DVC and the flow are the real ones. Of MLflow: the seconds to
-start and to end the run, the longest that an epoch waited to be written; then the server answers again, and
-`python -m stages.records.publish sync` publishes what was kept: counted are the epochs that MLflow lacks then, those
-that it has twice, and runs that are missing, too many or not FINISHED.
+Each fault occurs at the start (before the command), in the middle (at the middle epoch's line) and at the end (at
+the last epoch's line); the first and the last command run without a fault. Epochs sleep for 0.1 s, so the rest is the
+cost of tracking and display: the run directory, the follower, DVC and the flow are real. For MLflow the table has the
+seconds to start and to end the run, and the longest wait to write an epoch. Then the server answers again, and
+`python -m stages.records.publish sync` publishes the run directories; the table counts the epochs that MLflow lacks or
+has twice, and runs that are missing, superfluous or not FINISHED.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from benchmarks.soak_project import free_port
 FAULTS = ("dead", "frozen", "black hole", "restarted")
 MOMENTS = ("start", "middle", "end")
 SYNC = [sys.executable, "-m", "stages.records.publish", "sync"]
-# A training as MLflow sees it. Its last line is JSON: the seconds to start, of each saving of epochs, to end.
+# A training with MLflow. Its last line is JSON: the seconds to start, for each saving of epochs, to end.
 TRAINING = """
 import json, sys, time, uuid
 from stages.records import run_dir
@@ -82,7 +82,7 @@ open("done", "w").close()
 
 
 class Server:
-    """A server behind a forwarder, which can be told to pass nothing on."""
+    """A server behind a forwarder that can drop all traffic."""
 
     def __init__(self, words: list[str], port: int, **settings: str):
         self.command, self.port = [sys.executable, "-m", *words], port
@@ -146,7 +146,7 @@ class Server:
         try:
             server = socket.create_connection(("127.0.0.1", self.port)) if not self.is_hole else None
         except OSError:
-            client.close()  # refused, or as near to it as a forwarder comes
+            client.close()  # the closest that a forwarder gets to refusing
             return
         threading.Thread(target=self.pump, args=(client, server), daemon=True).start()
         if server:
@@ -195,7 +195,7 @@ def of_mlflow(folder: Path, project: Path, epochs: int) -> None:
         _, _, output = timed(command, project, server, fault, moment, epochs, settings)
         first, *metrics, last = json.loads(output[-1])
         start = time.monotonic()
-        with suppress(SystemExit):  # `sync` fails if something could not be published
+        with suppress(SystemExit):  # `sync` fails if it could not publish everything
             call(SYNC, project, **settings)
         wait_for_runs(project)
         synced = time.monotonic() - start
@@ -225,7 +225,7 @@ def of_prefect(folder: Path, project: Path, epochs: int) -> None:
 
 
 def cases() -> list[tuple[str, str]]:
-    """(fault, moment), with commands without a fault before and after them."""
+    """(fault, moment), with fault-free commands before and after."""
     return [("none", ""), *((fault, moment) for fault in FAULTS for moment in MOMENTS), ("none", "")]
 
 
@@ -239,7 +239,7 @@ def timed(
     settings: dict[str, str],
     can_refuse: bool = False,
 ) -> tuple[float, int, list[str]]:
-    """Seconds, exit status and lines of `command`, whose server fails at `moment`."""
+    """Seconds, exit status and lines of `command`, while the server fails at `moment`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
     line = {"middle": f"epoch {epochs // 2}/", "end": f"epoch {epochs}/"}.get(moment)
@@ -266,7 +266,7 @@ def timed(
 
 
 def wait_for_runs(project: Path) -> None:
-    """The follower may still publish when the training, and a sync beside it, have ended."""
+    """Wait for the follower, which may still publish after the training and a `sync` have ended."""
     deadline = time.monotonic() + 300
     while any(path.is_dir() for path in (project / ".tandem/runs").iterdir()):
         if time.monotonic() > deadline:
@@ -275,7 +275,7 @@ def wait_for_runs(project: Path) -> None:
 
 
 def recorded(database: Path, epochs: int, num_runs: int) -> tuple[int, int, int]:
-    """Epochs of the newest run that are missing, epochs that are there more than once, and runs that are wrong."""
+    """Missing epochs of the newest run, duplicate epochs, and wrong runs."""
     with closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as connection:
         runs = connection.execute(
             "select run_uuid, status from runs where lifecycle_stage = 'active' order by start_time desc"

@@ -1,16 +1,16 @@
-"""What orchestration costs, beside a bare DVC pipeline of four stages that do nothing, in turns on the same machine.
+"""The cost of orchestration, compared with a bare DVC pipeline of four empty stages, in turns on the same machine.
 
-    python -m benchmarks.overhead [noop] [full] [prefect] [--repeats 5]        # all three questions; needs no results
+    python -m benchmarks.overhead [noop] [full] [prefect] [--repeats 5]        # default: all three; needs no results
 
-- noop: a `dvc repro` that has nothing to do, with every workload of params.yaml, against the bare pipeline
-- full: one workload (sign), every stage run by `dvc repro --force`, against four bare stages, and against four that
+- noop: a `dvc repro` with nothing to do, with every workload of params.yaml, compared with the bare pipeline
+- full: one workload (sign), every stage run by `dvc repro --force`, compared with four bare stages, and with four that
   import torch and mlflow, as ordinary stage scripts do
-- prefect: the same run from a terminal and as a flow (`python -m flows.pipeline --force`), with a Prefect server
-  running
+- prefect: the same run from a terminal and as a flow (`python -m flows.pipeline --force`), with a running Prefect
+  server
 
-Times are of whole commands, as median, lowest and highest. Those of Tandem's full runs are less the work that its
-stages measured themselves (training with its validation, and evaluation); imports, DVC, preprocessing, loading, the
-probe and tracking remain. Trainings have 3 epochs and run on the CPU.
+Times are of whole commands: median, lowest and highest. Times of Tandem's full runs exclude the work that its stages
+measure themselves (training with its validation, and evaluation) and include imports, DVC, preprocessing, loading, the
+probe and tracking. Trainings have 3 epochs and run on the CPU.
 """
 
 import argparse
@@ -103,7 +103,7 @@ QUESTIONS: dict[str, Callable[[Path, int], str]] = {"noop": noop, "full": full, 
 
 
 def measured(commands: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of every command, in turns; prints a row for each."""
+    """Seconds of every command, interleaved; prints a row for each."""
     times = interleave(commands, repeats)
     for name, seconds in times.items():
         print(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
@@ -111,7 +111,7 @@ def measured(commands: dict[str, Callable[[], float]], repeats: int) -> dict[str
 
 
 def timed(command: list[str], project: Path, less_work: bool = False, **settings: str) -> Callable[[], float]:
-    """A call that runs `command` and returns its seconds, `less_work`: without those that the stages measured."""
+    """A call that runs `command` and returns its seconds; `less_work` subtracts those that the stages measured."""
 
     def seconds() -> float:
         start = time.perf_counter()
@@ -124,11 +124,11 @@ def timed(command: list[str], project: Path, less_work: bool = False, **settings
 def seconds_of_work(project: Path) -> float:
     folder = project / "results/runs" / WORKLOAD / "cpu/0"
     train = json.loads((folder / "timings.json").read_text())["train_seconds"]
-    return train + 2 * json.loads((folder / "evaluate.json").read_text())["evaluate_seconds"]  # it warms up once
+    return train + 2 * json.loads((folder / "evaluate.json").read_text())["evaluate_seconds"]  # with one warm-up
 
 
 def call(command: list[str], folder: Path, **settings: str) -> None:
-    """Raises SystemExit with the output where `command` fails. `settings`: environment variables."""
+    """Raises SystemExit with the output if `command` fails. `settings`: environment variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
     env = {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", **settings}
     done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -150,7 +150,7 @@ def make_bare(folder: Path, cmd: str) -> Path:
 
 
 def make_tandem(folder: Path, workload: str | None) -> Path:
-    """This project as it lies here, with short trainings on the CPU: of `workload` alone, or of all (None)."""
+    """A copy of this project with short trainings on the CPU, of `workload` or of all workloads (None)."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0"):
         if name and (ROOT / name).is_file():
@@ -182,7 +182,7 @@ def commit(folder: Path) -> None:
 
 @contextmanager
 def prefect_server(folder: Path) -> Iterator[dict[str, str]]:
-    """The settings of a Prefect server on a free port, which runs while the block does."""
+    """The settings of a Prefect server on a free port, which runs during the `with` block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,11 +1,11 @@
-"""Time and peak memory of preprocess against the size of the table, 20 steps x 8 features per sequence.
+"""Time and peak memory of preprocess by size of the table, 20 steps x 8 features per sequence.
 
     python -m benchmarks.preprocess [--sequences 1000 10000 100000 1000000] [--csv-up-to 100000] [--folder DIR]
 
-Every size runs in a fresh process, from the file on disk to the written arrays, as `dvc repro` would. "Table" is what
-the table takes in memory as plain columns (int64 ids, steps and labels, float64 features: 88 bytes a row). Peak is the
-process's largest resident size less what it held after its imports, so that the fixed cost of the libraries does not
-hide what grows with the data. The 1,000,000 sequences need up to 8 GiB of memory and 3 GiB of disk.
+Every size runs in a new process, from the file on disk to the written arrays, as in `dvc repro`. "Table" is the table's
+memory as plain columns (int64 ids, steps and labels, float64 features: 88 bytes per row). Peak is the process's largest
+resident size minus its size after the imports, so that the fixed cost of the libraries does not hide the growth with
+the data. 1,000,000 sequences need up to 8 GiB of memory and 3 GiB of disk.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> None:
                 )
     print()
     for ending, found in seconds.items():
-        # The small ones are all start-up; from 100,000 rows on it is the table that takes the time.
+        # Start-up dominates small sizes; from 100,000 rows on the table does.
         sizes = [number for number in sorted(found) if number >= 10_000]
         for small, large in zip(sizes, sizes[1:], strict=False):
             ratio = found[large] / found[small]

@@ -1,11 +1,11 @@
-"""The default block on public sets, beside MiniRocket and the yardsticks of `evaluate`: what a table gets unseen.
+"""The default block on public sets, compared with MiniRocket and the baselines of `evaluate`.
 
     python -m benchmarks.public_sets --aeon-python .venv-aeon/bin/python [--sets ArrowHead OSULeaf] [--seeds 5]
 
-Each set becomes a long table with its published split and goes through `new_workload` without any option but the task;
-the block that comes of it is trained with several seeds. A seed draws what of the training sequences is val, and the
-kernels. MiniRocket (Dempster et al. 2021, arXiv:2012.08791) with its ridge classifier or regressor, from aeon, gets
-train and val together and as many seeds. The score is accuracy, or R2 to regress. CPU, one thread.
+Each set becomes a long table with its published split and goes through `new_workload` with no option but the task; the
+resulting block is trained with several seeds. A seed selects the kernels and which training sequences are val.
+MiniRocket (Dempster et al. 2021, arXiv:2012.08791) with its ridge classifier or regressor, from aeon, gets train and
+val together and the same number of seeds. The score is accuracy, or R2 for regress. CPU, one thread.
 """
 
 import argparse
@@ -98,7 +98,7 @@ def long_table(values: np.ndarray, labels: np.ndarray, is_test: np.ndarray) -> p
 
 
 def baselines(task_name: str, prepared: PreparedSequences) -> str:
-    """What `evaluate` sets beside a network's score; it does not depend on the network."""
+    """The baselines that `evaluate` reports with a network's score; they do not depend on the network."""
     task, num = open_task(task_name, prepared.summary), len(prepared.parts["test"])
     nothing = torch.zeros(num, task.num_outputs)
     found = task.evaluate(nothing, lambda split, name: prepared.arrays(split)[name]).metrics

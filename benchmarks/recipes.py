@@ -1,12 +1,12 @@
-"""Recipes of a workload compared on the data that are not test: what params.yaml's choices rest on.
+"""Compare recipes of a workload without its test data; the choices in params.yaml are based on this.
 
     python -m benchmarks.recipes [--workload pen] [--recipes "as it is" "no augmentation"] [--seeds 3]
 
-In: the workload's table, train and val together, in folds: the network learns all but one and is scored on that one, so
-each sequence is scored once for each seed (weights, order, draws). No test sequence is trained on or scored. Equal
-sequences are in one fold. Out, as Markdown: the share of right sequences, its mean, lowest and highest over the seeds.
+Splits train and val of the workload's table together into folds: the network trains on all folds but one and is scored
+on that one, so each sequence is scored once per seed (weights, order, random draws). No test sequence is used. Equal
+sequences are in one fold. Prints Markdown: the share of correct sequences, with mean, lowest and highest over seeds.
 
-The folds are the same for every recipe and seed. Recipes differ from params.yaml's by what RECIPES says.
+The folds are the same for every recipe and seed. RECIPES lists the differences of each recipe from params.yaml.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def compared(options: argparse.Namespace, recipe: dict[str, Any], seed: int) -> tuple[float, int, float]:
-    """Share of right sequences over all folds, their number, and the median seconds of a training."""
+    """Share of correct sequences over all folds, their number, and the median seconds of a training."""
     params = parse_block(options.workload, read_yaml(ROOT / "params.yaml")[options.workload], recipe)
     split_seed = params.preprocess.seed if options.split_seed is None else options.split_seed
     prepared = prepare_seed(options.workload, params, split_seed)
@@ -82,7 +82,7 @@ def compared(options: argparse.Namespace, recipe: dict[str, Any], seed: int) -> 
 
 
 def folds_of(prepared: PreparedSequences, num_folds: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sequence numbers of train and val, and the fold of each: dealt out in the order of the file."""
+    """The sequence numbers of train and val, and the fold of each, dealt in the order of the file."""
     rows = np.sort(np.concatenate([prepared.parts["train"], prepared.parts["val"]]))
     _, first, group = np.unique(prepared.groups[rows], return_index=True, return_inverse=True)
     return rows, np.unique(first[group], return_inverse=True)[1] % num_folds

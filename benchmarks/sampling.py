@@ -1,15 +1,15 @@
-"""What sampling a training costs: its steps while a sampler runs, measured as an epoch, and without both, in turns.
+"""The cost of sampling: steps with a running sampler and `measure`, compared with steps without both, in turns.
 
     python -m benchmarks.sampling [--workloads sign pen price rally] [--device cpu] [--rounds 20] [--seconds 0.5]
 
-On a GPU one thread asks NVML every 50 ms from a training's first epoch to its last (stages/machine/sampler.py), and
-`measure` (stages/machine/regions.py) marks every epoch; on the CPU there is no such thread, and what is left is reading
-clocks and counters before and after. A pair is the same steps of `Trainer.training_steps`, about --seconds long, once
-with and once without, each first in every other pair. Both are timed from outside `measure`, and from inside the
+On a GPU one thread queries NVML every 50 ms from a training's first epoch to its last (stages/machine/sampler.py), and
+`measure` (stages/machine/regions.py) marks every epoch. On the CPU there is no such thread, only readings of clocks and
+counters before and after. A pair is the same steps of `Trainer.training_steps`, about --seconds long, once with and
+once without; every other pair runs in reverse order. Both are timed from outside `measure`, and from inside the
 sampler, which a training starts once.
 
-The ratio is that of the times, with / without: median over the pairs, with its quartiles. Beside it stand an epoch in
-which nothing is done, and a training in which nothing is done; on a GPU each question to NVML follows by itself.
+The ratio of the times is with / without: the median over the pairs, with quartiles. The table also has an empty epoch
+and an empty training, and on a GPU each NVML query by itself.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def main() -> None:
 
 def ratios(trainer: Any, rounds: int, seconds: float) -> list[float]:
     steps, count = epochs(trainer.training_steps), 1
-    while timed(trainer, steps, count, is_sampled=True) < seconds / 2:  # also the warm-up
+    while timed(trainer, steps, count, is_sampled=True) < seconds / 2:  # also warms up
         count *= 2
     found = []
     for number in range(rounds):
@@ -65,7 +65,7 @@ def ratios(trainer: Any, rounds: int, seconds: float) -> list[float]:
 
 
 def timed(trainer: Any, steps: Any, count: int, is_sampled: bool) -> float:
-    """Seconds that so many steps take, from outside."""
+    """Seconds of `count` steps, timed from outside."""
     with sampled(trainer.device) if is_sampled else nullcontext():
         synchronize(trainer.device)
         start = time.perf_counter()

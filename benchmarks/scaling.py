@@ -1,19 +1,19 @@
-"""How training speed scales, Tandem's and the plain loop's: by number of sequences, length, width and batch.
+"""Training speed of Tandem and the plain loop by number of sequences, length, width and batch.
 
     python -m benchmarks.scaling                                     # sign's GRU, all four, 2 to 3 minutes
     python -m benchmarks.scaling --workload pen --axes length width --rounds 7 --seconds 2 --json pen.json
     python -m benchmarks.scaling --axes batch --values 1 4 16 64 256 1024
     python -m benchmarks.scaling --device cuda                       # also with the step as a CUDA graph
 
-Starts from the workload at its guide's size (`python -m benchmarks.throughput --size guides`) and changes one thing at
-a time; the values are those of VALUES below, or --values for a single axis. Data are random numbers. What is measured,
-and how, is told in benchmarks/throughput.py: a process each, all values of an axis in turns, so that a slow minute does
-not look like a law.
+Starts from the workload at its guide's size (`python -m benchmarks.throughput --size guides`) and changes one dimension
+at a time; the values are those of VALUES below, or --values for a single axis. Data are random numbers.
+benchmarks/throughput.py describes the measurement: one process each, with all values of an axis in turns, so that a
+slow minute does not look like a trend.
 
-What to look for: samples/s must not fall with the number of sequences; a step should take no more times as long than
-there is more to compute, and hardly longer where a batch or a width leaves the device idle; the share of peak (FLOP/s
-over those of a large matrix product) says how much more there is to gain. Of many sequences a round sees a part, in an
-epoch's order, so its batches come from all over.
+Expected: samples/s do not fall with the number of sequences; the time of a step grows at most in proportion to its
+arithmetic, and hardly at all while a small batch or width leaves the device idle. The share of peak (FLOP/s over those
+of a large matrix product) shows how much more is possible. With many sequences, a round sees only a part of them, in an
+epoch's order, so its batches come from the whole data.
 """
 
 import argparse
@@ -41,7 +41,7 @@ VALUES = {
     "width": [32, 64, 128, 256, 512],
     "batch": [1, 8, 32, 128, 512],
 }
-NUM_SEQUENCES = 2048  # where it is another thing that changes
+NUM_SEQUENCES = 2048  # if another dimension changes
 Entry = tuple[int, str]  # value on the axis, contender
 
 
@@ -85,7 +85,7 @@ def parse() -> argparse.Namespace:
 
 
 def changed(base: Case, axis: str, value: int) -> Case:
-    """`base` with `value` on that axis. Raises ValueError where there is no such training."""
+    """`base` with `value` on that axis. Raises ValueError if there is no such training."""
     settings, data = base.settings, base.data
     num_heads = getattr(settings.model, "num_heads", 1)
     if value < 1 or axis == "width" and value % num_heads or axis == "sequences" and value < settings.batch_size:
@@ -119,7 +119,7 @@ def row(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
 
 
 def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
-    """What the last value on the axis does, against the first."""
+    """The change from the first value on the axis to the last."""
     there = [value for value in cases if rounds.rates[value, name]]
     if len(there) < 2:
         return "too few values were measured"
@@ -131,7 +131,7 @@ def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
 
 
 def record(cases: dict[int, Case], rounds: Rounds, flop: dict[int, float]) -> dict[str, Any]:
-    """For JSON: all rounds."""
+    """All rounds, for JSON."""
     points = [
         {
             "value": value, "contender": name, "batch_size": cases[value].settings.batch_size,

@@ -1,13 +1,13 @@
-"""Test errors of the default block of series over five seeds, beside the forecasts that cost nothing, same windows.
+"""Test errors of the default block for series over five seeds, compared with the baselines on the same windows.
 
     python -m benchmarks.series [TABLE ...] [--simulated] [--seeds 5] [--options "--season none"]
 
 `--simulated` adds series of known kinds: months and quarters with a season and growth, half hours of sunshine, hours of
 load and of counts, days of counts, business days of prices, years of a second-order autoregression.
 
-Each table goes through what `stages.tools.new_workload` infers and writes (`--options` are handed to it), and through
-training and evaluation in this process. `of the better` is the MAE, its mean over the seeds, divided by that of the
-better of seasonal naive and linear: below 1, the network is better. Seconds are those of one training.
+Each table gets the block that `stages.tools.new_workload` infers (`--options` are passed to it); training and
+evaluation run in this process. `of the better` is the mean MAE over the seeds divided by that of the better of
+seasonal naive and linear: below 1, the network is better. Seconds are those of one training.
 """
 
 import argparse
@@ -108,7 +108,7 @@ def autoregression(noise: np.ndarray, first: float, second: float) -> np.ndarray
 def measure(
     table: Path, words: list[str], seeds: int, change: Callable[[Any], Any] = lambda train: train
 ) -> tuple[list[str], str]:
-    """A row of the table, and the sentence of seed 0. `change`: of the training's settings."""
+    """A row of the table, and the sentence of seed 0. `change` modifies the training's settings."""
     start = time.perf_counter()
     options = new_workload.make_parser().parse_args(["benchmark", str(table), *words])
     with TemporaryDirectory() as scratch:

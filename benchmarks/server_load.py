@@ -1,8 +1,8 @@
-"""What one request costs the team's servers: `python -m benchmarks.server_load [--requests 100]`
+"""The cost of one request to the team's servers: `python -m benchmarks.server_load [--requests 100]`
 
-Asks Prefect (PREFECT_API_URL) and MLflow (MLFLOW_TRACKING_URI), which must run on this machine, for what workers and
-trainings ask all day, and reads what their processes spent on it: processor seconds, which a busy machine hardly moves.
-PostgreSQL's own share comes with `--database-port`. Only for servers that may be thrown away.
+Sends the usual requests of workers and trainings to Prefect (PREFECT_API_URL) and MLflow (MLFLOW_TRACKING_URI), which
+must run on this machine, and reads the processor seconds of their processes, which a busy machine hardly affects.
+`--database-port` adds PostgreSQL's own share. Use only servers that you can delete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stages.records import recorded
 
 
 def spent(ports: list[int]) -> float:
-    """Processor seconds of whatever listens on these ports, its children included, dead ones too."""
+    """Processor seconds of all processes that listen on these ports, including living and dead children."""
     pids = {each.pid for each in psutil.net_connections("inet") if each.status == "LISTEN" and each.laddr.port in ports}
     roots = [psutil.Process(pid) for pid in pids if pid]
     every = {process for root in roots for process in (root, *root.children(recursive=True))}

@@ -1,25 +1,24 @@
-"""Kill what runs, go on with `dvc repro`, and compare: nothing may be lost, and no bit may differ.
+"""Kill running processes, resume with `dvc repro`, and compare: nothing may be lost, and no bit may differ.
 
-    python -m benchmarks.soak --kills 200 --folder DIR   # goes on where it stopped; Ctrl+C ends it
+    python -m benchmarks.soak --kills 200 --folder DIR   # resumes where it stopped; Ctrl+C ends it
     python -m benchmarks.soak --minutes 30               # as many as fit
-    python -m benchmarks.soak --table                    # what is there so far; with --file docs/soak.jsonl, published
+    python -m benchmarks.soak --table                    # the results so far; with --file docs/soak.jsonl, published
 
 A round is one training of one workload from its packed data to its evaluation, in a clone of this project
-(benchmarks/soak_project.py): `dvc repro`, `make repro` or the Prefect flow is started; at a random moment kill -9 takes
-a random process of it (trainer, evaluation, dvc, follower, flow; in some rounds
-Prefect's server and MLflow's run too, and are killed too); it is started again, up to KILLS_PER_ROUND kills; then `make
-repro` runs to its end. A third of the kills waits for a checkpoint that is being written, a third for DVC that stores
-what the training wrote. A follower's or a server's death ends nothing: the same run is killed again. One uninterrupted
-run of each workload comes first. Wrong is:
+(benchmarks/soak_project.py). It starts `dvc repro`, `make repro` or the Prefect flow; at a random moment kill -9 ends
+a random process of it (trainer, evaluation, dvc, follower, flow; some rounds also run and kill Prefect's and MLflow's
+servers). It starts again, up to KILLS_PER_ROUND kills; then `make repro` runs to its end. A third of the kills waits
+until a checkpoint is being written, a third until DVC stores the training's outputs. The death of a follower or server
+does not end the run, so the same run is killed again. One uninterrupted run of each workload comes first. Errors:
 
 - differ: a file that is not the uninterrupted run's (weights, history, predictions, scores, metrics, pictures, data),
 - left running: a process that still runs a minute after the kill of another one,
-- after `publish sync`: RUNNING, a run in MLflow that is; twice, an epoch that is there twice,
+- after `publish sync`: RUNNING, a run in that state in MLflow; twice, a duplicate epoch,
 - file left: a temporary file, a checkpoint, a run directory,
-- else: a `make repro` that fails though nothing was killed, or shows a traceback; an epoch that MLflow lacks, a run
+- else: a `make repro` that fails or shows a traceback although nothing was killed; an epoch that MLflow lacks, a run
   that it lacks or has twice.
 
-The file has a line for each kill. What is found at the end of a round is on the line of each of its kills.
+The file has a line for each kill. Errors found at the end of a round are on the lines of all its kills.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from stages.params.parsing import one_line
 WORKLOADS = ("sign", "pen", "price", "rally")
 KILLS_PER_ROUND = 6
 KINDS = ("differ", "left running", "RUNNING", "twice", "file left", "else")
-# Whose death does not end the run.
+# Processes whose death does not end the run.
 APART = ("follower", *SERVERS)
 Kill = dict[str, Any]
 
@@ -110,26 +109,26 @@ def soak_folder(folder: Path | None) -> Iterator[Path]:
 
 
 class Aim(NamedTuple):
-    """When a kill comes, and whom it takes: the first of `victims` that is there."""
+    """The moment of a kill, and its victim: the first of `victims` that exists."""
 
     moment: str  # any, SAVING or STORING
-    delay: float  # any: seconds from the start of the run, or from the kill before this one
+    delay: float  # any: seconds from the start of the run, or from the previous kill
     after: float  # seconds after STORING
     victims: list[str]
 
 
 def aim(draw: random.Random, seconds: float) -> Aim:
-    """`seconds`: of an uninterrupted run."""
+    """`seconds`: the duration of an uninterrupted run."""
     moment = draw.choice(["any", SAVING, STORING])
     victims = [*PROCESSES, *SERVERS]
     draw.shuffle(victims)
-    # Of a checkpoint's writing the trainer, of DVC's commit dvc, more often than not.
+    # Usually the trainer while a checkpoint is written, and dvc during DVC's commit.
     first = {SAVING: ["trainer"], STORING: ["make repro", "dvc"]}.get(moment, []) if draw.random() < 0.7 else []
     return Aim(moment, draw.random() * 0.8 * seconds, draw.random() * 0.5, [*first, *victims])
 
 
 class Soak:
-    """Rounds in `folder`. Of each workload, `folder`/<workload> is the project before its training."""
+    """Rounds in `folder`. `folder`/<workload> is the project before the workload's training."""
 
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.folder, self.options, self.project = folder, options, Project(folder)
@@ -137,7 +136,7 @@ class Soak:
         self.seconds: dict[str, float] = {}
 
     def prepare(self, workload: str) -> None:
-        """The project before the training, and what an uninterrupted run makes of it; or those of an earlier call."""
+        """Make, or load, the project before the training and the results of an uninterrupted run."""
         expected = self.folder / f"{workload}.json"
         if not expected.exists():
             self.project.make(workload)
@@ -157,7 +156,7 @@ class Soak:
         draw = random.Random(f"{self.options.seed} {number}")
         project = self.project
         project.end_servers()
-        project.end_processes()  # of a call that was itself killed
+        project.end_processes()  # left by an invocation that was itself killed
         self.prepare(workload)
         shutil.rmtree(project.path, ignore_errors=True)
         shutil.copytree(self.folder / workload, project.path, symlinks=True)
@@ -184,7 +183,7 @@ class Soak:
         return kills
 
     def finish(self, workload: str) -> dict[str, list[str]]:
-        """Go on to the end with nothing killed: what is wrong then, by kind."""
+        """Run to the end without kills; return the errors by kind."""
         project = self.project
         done = project.run(sys.executable, "-m", "flows.repro", f"evaluate@{workload}-cpu-0")
         found = project.hashes()
@@ -196,7 +195,7 @@ class Soak:
         return {kind: texts for kind, texts in wrong.items() if texts}
 
     def start_and_kill(self, workload: str, draw: random.Random, max_kills: int) -> tuple[list[Kill], int]:
-        """Start the run, kill its processes until it ends by that, or by itself: the kills, and the exit status."""
+        """Start the run and kill its processes until it ends; return the kills and the exit status."""
         through = "flow" if self.project.servers and draw.random() < 0.7 else draw.choice(["dvc", "make"])
         python, stage = (sys.executable, "-m"), f"evaluate@{workload}-cpu-0"
         command = {
@@ -211,7 +210,7 @@ class Soak:
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         while process.poll() is None and len(kills) < max_kills:
-            # What is left of a run after a kill that did not end it is short.
+            # After a kill that did not end the run, the rest of the run is short.
             seconds = self.seconds[workload] * (0.3 if kills else 1.0)
             kill = self.kill_one(workload, aim(draw, seconds), process, started)
             if kill is None:
@@ -226,9 +225,9 @@ class Soak:
             return kills, 1
 
     def kill_one(self, workload: str, aim: Aim, process: subprocess.Popen[bytes], started: float) -> Kill | None:
-        """Kill one process of the run at the moment aimed at; None where the run ends first."""
+        """Kill one process of the run at the chosen moment; None if the run ends first."""
         project, moment, begun = self.project, aim.moment, time.time()
-        seen: dict[str, psutil.Process] = {}  # what runs, found before: a checkpoint is written in milliseconds
+        seen: dict[str, psutil.Process] = {}  # found in advance: a checkpoint is written in milliseconds
         if moment != "any" and project.is_stored(workload):
             moment = "any"  # the training is over
         while True:
@@ -257,7 +256,7 @@ class Soak:
         with suppress(psutil.NoSuchProcess):
             alive[victim]()
             if where == SAVING and victim == "trainer" and not project.is_saving(workload, started):
-                where = TRAINING  # the file was already in place
+                where = TRAINING  # the file had already been moved into place
             return {
                 "killed": victim, "moment": where, "seconds": round(time.time() - started, 2),
                 "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "load": round(os.getloadavg()[0], 1),

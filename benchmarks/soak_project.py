@@ -1,7 +1,7 @@
-"""What benchmarks/soak.py kills and looks at: a short training in a clone of its own, its processes, its servers.
+"""The project of benchmarks/soak.py: a short training in its own clone, its processes, its servers.
 
 The clone has this project's uncommitted changes and none of its results. A workload is that of params.yaml with fewer
-rows, EPOCHS epochs and one thread; a checkpoint is due after CHECKPOINT_SECONDS, so that kills meet its writing.
+rows, EPOCHS epochs and one thread; checkpoints are due after CHECKPOINT_SECONDS, so that kills hit their writing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from stages.params.loading import read_yaml
 
 EPOCHS = 12
 CHECKPOINT_SECONDS = 0.3
-QUIET_SECONDS = 60.0  # after a kill, until no process may be left
-# Where a run is, for the table.
+QUIET_SECONDS = 60.0  # after a kill; then no process may be left
+# The phase of a run, for the table.
 START, TRAINING, SAVING = "before the first checkpoint", "training", "a checkpoint is written"
 STORING, EVALUATION, AFTER = "DVC stores the training", "evaluation", "after the evaluation"
-# The files of a round that have to be those of the uninterrupted run.
+# The files of a round that must equal those of the uninterrupted run.
 SAME = (
     "data/prepared/*/**/*.npy", "data/prepared/*/summary.json", "data/packed/*/*/*.safetensors",
     "results/runs/*/*/*/*.safetensors", *(f"results/runs/*/*/*/{name}" for name in (
@@ -40,13 +40,13 @@ SAME = (
         "plots/result.png",
     )),
 )  # fmt: skip
-# What a process is, by a word of its command; the first that is there.
+# Identifies a process by a word of its command; the first match counts.
 PROCESSES = {
     "follower": "stages.records.follower", "trainer": "flows.stage train", "evaluation": "flows.stage evaluate",
     "another stage": "flows.stage", "flow": "flows.pipeline",
     "make repro": "flows.repro ", "dvc": "repro",  # and flows.reproduce
 }  # fmt: skip
-# server -> what starts it, and the address that answers once it is there.
+# server -> its command, and the address that answers when it is ready.
 SERVERS = {
     "Prefect's server": ("prefect server start --host 127.0.0.1 --port {port}", "http://127.0.0.1:{port}/api/health"),
     "MLflow's server": (
@@ -58,7 +58,7 @@ SERVERS = {
 
 
 class Project:
-    """The clone at `folder`/project, which works on one workload at a time."""
+    """The clone at `folder`/project, which runs one workload at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "project"
@@ -79,14 +79,14 @@ class Project:
         self.ports: dict[str, int] = {}
 
     def make(self, workload: str) -> None:
-        """This project's files, with a short training of one workload that is ready to start."""
+        """Copy this project's files, with a short training of one workload that is ready to start."""
         shutil.rmtree(self.path, ignore_errors=True)
         names = subprocess.run(
             ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
             cwd=ROOT, check=True, capture_output=True, text=True,
         ).stdout.split("\0")  # fmt: skip
         for name in filter(None, names):
-            # A link to a folder is listed too; and what git keeps of results is none of the soak's.
+            # Skip links to folders, and the results that git tracks.
             if (ROOT / name).is_file() and not name.startswith("results/") and not name.endswith("dvc.lock"):
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, self.path / name)
@@ -121,7 +121,7 @@ class Project:
     # Processes --------------------------------------------------------------------------------------------------------
 
     def processes(self) -> list[psutil.Process]:
-        """All that run in the clone; the servers run beside it."""
+        """All processes in the clone; the servers run outside it."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, FileNotFoundError):
@@ -130,7 +130,7 @@ class Project:
         return found
 
     def named(self) -> dict[str, psutil.Process]:
-        """What runs in the clone, by the names of PROCESSES."""
+        """The processes in the clone, by the names of PROCESSES."""
         found: dict[str, psutil.Process] = {}
         for process in self.processes():
             with suppress(psutil.Error):
@@ -148,7 +148,7 @@ class Project:
             time.sleep(0.1)
 
     def wait_until_quiet(self) -> list[str]:
-        """The commands of the processes that still run after QUIET_SECONDS; those are then ended."""
+        """The commands of the processes that still run after QUIET_SECONDS, which are then ended."""
         deadline = time.monotonic() + QUIET_SECONDS
         while processes := self.processes():
             if time.monotonic() > deadline:
@@ -164,7 +164,7 @@ class Project:
     # Servers ----------------------------------------------------------------------------------------------------------
 
     def start_servers(self) -> None:
-        """Those that do not run; one that was killed comes back at the port that it had."""
+        """Start the servers that do not run; a killed one restarts on its port."""
         for name, (command, address) in SERVERS.items():
             if name in self.running_servers():
                 continue
@@ -196,7 +196,7 @@ class Project:
     # What there is of a run -------------------------------------------------------------------------------------------
 
     def is_saving(self, workload: str, since: float) -> bool:
-        """Whether a checkpoint is half-written; not one that a run before that time left so."""
+        """Whether a checkpoint is half-written, excluding one left by an earlier run."""
         for path in (self.path / ".tandem/checkpoints" / workload).glob(".*.pt.*.tmp"):
             with suppress(FileNotFoundError):
                 if path.stat().st_mtime >= since:
@@ -204,7 +204,7 @@ class Project:
         return False
 
     def is_stored(self, workload: str) -> bool:
-        """Whether DVC has the training."""
+        """Whether DVC has stored the training."""
         lock = self.path / "dvc.lock"
         return lock.exists() and f"train@{workload}-cpu-0" in lock.read_text(errors="replace")
 
@@ -215,7 +215,7 @@ class Project:
         return False
 
     def phase(self, workload: str, since: float) -> str:
-        """Where the run that was started at that time is."""
+        """The phase of the run that was started at that time."""
         if self.is_saving(workload, since):
             return SAVING
         if (self.path / f"results/runs/{workload}/cpu/0/result.json").exists():
@@ -229,7 +229,7 @@ class Project:
     # What may be wrong ------------------------------------------------------------------------------------------------
 
     def wrong_in_mlflow(self) -> dict[str, list[str]]:
-        """What `sync` leaves, and what is not once in MLflow, by kind."""
+        """What `sync` leaves, and what is not exactly once in MLflow, by kind."""
         wrong: dict[str, list[str]] = {"else": [], "RUNNING": [], "twice": [], "file left": []}
         synced = self.run(sys.executable, "-m", "stages.records.publish", "sync")
         if synced.returncode:

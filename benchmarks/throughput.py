@@ -1,49 +1,47 @@
-"""Tandem's loop against the loops people write: samples per second of training, same model, data, batch and steps.
+"""Training throughput of Tandem's loop and of common loops, with the same model, data, batch and steps.
 
     python -m benchmarks.throughput                                  # the four workloads of params.yaml, 5 to 9 minutes
     python -m benchmarks.throughput --size guides --json guides.json # at the sizes of the guides that Tandem replaces
-    python -m benchmarks.throughput --size large --workloads pen     # where arithmetic is what counts
+    python -m benchmarks.throughput --size large --workloads pen     # dominated by arithmetic
     python -m benchmarks.throughput --contenders tandem "lightning default" --rounds 9 --seconds 3
     python -m benchmarks.throughput --device cuda                    # also CUDA graphs
 
 Sizes (--size): params trains on the prepared data (`dvc repro` first); guides, large and huge on random numbers from a
-fixed seed, because no contender looks at what the numbers are. huge is for a GPU: it takes minutes a round on a CPU.
+fixed seed, because speed does not depend on the numbers. huge is for a GPU: a round takes minutes on a CPU.
 
-Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping, and each
-the number of threads that suits it best: tried in turns before the rounds, 1, 2, 4, ... up to the usable cores, and
-printed; how long a thread spins before it sleeps is for all what Tandem sets (stages/__init__.py). Those that are not
-Tandem's (benchmarks/contenders.py) run as their users have them otherwise: networks of torch's modules
-(benchmarks/networks.py; same parameters, same outputs), torch's switches and the allocator as they come, AdamW with its
-defaults.
+Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping. Each uses
+its fastest number of threads: 1, 2, 4, ... up to the usable cores are tried in turns before the rounds, and the result
+is printed. Tandem's setting of how long a thread spins before it sleeps applies to all (stages/__init__.py). Otherwise
+the contenders that are not Tandem's (benchmarks/contenders.py) run as their users run them: networks of torch's
+modules (benchmarks/networks.py; same parameters, same outputs), default switches, allocator and AdamW.
 
-- plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the reference
-- plain tuned: the loop that a good engineer writes: batches are an `index_select` of tensors that lie on the device,
-  AdamW is fused, the C library keeps freed memory, and nothing is read from the device in a step
-- plain, 2 workers: its loader with 2 processes that live on between epochs; plain, pageable (GPU): its loader without
+- plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the baseline
+- plain tuned: the loop that a good engineer writes: batches are an `index_select` of tensors on the device, AdamW is
+  fused, the C library caches freed memory, and a step reads nothing from the device
+- plain, 2 workers: a loader with 2 processes that persist between epochs; plain, pageable (GPU): a loader without
   pinned memory
-- plain, Tandem's network (CPU): the same loop with the network that Tandem trains, which tells the networks' share from
-  the loop's
-- accelerate, lightning default, lightning tuned: only where installed (an environment of their own: see
-  benchmarks/README.md). Default: `Trainer()` as it comes, with progress bar, logger, a checkpoint every epoch, and
-  `self.log` in the step. Tuned: all that costs time and does not change the result is off (`barebones`: progress bar,
-  logger, checkpoints, summary, checks; no `self.log`), batches are cut from tensors that lie on the device and are not
-  moved again, and AdamW is fused
-- tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at what `precision: auto` chooses, measured anew here.
-  Where that is not fp32, the plain loops and lightning tuned run at that precision too
-- tandem graph (GPU): captured, as `step: auto` runs there; tandem auto graph: both
-- floor: Tandem's step on one batch that never changes, so what the loop costs is the difference; graph floor (GPU): the
-  captured step, replayed
+- plain, Tandem's network (CPU): the same loop with Tandem's network, which separates the network's effect from the
+  loop's
+- accelerate, lightning default, lightning tuned: only if installed (in their own environment: see
+  benchmarks/README.md). Default: `Trainer()` with its progress bar, logger, a checkpoint every epoch, and `self.log` in
+  the step. Tuned: everything that costs time without changing the result is off (`barebones`: progress bar, logger,
+  checkpoints, summary, checks; no `self.log`), batches are slices of tensors on the device without a transfer, and
+  AdamW is fused
+- tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at the choice of `precision: auto`, measured anew.
+  If that is not fp32, the plain loops and lightning tuned also run at that precision
+- tandem graph (GPU): captured, as with `step: auto`; tandem auto graph: both
+- floor: Tandem's step on one constant batch; the difference is the cost of the loop; graph floor (GPU): the captured
+  step, replayed
 
-Each contender lives in a process of its own, so that nothing one of them sets (threads, TF32, allocator) reaches
-another. They take turns in rounds of the same length, in the opposite order every other round; the first is warm-up.
-The device is idle as a round begins and ends.
+Each contender has its own process, so its settings (threads, TF32, allocator) do not affect the others. They take turns
+in rounds of equal length, in reverse order every other round; the first round is warm-up. The device is synchronized at
+both ends of a round.
 
-Columns: samples/s and ratio to the plain loop of the same round, as median [quartiles] over the rounds; milliseconds a
-step; share of the floor of the same precision (the graph floor, where there is one); share of peak: FLOP/s over the
-rate of a large matrix product in the same precision, measured in every round too.
+Columns: samples/s and ratio to the plain loop in the same round, as median [quartiles] over the rounds; milliseconds
+per step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s over
+the rate of a large matrix product in the same precision, also measured in every round.
 
-Learning rate schedule, augmentation, validation and the ragged last batch of an epoch are left out for all of them:
-they are not compared.
+All contenders omit learning rate schedule, augmentation, validation and the ragged last batch of an epoch.
 """
 
 import argparse
@@ -92,7 +90,7 @@ from stages.training.step import AUTOCAST
 WORKLOADS = ("sign", "pen", "price", "rally")
 NO_AUGMENT = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 STEPS_PER_EPOCH = 64  # on random data
-NUM_TRIES = 3  # rounds in which every number of threads is tried, the first of them warm-up
+NUM_TRIES = 3  # rounds per number of threads, including one warm-up
 HEADER = (
     "| contender | threads | samples/s | ms a step | times the plain loop | of the floor | of peak |\n"
     "|---|---|---|---|---|---|---|"
@@ -102,7 +100,7 @@ HEADER = (
 def random_case(
     workload: str, batch_size: int, num_steps: int, num_features: int, num_outputs: int, **model: Any
 ) -> Case:
-    """`model` are changes to the model of params.yaml."""
+    """`model`: changes to the model of params.yaml."""
     block = load_workload(workload)
     settings = replace(
         block.train, batch_size=batch_size, model=replace(block.train.model, **model), augment=NO_AUGMENT, threads=1
@@ -140,15 +138,15 @@ SIZES: dict[str, Callable[[], list[Case]]] = {
 
 @dataclass
 class Rounds:
-    """Samples/s of every contender, and FLOP/s of a large matrix product, by precision and threads: one a round."""
+    """Samples/s of every contender, and FLOP/s of a large matrix product, by precision and threads: one per round."""
 
     rates: dict[Any, list[float]]
     peaks: dict[tuple[str, int], list[float]]
-    threads: dict[Any, int]  # contender -> how many it had
-    missing_reasons: dict[Any, str]  # contender -> why there is nothing
+    threads: dict[Any, int]  # contender -> its number of threads
+    missing_reasons: dict[Any, str]  # contender -> why it has no result
 
     def ratios(self, one: Any, base: Any) -> list[float]:
-        """Within the rounds, because a machine's speed drifts."""
+        """Ratios within the rounds, because a machine's speed drifts."""
         return [rate / other for rate, other in zip(self.rates[one], self.rates[base], strict=True)]
 
     def of_peak(self, one: Any, flop_per_sample: float, of_precision: str) -> float:
@@ -163,14 +161,14 @@ def main() -> None:
     for case in SIZES[options.size]():
         if case.workload not in options.workloads:
             continue
-        case = replace(case, settings=replace(case.settings, threads=1))  # until its best is found
+        case = replace(case, settings=replace(case.settings, threads=1))  # until the fastest number is found
         try:
             results.append(measure_case(case, options))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             print(f"\n## {case.name}\n\n- not measured: {shorten(error)}", flush=True)
-        free_cache()  # outside the `except`: the error holds the tensors of the case
+        free_cache()  # outside the `except`, because the error references the case's tensors
         save(options, {"cases": results})
 
 
@@ -178,7 +176,7 @@ def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     try:
         entered, message = contenders(case, options.device)
     except OSError as error:
-        raise SystemExit(f"error: {error}") from None  # the prepared data are missing
+        raise SystemExit(f"error: {error}") from None  # the prepared data is missing
     if options.contenders:
         entered = {name: one for name, one in entered.items() if name in ("plain", *options.contenders)}
     flop = flop_per_sample(case, options.device)
@@ -203,7 +201,7 @@ def row(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds, fl
 
 
 def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
-    """The floor of the same precision: that of the graph, where there is one."""
+    """The floor of the same precision; the graph's if there is one."""
     for loop_of in (graph_floor, floor):
         for base, one in entered.items():
             if one.loop is loop_of and one.precision == entered[name].precision and rounds.rates[base]:
@@ -212,7 +210,7 @@ def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
 
 
 def record(case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float, message: str) -> dict[str, Any]:
-    """For JSON: all rounds, so that no table needs a second run."""
+    """All rounds, for JSON, so that other tables need no second run."""
     kept = {"name": case.name, "settings": asdict(case.settings), "data": case.data and asdict(case.data)}
     peaks = {f"{name}, {threads} threads": found for (name, threads), found in rounds.peaks.items()}
     kept |= {"precision_auto": message, "flop_per_sample": flop, "peak_flop_per_second": peaks, "contenders": {}}
@@ -236,7 +234,7 @@ def parse() -> argparse.Namespace:
 
 
 def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, threads: str) -> argparse.Namespace:
-    """The options that say how to measure, added and read. `thread_counts` are those to choose from."""
+    """Add the measurement options and parse them. `thread_counts` are the numbers of threads to try."""
     parser.add_argument("--threads", default=threads, metavar="best|N", help=f"of every contender ({threads})")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=rounds, help=f"2 or more, after one of warm-up ({rounds})")
@@ -256,7 +254,7 @@ def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, thre
 
 
 def thread_counts(device: str) -> list[int]:
-    """1, 2, 4, ... and the usable cores; 1 on a GPU, whose steps the CPU only launches."""
+    """1, 2, 4, ... and the usable cores; 1 on a GPU, where the CPU only launches the steps."""
     cores = max(int(usable_cores()), 1) if device == "cpu" else 1
     return sorted({2**power for power in range(cores.bit_length())} | {cores})
 
@@ -266,7 +264,7 @@ def command() -> str:
 
 
 def describe_machine(device: str) -> str:
-    """Hardware and versions, and how busy the machine was just before."""
+    """Hardware and versions, and the load just before."""
     identity = identify(device)
     gpu = f"{identity['name']}, driver {identity['driver']}; " if device == "cuda" else ""
     versions = [f"{name} {version(name)}" for name in ("torch", *PEERS) if importlib.util.find_spec(name)]
@@ -284,7 +282,7 @@ def save(options: argparse.Namespace, results: dict[str, Any]) -> None:
 
 
 def flop_per_sample(case: Case, device: str) -> float:
-    if case.data:  # what is counted is one batch: no need for more
+    if case.data:  # one batch suffices for counting
         case = replace(case, data=replace(case.data, num_sequences=case.settings.batch_size))
     trainer = open_trainer(case, Contender(tandem, is_tandem=True), device)
     return count_flop(trainer, trainer.one_batch(case.settings.batch_size)) / case.settings.batch_size
@@ -297,16 +295,16 @@ def peak_of(of_precision: str, threads: int, device: torch.device) -> float:
     return matrix_rate(device, AUTOCAST.get(of_precision, torch.float32))
 
 
-# The measuring side.
+# Measurement.
 
 
 def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse.Namespace) -> Rounds:
-    """Everyone in a process, in turns, `options.rounds` rounds after one of warm-up; before that, everyone alone finds
-    the best of `options.thread_counts` for itself.
+    """Run `options.rounds` rounds after one of warm-up, with all contenders in turns, each in its process. Before that,
+    each contender alone finds the fastest of `options.thread_counts`.
     """
-    # A server that has imported torch forks them: no second waits for imports, and nothing of this process is
-    # inherited. Lightning and Accelerate are imported by those who need them: an import that asked for the GPU there
-    # would take it from all who are forked later.
+    # A fork server that has imported torch forks the processes: they do not wait for imports and inherit nothing from
+    # this process. Only the contenders that need Lightning and Accelerate import them: if that import initialized the
+    # GPU in the server, no forked process could use it.
     start = multiprocessing.get_context("forkserver")
     start.set_forkserver_preload(
         [
@@ -339,7 +337,7 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
 
 
 class Worker:
-    """A contender's process, as seen from outside."""
+    """A contender's process, seen from the main process."""
 
     def __init__(self, start: Any, case: Case, contender: Contender, device: str, folder: Path) -> None:
         self.batch_size, self.threads, self.failed = case.settings.batch_size, case.settings.threads, ""
@@ -347,10 +345,10 @@ class Worker:
         self.process = start.Process(target=compete, args=(other, case, contender, device, folder))
         self.process.start()
         other.close()
-        self.answer()  # it has taken its first step, or failed, which the first turn tells
+        self.answer()  # its first step is done, or has failed, which the first turn reports
 
     def choose_threads(self, counts: list[int], seconds: float) -> None:
-        """The number with which it is fastest, tried in turns of so many seconds; kept from then on."""
+        """Choose the fastest number, tried in turns of `seconds`, for all later turns."""
         if len(counts) == 1:
             self.threads = counts[0]
             return
@@ -358,7 +356,7 @@ class Worker:
         self.threads = max(counts, key=lambda count: statistics.median(rates[count][1:]))
 
     def turn(self, seconds: float, threads: int = 0) -> float:
-        """Samples/s; 0 where it cannot take part, or no longer: `failed` says why."""
+        """Samples/s; 0 if it cannot take part or no longer does: `failed` says why."""
         if self.failed:
             return 0.0
         self.pipe.send((seconds, threads or self.threads))
@@ -378,7 +376,7 @@ class Worker:
         return message
 
     def close(self) -> None:
-        self.pipe.close()  # which is what ends it
+        self.pipe.close()  # this ends the process
         self.process.join(30)
         if self.process.is_alive():
             self.process.kill()

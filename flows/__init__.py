@@ -1,4 +1,4 @@
-"""Prefect's side: what runs the stages, shows them and schedules them. Nothing here imports torch."""
+"""The Prefect side: runs, shows and schedules the stages. Nothing in this package imports torch."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ OLDEST_PYTHON = (3, 11)
 if sys.version_info < OLDEST_PYTHON:
     sys.exit(f"error: Python {sys.version.split()[0]} is too old; run: make PYTHON=/path/to/python3.11 -B setup")
 
-# `import prefect` makes ~/.prefect; who has none shall not get one
+# `import prefect` creates ~/.prefect. Keep it in the project if the user has none.
 if "PREFECT_HOME" not in os.environ and not os.path.isdir(os.path.expanduser("~/.prefect")):
     root = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     os.environ["PREFECT_HOME"] = os.path.join(root, ".tandem", "prefect")

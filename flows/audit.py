@@ -1,8 +1,8 @@
-"""`python -m flows.audit`, which is `make audit`: requirements.txt against known vulnerabilities.
+"""`python -m flows.audit` (`make audit`): check requirements.txt for known vulnerabilities.
 
-pip-audit (https://github.com/pypa/pip-audit) asks OSV (https://osv.dev) about every locked version; nothing of the lock
-is installed. Exit status 0: none is known; 1: some are; 3: nothing was checked, because pip-audit or the database
-cannot be reached. Arguments go to pip-audit, such as `--ignore-vuln ID` or `--osv-url URL` for a mirror.
+pip-audit (https://github.com/pypa/pip-audit) asks OSV (https://osv.dev) about every locked version without installing
+any. Exit status 0: no known vulnerability; 1: at least one; 3: nothing was checked because pip-audit or the database is
+unreachable. Arguments are passed to pip-audit, such as `--ignore-vuln ID` or `--osv-url URL` for a mirror.
 """
 
 import json
@@ -13,14 +13,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = "requirements.txt"
-PIP_AUDIT = "pip-audit==2.10.1"  # in an environment of uv's own: nothing here needs it besides
+PIP_AUDIT = "pip-audit==2.10.1"  # in uv's own environment: nothing in the project needs it
 TIMEOUT_SECONDS = 600
 NOT_CHECKED = 3
 
 
 def main(arguments: list[str]) -> int:
     options = ["--requirement", LOCK, "--require-hashes", "--disable-pip", "--vulnerability-service", "osv"]
-    # A locked version that the database does not know is no locked version without vulnerabilities.
+    # --strict: a locked version that the database does not know must not pass as free of vulnerabilities.
     options += ["--strict", "--progress-spinner", "off", "--format", "json"]
     command = ["uv", "tool", "run", PIP_AUDIT, *options, *arguments]
     try:

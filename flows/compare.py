@@ -1,24 +1,24 @@
-"""Compare recorded runs, whichever machines made them: `python -m flows.compare RUN RUN...`
+"""Compare recorded runs from any machines: `python -m flows.compare RUN RUN...`
 
 A RUN is one of
 
-    sign@cpu, sign@cuda   the latest finished run of workload@device in MLflow, with the seeds trained beside it
-    sign@cpu-0            the latest with this seed alone
-    1a2b...               the id of an MLflow run; of a run above several seeds it means all of them;
-                          ids joined by commas are trainings of one side that differ in their seed
-    results/runs/sign/cpu/0   a folder with a manifest.json (a path of such a file will do), also one that was copied
-                          here from another machine
+    sign@cpu, sign@cuda   the latest finished run of workload@device in MLflow, with the seeds trained with it
+    sign@cpu-0            the latest run with this seed only
+    1a2b...               the id of an MLflow run; the id of a parent run means all its seeds;
+                          ids joined by commas are trainings of one side that differ only in their seed
+    results/runs/sign/cpu/0   a folder with a manifest.json (or the path of such a file), including one copied from
+                          another machine
 
-MLflow is the project's own, or the one that MLFLOW_TRACKING_URI names: two machines that train with one server in
-common are compared on either of them. Nothing is trained or measured here. What comes out:
+MLflow is the project's own store, or the server that MLFLOW_TRACKING_URI names. If two machines train with one server,
+either of them can compare both. This command trains and measures nothing. It prints:
 
-    a table               what the runs are and what they measured; `*` marks what differs
-    how fast              only where the work was the same, and it names what differs; otherwise what stands against it
-    how good              the scores' difference, with its test on the predictions of the test split
-    what to keep in mind  other versions, other load, clocks that were throttled
+    a table               the runs and their measurements; `*` marks differences
+    how fast              the speed-up if both sides did the same work, with what differs; otherwise the reason
+    how good              the difference of the scores, tested on the predictions for the test split
+    what to keep in mind  different versions, different load, throttled clocks
 
-Of several runs of a workload the first is the one that the others are compared with. Each run in MLflow gets the tag
-`compared`, the first sentence of what was found. Exit status: 0 compared, 1 something cannot be had (one sentence).
+The first run of each workload is the baseline for the others. Each run in MLflow gets the tag `compared` with the first
+sentence of the result. Exit status: 0 compared, 1 something is unavailable (one sentence).
 """
 
 import argparse
@@ -40,19 +40,19 @@ from stages.records import recorded
 from stages.records.recorded import Recorded
 
 PREDICTIONS = "evaluation/predictions.csv"
-MAX_TAG = 250  # letters
-MAX_PARAMETERS = 8  # that differ and have a line of their own
-# What the table shows also where all runs agree.
+MAX_TAG = 250  # characters
+MAX_PARAMETERS = 8  # differing parameters that get a row of their own
+# Rows that the table shows even if all runs agree.
 ALWAYS = ("device", "hardware", "machine", "threads", "precision", "commit", "score", "epoch seconds")
 
 
 @dataclass(frozen=True)
 class ComparedSide:
-    """What one RUN stands for: a training, or several that differ in their seed."""
+    """The training that one RUN names, or several that differ only in their seed."""
 
     name: str
     runs: tuple[Recorded, ...]
-    predictions: tuple[list[dict[str, str]], ...]  # the rows of each run; empty where it has none
+    predictions: tuple[list[dict[str, str]], ...]  # the rows of each run; empty if it has none
 
     @property
     def workload(self) -> str:
@@ -61,7 +61,7 @@ class ComparedSide:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a cell per side."""
+    """One row of the table: a cell per side."""
 
     what: str
     cells: tuple[str, ...]
@@ -73,7 +73,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of one workload. `verdicts`: (the other side's name, what was found), each against the first side."""
+    """The comparison of one workload. `verdicts`: (the other side's name, result), each against the first side."""
 
     workload: str
     sides: tuple[ComparedSide, ...]
@@ -82,7 +82,7 @@ class Comparison:
 
 
 def compare(words: list[str]) -> list[Comparison]:
-    """What may be said of the runs that `words` name. Raises ValueError where one cannot be had, or none is a pair."""
+    """Compare the runs that `words` name. Raises ValueError if a run is unavailable or no two runs can be compared."""
     found = [recorded.find_seeds(word) for word in words]
     for (word, runs), (other, others) in itertools.combinations(zip(words, found, strict=True), 2):
         if both := {run.run_id for run in runs if run.run_id} & {run.run_id for run in others}:
@@ -110,7 +110,7 @@ def compare_workload(workload: str, found: list[list[Recorded]]) -> Comparison:
 
 
 def read_predictions(run: Recorded) -> list[dict[str, str]]:
-    """The rows of predictions.csv, proved by the manifest's digest. Empty where there are none. Raises ValueError."""
+    """The rows of predictions.csv, checked against the manifest's digest; empty if there is none. Raises ValueError."""
     if not run.is_evaluated:
         return []
     content, wanted = run.read(PREDICTIONS), value_of(run.manifest, "digests.predictions")
@@ -121,7 +121,7 @@ def read_predictions(run: Recorded) -> list[dict[str, str]]:
 
 
 def names_of(found: list[list[Recorded]]) -> list[str]:
-    """What sentences call the sides: by the first thing that tells them all apart."""
+    """The shortest names that distinguish the sides."""
     of_run: tuple[Callable[[Recorded], str], ...] = (
         lambda run: str(run.manifest["device"]),
         lambda run: f"{run.manifest['device']} of {run.manifest['machine']}",
@@ -139,7 +139,7 @@ def names_of(found: list[list[Recorded]]) -> list[str]:
 
 
 def rows_of(sides: tuple[ComparedSide, ...]) -> Iterator[Row]:
-    """What differs, and what a reader looks for in any case."""
+    """The rows that differ, and those that are always shown."""
     for what, show in FACTS.items():
         row = Row(what, tuple(over_seeds(show, side) for side in sides))
         if row.differs or what in ALWAYS:
@@ -152,7 +152,7 @@ def rows_of(sides: tuple[ComparedSide, ...]) -> Iterator[Row]:
 
 
 def over_seeds(show: Callable[[dict[str, Any]], Any], side: ComparedSide) -> str:
-    """The value that the side's runs have in common, or each of theirs."""
+    """The value that the side's runs share, or the value of each run."""
     values = dict.fromkeys(show(run.manifest) for run in side.runs)
     return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
 
@@ -183,7 +183,7 @@ FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "made": lambda own: value_of(own, "measured_at"),
     "others' share of the cores": lambda own: as_share(value_of(own, "conditions.between.others_share")),
 }
-# What is a number: its name, where it stands, its unit.
+# Measurements: name, path in the manifest, unit.
 MEASURED = (
     ("epoch seconds", "timing.epoch_seconds", " s"),
     ("samples a second", "timing.samples_per_second", ""),
@@ -206,7 +206,7 @@ def as_share(value: float | None) -> str:
 
 
 def measured(side: ComparedSide, path: str, unit: str) -> str:
-    """A number: of several seeds the median and the range."""
+    """A measurement; for several seeds the median and the range."""
     if not path:
         name = value_of(side.runs[0].manifest, "result.score_name")
         path, unit = (f"result.metrics.{name}", f" ({name})") if name else ("result", "")
@@ -227,11 +227,11 @@ def differing_parameters(sides: tuple[ComparedSide, ...]) -> Iterator[Row]:
         yield Row(f"{len(rows) - MAX_PARAMETERS} more parameters", tuple(f"set {n + 1}" for n in range(len(sides))))
 
 
-# What people and programs get.
+# Output for people and programs.
 
 
 def markdown(found: Comparison) -> str:
-    """The table and the sentences, to be read in a terminal as well."""
+    """The table and the sentences as Markdown that is also readable in a terminal."""
     header = ("", found.workload, *(side.name for side in found.sides))
     table = [header, *(("*" if row.differs else "", row.what, *row.cells) for row in found.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*table, strict=True)]
@@ -268,7 +268,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 
 def tag(found: Comparison) -> None:
-    """Tell MLflow what was found, on the runs that it is about."""
+    """Set the tag `compared` on the runs in MLflow."""
     first, others = found.sides[0], {side.name: side for side in found.sides[1:]}
     for name, judgement in found.verdicts:
         for side, other in ((others[name], first), (first, others[name])):

@@ -1,8 +1,8 @@
-"""Damaged files of DVC and the commands that fix them, for `make doctor` and for the error of a run that failed.
+"""Find damaged DVC files and the commands that fix them, for `make doctor` and for the error of a failed run.
 
 DVC writes dvc.lock and rwlock in place, so a kill can truncate them, and git writes conflict markers into dvc.lock.
-DVC's own messages name the file, but no command. DVC restores a damaged object of its cache unchecked
-(treeverse/dvc#5978); the stage that reads such a file compares its sha256 and fails (`verified` in stages/files.py).
+DVC's messages name the file, but no command. DVC restores a damaged cache object without checking it
+(treeverse/dvc#5978); the stage that reads the file compares its sha256 and fails (`verified` in stages/files.py).
 """
 
 import hashlib
@@ -16,13 +16,13 @@ from stages import files
 
 LOCK_FILES = ("dvc.lock", "hw/dvc.lock")
 INDEX_ERRORS = ("file is not a database", "database disk image is malformed")  # SQLite's; DVC adds no file name
-CACHE_SECONDS = 10.0  # a large cache is read in part
+CACHE_SECONDS = 10.0  # the time limit of the check, which covers only part of a large cache
 
-Damage = tuple[str, str]  # (what is wrong, the command that fixes it)
+Damage = tuple[str, str]  # (problem, command that fixes it)
 
 
 def explain(error: str) -> str:
-    """DVC's `error`; where a damaged file causes it, that file and the command that fixes it."""
+    """DVC's `error`, with the damaged file and the command that fixes it if a damaged file is the cause."""
     if any(words in error for words in INDEX_ERRORS):
         return f"DVC's index of this project is damaged ({error}); run: rm .dvc/tmp/btime && dvc repro"
     causes = unreadable_files() if "YAML" in error or "RWLock" in error else []
@@ -30,13 +30,13 @@ def explain(error: str) -> str:
 
 
 def unreadable_files() -> list[Damage]:
-    """The files that stop every `dvc repro`."""
+    """The files that make every `dvc repro` fail."""
     found = []
     for name in LOCK_FILES:
         try:
             load_lock(name)
         except ValueError as error:
-            found.append((str(error), f"rm {name} && dvc repro && git add {name}"))  # DVC restores what is in its cache
+            found.append((str(error), f"rm {name} && dvc repro && git add {name}"))  # DVC restores what its cache holds
     rwlock = files.HOME / ".dvc/tmp/rwlock"
     try:
         json.loads(rwlock.read_bytes() if rwlock.exists() else b"{}")
@@ -63,7 +63,7 @@ def load_lock(name: str) -> dict[str, Any]:
 
 
 def damaged_objects() -> Iterator[Damage]:
-    """The objects in DVC's cache that an output would be restored from and whose md5 is not the one in their name."""
+    """Cache objects of current outputs whose md5 does not match their name."""
     from dvc.repo import Repo
     from dvc_data.hashfile.tree import Tree
 

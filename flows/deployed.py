@@ -1,7 +1,7 @@
-"""`flows.compare` and `flows.verify` as Prefect flows, for flows/serve.py: each leaves its verdict as an artifact.
+"""`flows.compare` and `flows.verify` as Prefect flows for flows/serve.py. Each stores its verdict as an artifact.
 
-The work is done by the commands that people call, in processes of their own, so that both say the same and a cancelled
-flow run ends what it has started. By hand the commands need no Prefect.
+The flows run the same commands that people call, in child processes, so both give the same result and a cancelled flow
+run ends its children. From a terminal, the commands need no Prefect.
 """
 
 from prefect import flow
@@ -14,19 +14,19 @@ from flows.turn import one_at_a_time
 from stages.params.loading import load_params
 
 VERIFIED = {0: "verified", 1: "different", 2: "not verifiable", 3: "inconclusive"}  # by exit status of flows.verify
-NOT_SAID = 200  # letters of a state's message; the artifact has everything
+NOT_SAID = 200  # characters of a state's message; the artifact has the full text
 
 
 @flow(name="compare", log_prints=True, persist_result=False)
 def compare(runs: list[str]) -> State:
-    """Compare recorded runs, whichever machines made them.
+    """Compare recorded runs from any machines.
 
     Args:
-        runs: two or more: names such as sign@cpu and sign@cuda (the latest of workload@device, with all seeds), MLflow
-            run ids, or paths of a manifest.json. Of one workload, the first is what the others are compared with.
+        runs: two or more: names such as sign@cpu and sign@cuda (the latest run of workload@device, with all seeds),
+            MLflow run ids, or paths of a manifest.json. The first run of each workload is the baseline.
     """
     try:
-        status, lines = call("flows.compare", "--", *runs)  # no name of a run is an option
+        status, lines = call("flows.compare", "--", *runs)  # `--`: a run's name is never parsed as an option
     except KeyboardInterrupt:
         return Cancelled(message="stopped by Ctrl+C")
     if status != 0:
@@ -38,16 +38,16 @@ def compare(runs: list[str]) -> State:
 
 @flow(name="verify", log_prints=True, persist_result=False)
 def verify(run: str = "", quick: bool = False) -> State:
-    """Make recorded runs again, and say whether they are the same.
+    """Run recorded trainings again and report whether the results are the same.
 
     Args:
-        run: a name such as sign@cpu (the latest of workload@device), an MLflow run id, or the path of a manifest.json.
-            Where nothing is given: the latest run of each workload and device of params.yaml.
-        quick: only the first epochs of each.
+        run: a name such as sign@cpu (the latest run of workload@device), an MLflow run id, or the path of a
+            manifest.json. If empty: the latest run of each workload and device of params.yaml.
+        quick: rerun only the first epochs.
     """
     try:
         runs = [run] if run else latest_runs()
-        with one_at_a_time():  # it trains
+        with one_at_a_time():  # verification trains
             found = [verify_one(each, quick) for each in runs]
     except KeyboardInterrupt:
         return Cancelled(message="stopped by Ctrl+C")
@@ -57,12 +57,12 @@ def verify(run: str = "", quick: bool = False) -> State:
     statuses = {status for status, _ in found}
     if statuses - {0, 3}:
         return Failed(message=message)
-    # It is neither confirmed nor refuted: nobody has to be woken.
+    # The result is neither confirmed nor refuted, so the run does not fail and nobody is alerted.
     return Completed(name="Inconclusive", message=message) if 3 in statuses else Completed(message=message)
 
 
 def verify_one(run: str, quick: bool) -> tuple[int, str]:
-    """(exit status, the verdict in one sentence); the whole of it becomes an artifact."""
+    """(exit status, the verdict in one sentence). The full output becomes an artifact."""
     status, lines = call("flows.verify", *(["--quick"] if quick else []), "--", run)
     sentence = headline(lines) or f"{run}: flows.verify {ending(status)}"
     verdict = VERIFIED.get(status, "not verifiable")
@@ -77,7 +77,7 @@ def latest_runs() -> list[str]:
 
 
 def call(module: str, *arguments: str) -> tuple[int, list[str]]:
-    """Run `python -m <module>`, and print its lines as they come: its exit status, and all of them."""
+    """Run `python -m <module>` and print its lines as they arrive. Returns the exit status and all lines."""
     end_with_parent()
     lines: list[str] = []
 
@@ -90,7 +90,7 @@ def call(module: str, *arguments: str) -> tuple[int, list[str]]:
 
 
 def headline(lines: list[str]) -> str:
-    """The verdict or the error: the last line that is not indented below another."""
+    """The verdict or the error: the last line that is not indented."""
     return next((line.removeprefix("error: ") for line in reversed(lines) if line[:1].strip()), "")
 
 

@@ -1,7 +1,7 @@
-"""Shows a pipeline run in Prefect's UI: each stage as a child flow run with its log lines, progress and artifacts.
+"""Shows a pipeline run in Prefect's UI: each stage is a child flow run with log lines, progress and artifacts.
 
-Goes in: the lines and events of the child that runs DVC. Comes out: calls of Prefect's client, made by a thread of the
-flow's process, so that a slow server delays no stage. Losing the server costs the display and no result.
+`Display` receives the lines and events of the child process that runs DVC. A thread of the flow's process calls
+Prefect's client, so a slow server delays no stage. If the server is lost, only the display is lost.
 """
 
 import logging
@@ -33,26 +33,26 @@ from flows.progress import TrainingProgress
 from flows.stage import STAGES
 from stages.urls import without_password
 
-UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # a run that has started and not ended
+UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # states of a started, unfinished run
 SECONDS_BETWEEN_POLLS = 2.0
-SECONDS_TO_FINISH = 15.0  # for what is not sent when DVC has ended
+SECONDS_TO_FINISH = 15.0  # to send the rest after DVC has ended
 NOT_RUN: dict[Outcome, str] = {
     "unchanged": "unchanged since the last run",
     "restored": "restored from DVC's run-cache, timings included",
 }
-STOPPED = "stopped"  # the key of the artifact of a run that is stopped
+STOPPED = "stopped"  # the artifact key of a stopped run
 NOTHING_LOST = "the same run again (Retry in Prefect) does nothing a second time that is finished"
 T = TypeVar("T")
 
 
 class StageCancelled(Exception):
-    """Somebody cancelled the flow run of the stage that this names."""
+    """A user cancelled the flow run of the named stage."""
 
 
 @contextmanager
 def prefect_client(timeout: float, url: str | None = None, retries: int = 1) -> Iterator[SyncPrefectClient]:
-    """Prefect's client for `url`, or for the API in use. It gives each attempt `timeout` seconds."""
-    # the server closes a connection that is idle for 5 s
+    """Prefect's client for `url`, or for the API in use. Each attempt has a time limit of `timeout` seconds."""
+    # The server closes connections that are idle for 5 s.
     httpx_settings = {"timeout": timeout, "limits": httpx.Limits(keepalive_expiry=4.0)}
     settings: dict[Any, Any] = {"client.max_retries": retries} | ({"api.url": url} if url else {})
     with temporary_settings(settings), get_client(httpx_settings, sync_client=True) as client:
@@ -60,7 +60,7 @@ def prefect_client(timeout: float, url: str | None = None, retries: int = 1) -> 
 
 
 def unfinished(client: SyncPrefectClient, **criteria: Any) -> list[FlowRun]:
-    """The flow runs that have started, have not ended and meet `criteria`, the fields of Prefect's FlowRunFilter."""
+    """The flow runs that have started, have not ended and match `criteria`, the fields of Prefect's FlowRunFilter."""
     wanted = FlowRunFilter.model_validate({"state": {"type": {"any_": UNFINISHED}}, **criteria})
     return client.read_flow_runs(flow_run_filter=wanted)
 
@@ -73,25 +73,25 @@ def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> N
 class Display:
     """The child flow runs, log lines and artifacts of one pipeline run.
 
-    `line`, `event` and `tick` are called while DVC runs and return at once; a thread sends what they leave.
+    `line`, `event` and `tick` are called while DVC runs and return at once; a thread sends what they queue.
     """
 
     def __init__(self, pipeline_run: FlowRun, client: SyncPrefectClient):
         self.pipeline_run, self.client = pipeline_run, client
-        self.outcomes: dict[str, Outcome] = {}  # of each stage that DVC has looked at
+        self.outcomes: dict[str, Outcome] = {}  # of each stage that DVC has examined
         self.failure = ""
-        self.child: FlowRun | None = None  # of the stage that runs
-        self.training: TrainingProgress | None = None  # of the child, or of the last one
+        self.child: FlowRun | None = None  # of the running stage
+        self.training: TrainingProgress | None = None  # of the running child, or of the last one
         self.progress: Artifact | None = None
         self.cancelled_stage = ""
         self.next_poll = 0.0
         self.todo: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self.is_lost = False
-        # or Prefect's log handler prints an error for each batch of lines once the server is lost
+        # Otherwise Prefect's log handler prints an error for each batch of lines after the server is lost.
         logging.raiseExceptions = False
 
     def __enter__(self) -> "Display":
-        # the thread needs this context for Prefect's settings and for the logger of the pipeline's run
+        # The thread needs this context for Prefect's settings and for the logger of the pipeline's run.
         self.thread = Thread(target=copy_context().run, args=(self.work,), daemon=True)
         self.thread.start()
         return self
@@ -102,7 +102,7 @@ class Display:
             why = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
             final: State[Any] = Cancelled(message=f"{why}; {self.left()}")
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
-            # Prefect's runner gives a cancelled run a state with words of its own, and flows/waiting.py one with these.
+            # Prefect's runner sets its own message on a cancelled run; flows/waiting.py replaces it with this one.
             get_run_logger().warning("stopped; %s", self.left())
             self.artifact(STOPPED, "markdown", f"stopped; {self.left()}", "Where it stands, and how to go on")
 
@@ -114,26 +114,26 @@ class Display:
         if event.stage:
             self.outcomes[event.stage] = event.outcome
         if event.outcome == "failed":
-            self.failure = self.failure or event.reason  # DVC's own comes last, and says only which stage failed
+            self.failure = self.failure or event.reason  # DVC's own error comes last and says only which stage failed
         self.todo.put(partial(self.show, event))
 
     def stage_ended(self, state: State[Any]) -> None:
         self.todo.put(partial(self.end_child, state))
 
     def tick(self) -> None:
-        """Raise StageCancelled if somebody has cancelled the stage's flow run."""
+        """Raise StageCancelled if a user has cancelled the stage's flow run."""
         if self.cancelled_stage:
             raise StageCancelled(self.cancelled_stage)
         self.todo.put(self.poll)
 
     def left(self) -> str:
-        """What a run that is stopped leaves, and how to go on."""
+        """What a stopped run leaves, and how to resume."""
         return self.training.left() if self.training else NOTHING_LOST
 
-    # From here on: what the thread does.
+    # The thread runs the methods below.
 
     def work(self) -> None:
-        """Send what there is to send, until `finish`."""
+        """Send queued requests until `finish`."""
         for request in iter(self.todo.get, None):
             request()
 
@@ -165,7 +165,7 @@ class Display:
         return self.client.create_task_run(task, self.pipeline_run.id, key, name=name, state=state)
 
     def start_child(self, name: str) -> None:
-        """Create the running flow run of a stage, below a task run of the pipeline that the server gives its state."""
+        """Create the running flow run of a stage, below a task run of the pipeline whose state the server sets."""
         stage, _, item = name.partition("@")
         self.child = self.progress = None
         self.training = TrainingProgress(name) if stage == "train" else None
@@ -173,7 +173,7 @@ class Display:
         if task_run is None:
             return
         words = STAGES.get(stage, ())
-        # a workload's name may hold hyphens, a device's does not
+        # A workload's name may contain hyphens, a device's does not.
         parameters = dict(zip(words, item.rsplit("-", max(len(words) - 1, 0)), strict=False))
         self.child = self.send(
             lambda: self.client.create_flow_run(
@@ -202,13 +202,13 @@ class Display:
         return (Crashed if event.killed_by else Failed)(message=event.message)
 
     def poll(self) -> None:
-        """Now and then: bring the progress up to date, and look whether somebody has cancelled the stage's flow run."""
+        """From time to time: update the progress and check whether a user has cancelled the stage's flow run."""
         child = self.child
         if child is None or time.monotonic() < self.next_poll:
             return
         self.show_progress()
         run = self.send(lambda: self.client.read_flow_run(child.id))
-        # without an answer there is nothing to watch: the server is lost, or somebody has deleted the flow run
+        # Without an answer, stop polling: the server is lost, or a user has deleted the flow run.
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if run else float("inf")
         if run and run.state and (run.state.is_cancelling() or run.state.is_cancelled()):
             self.cancelled_stage = child.name
@@ -226,7 +226,7 @@ class Display:
         return self.send(lambda: self.client.create_artifact(artifact))
 
     def check(self) -> None:
-        """Send all, and ask whether the server answers: it may have been lost since the last call, or be back."""
+        """Send everything, then check the server: it may be lost since the last call, or back."""
         self.finish()
         with prefect_client(timeout=2.5, retries=0) as client:
             error = client.api_healthcheck()
@@ -236,14 +236,14 @@ class Display:
             self.is_lost = False
 
     def lose(self, error: Exception) -> None:
-        """Send nothing more, and say so once: the thread may still try its last request when `check` has given up."""
+        """Stop sending, and log this once: the thread may still retry its last request when `check` has given up."""
         if not self.is_lost:
             self.is_lost = True
             reason = str(error) or type(error).__name__
             print(f"warning: lost the Prefect API ({reason}); the pipeline goes on, its display may be out of date")
 
     def send(self, request: Callable[[], T]) -> T | None:
-        """The answer; None where the server refuses, and once it is lost, which is said once."""
+        """The answer, or None if the server refuses or is lost. The loss is logged once."""
         if self.is_lost:
             return None
         try:
@@ -256,9 +256,9 @@ class Display:
 
 
 def do_nothing() -> None:
-    """Prefect's Flow and Task want a function; DVC runs what these stand for."""
+    """Prefect's Flow and Task need a function; DVC does the work."""
 
 
 def slug(name: str) -> str:
-    """`name` as a key of Prefect's artifacts may be."""
+    """`name` as a valid key of a Prefect artifact."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -1,7 +1,7 @@
-"""`make doctor` or `python -m flows.doctor [--json] [--no-live]`: what is wrong with this machine, and how to fix it.
+"""`make doctor` or `python -m flows.doctor [--json] [--no-live]`: report this machine's problems and their fixes.
 
-Runs each of CHECKS and changes nothing. The exit status is 1 if there is a problem, else 0, also with warnings. To add
-a check, write a function that yields findings and add it to CHECKS.
+Runs each of CHECKS and changes nothing. The exit status is 1 if there is a problem and 0 otherwise; warnings do not
+count. To add a check, write a function that yields findings and add it to CHECKS.
 """
 
 import argparse
@@ -26,26 +26,26 @@ except ImportError as error:
     sys.exit(f"problem: {error}; the locked packages are not installed for {sys.executable}; run: make -B setup")
 
 Finding = namedtuple("Finding", "status what why fix")  # status: ok, warning or problem
-REINSTALL = "make -B setup"  # without -B, make takes an altered environment for finished
+REINSTALL = "make -B setup"  # without -B, make treats a modified environment as up to date
 
 
 def python() -> Iterator[Finding]:
-    is_venv = Path(sys.prefix).resolve() == (ROOT / ".venv").resolve()  # older versions: flows/__init__.py
+    is_venv = Path(sys.prefix).resolve() == (ROOT / ".venv").resolve()  # flows/__init__.py checks the version
     what = f"Python {sys.version.split()[0]} in {sys.prefix}"
     yield Finding("ok" if is_venv else "warning", what, "the locked packages are in .venv", "make setup && make doctor")
 
 
 def packages() -> Iterator[Finding]:
-    """Compares requirements.txt with what is installed."""
+    """Compare requirements.txt with the installed packages."""
     from packaging.requirements import Requirement
 
     locked = [Requirement(line.rstrip("\\ \n")) for line in (ROOT / "requirements.txt").open() if "==" in line]
     locked = [package for package in locked if not package.marker or package.marker.evaluate()]
-    every = reversed(list(distributions()))  # of two versions on the path the first is imported
+    every = reversed(list(distributions()))  # if the path has two versions, Python imports the first
     found = {each.name.lower().replace("_", "-").replace(".", "-"): each.version for each in every}
     wrong = [f"{each.name} {found.get(each.name, 'missing')} (locked: {each.specifier})" for each in locked
              if not each.specifier.contains(found.get(each.name, "missing"), prereleases=True)]  # fmt: skip
-    # With another fastapi or sqlalchemy, Prefect's server lists or schedules no runs and says nothing.
+    # With another fastapi or sqlalchemy, Prefect's server lists or schedules no runs and reports no error.
     is_fatal = any(words in "; ".join(wrong) for words in ("missing", "fastapi ", "sqlalchemy "))
     status = "problem" if is_fatal else "warning" if wrong else "ok"
     what = f"{len(wrong)} of {len(locked)} locked packages differ; {', '.join(wrong[:8])}".removesuffix("; ")
@@ -54,7 +54,7 @@ def packages() -> Iterator[Finding]:
 
 
 def gpu() -> Iterator[Finding]:
-    """Compares torch's build with the driver. NVML lists every GPU, also those that CUDA_VISIBLE_DEVICES hides."""
+    """Compare torch's build with the driver. NVML also lists the GPUs that CUDA_VISIBLE_DEVICES hides."""
     import pynvml as nvml
 
     torch, cuda = identity.torch_build()
@@ -63,7 +63,7 @@ def gpu() -> Iterator[Finding]:
     install = "install the current driver (nvidia.com/drivers), reboot; in a container: docker run --gpus all"
     fixes = {"hides": "unset CUDA_VISIBLE_DEVICES", "CPU only": REINSTALL, "cuInit": "nvidia-smi; sudo reboot"}
     fix = next((fixes[words] for words in fixes if words in obstacle), install)
-    is_fine = usable or "no NVIDIA" in obstacle or "cuInit 100" in obstacle  # 100: a driver, and no GPU
+    is_fine = usable or "no NVIDIA" in obstacle or "cuInit 100" in obstacle  # 100: a driver without a GPU
     status = "ok" if is_fine else "warning" if "hides" in obstacle else "problem"
     what = f"{num_visible} GPUs, driver {usable['driver']}" if usable else f"{obstacle}; trainings run on the CPU"
     yield Finding(status, f"torch {torch} for CUDA {cuda}: {what}", "trainings do not use a GPU", fix)
@@ -88,7 +88,7 @@ def gpu() -> Iterator[Finding]:
 
 
 def space() -> Iterator[Finding]:
-    """Free memory; free disk and write permission where the project writes."""
+    """Check free memory, and free disk and write permission wherever the project writes."""
     import psutil
 
     free = min(psutil.virtual_memory().available, identity.memory_limit_bytes()) / 2**30
@@ -127,7 +127,7 @@ def mlflow() -> Iterator[Finding]:
 
 
 def live() -> Iterator[Finding]:
-    """A training step of a small GRU per device, each in a process of its own: a driver can crash or hang."""
+    """Take a training step of a small GRU per device, each in its own process: a driver can crash or hang."""
     usable, _ = identity.cuda_identity(identity.torch_build()[1])
     cpu: dict[str, Any] = {}
     for device in ("cpu", *(f"cuda:{number}" for number in range(usable["count"] if usable else 0))):
@@ -141,7 +141,7 @@ def live() -> Iterator[Finding]:
         own = json.loads(done.stdout)
         cpu = cpu or own
         ms, gain, where = 1e3 * own["seconds"], cpu["seconds"] / own["seconds"], ", ".join(own["devices"])
-        is_right = where == device and abs(own["norm"] / cpu["norm"] - 1) < 1e-2  # a GPU may compute in TF32
+        is_right = where == device and abs(own["norm"] / cpu["norm"] - 1) < 1e-2  # a GPU may use TF32
         what = f"{device}: a GRU's step takes {ms:.1f} ms, {gain:.1f} times the CPU's speed; its tensors are on {where}"
         why = "gradients unlike the CPU's are wrong; another process or a power limit makes a GPU slow"
         status = "problem" if not is_right else "warning" if gain < 1 else "ok"
@@ -161,7 +161,7 @@ def main(arguments: list[str]) -> int:
     for check in CHECKS[:-1] if options.no_live else CHECKS:
         try:
             found = list(check()) or [Finding("ok", "nothing is wrong", "", "")]
-        except Exception as error:  # what it looks at may be missing or damaged in any way
+        except Exception as error:  # what a check reads may be missing or damaged in any way
             found = [Finding("problem", f"{type(error).__name__}: {error}", "this check could not be done", REINSTALL)]
         for finding in found:
             report.append({"check": check.__name__, **finding._asdict()})

@@ -1,7 +1,7 @@
 """The form of the pipeline's deployments in Prefect's UI: each choice is a list, filled in from params.yaml.
 
-Prefect draws a deployment's form from a JSON schema, and its server refuses a run whose parameters do not fit it, so a
-mistyped name is refused at once. The schema is that of `Params`, which also validates params.yaml.
+Prefect draws a deployment's form from a JSON schema, and its server rejects parameters that do not fit the schema, so a
+mistyped name fails at once. The schema comes from `Params`, which also validates params.yaml.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from stages.params.schema import Params
 
 
 def schema(raw: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of the flow `pipeline`, from params.yaml as read. Raises ValueError if it is invalid."""
+    """The JSON schema of the flow `pipeline` for the content of params.yaml. Raises ValueError if it is invalid."""
     params = parse_params(raw)
     keys = ("workloads", "devices", "seeds", "preset")
     properties: dict[str, Any] = {key: Params.model_json_schema()["properties"][key] for key in keys}
@@ -29,7 +29,7 @@ def schema(raw: dict[str, Any]) -> dict[str, Any]:
         "description": f"Values that replace params.yaml's in this run only, such as {example}. "
         "The run is then a DVC experiment of its name.",
         "type": "object",
-        # Below `then`, so that the page shows one editor and not a field for each name.
+        # Below `then`, so that the UI shows one editor instead of a field for each name.
         "if": {},
         "then": {"properties": {name: {} for name in dotted(raw)}, "additionalProperties": False},
     }

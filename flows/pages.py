@@ -1,7 +1,7 @@
-"""What a finished run shows: one artifact with the table, the pictures and the way to report and MLflow.
+"""The artifact of a finished run: a table, pictures, and links to the report and MLflow.
 
-The next run overwrites results/, and an experiment's are in no folder. So what the page links to is copied to
-`.tandem/pages/<flow run>/`, and `make ui` serves that folder: Prefect's pages show pictures by address only.
+The next run overwrites results/, and the results of an experiment are in no folder. So this module copies the linked
+files to `.tandem/pages/<flow run>/`, which `make ui` serves: Prefect's UI loads pictures only from an address.
 """
 
 import json
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def reader(experiment: str | None) -> Callable[[str], bytes]:
-    """Reads a file of the project, from the workspace or from an experiment's commit. It raises OSError."""
+    """A function that reads a project file from the workspace or from an experiment's commit; it raises OSError."""
     if experiment is None:
         return lambda path: (files.ROOT / path).read_bytes()
     from dvc.api import DVCFileSystem
@@ -35,7 +35,7 @@ def reader(experiment: str | None) -> Callable[[str], bytes]:
 
 
 def read_results(read: Callable[[str], bytes]) -> dict[str, Any]:
-    """compare.json; `rows` and `verdicts` are empty where there is none."""
+    """The content of compare.json; `rows` and `verdicts` are empty if there is none."""
     try:
         results: dict[str, Any] = json.loads(read("results/compare.json"))
         return results
@@ -45,7 +45,7 @@ def read_results(read: Callable[[str], bytes]) -> dict[str, Any]:
 
 
 def keep(read: Callable[[str], bytes], rows: list[Row], run: str) -> list[str]:
-    """Copy what the page of `run` links to. Returns the names of what is there."""
+    """Copy the files that the page of `run` links to. Returns their names."""
     names = {"report.html": "results/report.html", "compare.png": "results/compare.png"}
     names |= {f"{each}.png": f"results/pages/{each}.png" for each in dict.fromkeys(row["workload"] for row in rows)}
     folder, kept = PAGES / run, []
@@ -63,13 +63,13 @@ def keep(read: Callable[[str], bytes], rows: list[Row], run: str) -> list[str]:
 
 
 def page(results: dict[str, Any], kept: list[str], run: str) -> str:
-    """The artifact, in Markdown. Where `make ui` does not run there are no pictures, and a path in place of a link."""
+    """The artifact as Markdown. Unless `make ui` runs, it has no pictures and shows paths instead of links."""
     rows: list[Row] = results["rows"]
     servers = repro.running_servers()
     address = f"{servers['results']}/{run}" if "results" in servers else ""
     mlflow = servers.get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
     compared = len(rows) > len({row["workload"] for row in rows})
-    # Of one device there is nothing to say, and nothing to draw, that the table does not show.
+    # With one device, the table already shows everything.
     verdicts = results["verdicts"] if compared else []
     ways = []
     if "report.html" in kept:
@@ -112,7 +112,7 @@ def rounded(value: float | None, form: str, unit: str = "") -> str:
 
 
 def devices(rows: list[Row]) -> list[str]:
-    """Which hardware each device is, once: a name is longer than all numbers of a row."""
+    """The hardware of each device, listed once because a name is longer than a row's numbers."""
     return grouped((f"{row['device']} is {row['device_name']}", row) for row in rows)
 
 
@@ -125,7 +125,7 @@ def why_no_vram(rows: list[Row]) -> list[str]:
 
 
 def grouped(sentences: Iterable[tuple[str, Row]]) -> list[str]:
-    """Each sentence once, with the workloads that it is about."""
+    """Each sentence once, with its workloads."""
     about: dict[str, list[str]] = {}
     for sentence, row in sentences:
         about.setdefault(sentence, []).append(row["workload"])
@@ -133,7 +133,7 @@ def grouped(sentences: Iterable[tuple[str, Row]]) -> list[str]:
 
 
 def links(row: Row, server: str) -> list[str]:
-    """The first seed's run in MLflow, and all of its workload."""
+    """Links to the first seed's run in MLflow and to all runs of its workload."""
     tracking = next((run["tracking"] for run in row["runs"] if "run_id" in run["tracking"]), None)
     if tracking is None:
         return []
@@ -152,7 +152,7 @@ def headline(rows: list[Row], outcomes: Mapping[str, Outcome]) -> str:
 
 class Handler(SimpleHTTPRequestHandler):
     def send_head(self) -> Any:
-        """Answers who asks for this machine only: a page of another site may have its name lead here."""
+        """Answer only requests for this machine's names: another site could point its own name here."""
         if self.headers.get("Host", "").rpartition(":")[0] not in LOOPBACK:
             self.send_error(403)
             return None

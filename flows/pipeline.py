@@ -1,8 +1,8 @@
 """The flow behind the Prefect UI: one DVC run with live logs and cancel, each of its stages shown as a child flow run.
 
 By hand: `python -m flows.pipeline [--workloads sign pen] [--devices cpu cuda] [--seeds 0 1 2]
-[-S sign.train.epochs=5] [--force]`. DVC owns the graph. The flow runs `dvc repro`, or `dvc exp run --temp` where values
-differ from params.yaml, so that an override never stays behind in the working tree.
+[-S sign.train.epochs=5] [--force]`. DVC owns the graph. The flow runs `dvc repro`, or `dvc exp run --temp` if values
+differ from params.yaml, so an override never stays in the working tree.
 
 Which process starts which:
 
@@ -11,8 +11,7 @@ Which process starts which:
         flows.stage      one for each stage that DVC runs: prints lines, and writes the stage's outputs
 
 This process reads the lines and the reports and shows them in Prefect (flows/display.py). To stop a run, it signals the
-session of flows.reproduce (flows/processes.py). If a process is killed, its child ends, too: the kernel sends it
-SIGTERM.
+session of flows.reproduce (flows/processes.py). If a process is killed, the kernel sends SIGTERM to its child.
 """
 
 import argparse
@@ -33,7 +32,7 @@ from flows.processes import end_with_parent, ending, run
 from flows.turn import known_to_the_next, one_at_a_time
 from stages.urls import without_password
 
-# With Prefect's own settings a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
+# With Prefect's defaults, a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
 PATIENT_ENOUGH: dict[Any, Any] = {
     "client.max_retries": 2,
     "api.request_timeout": 10.0,
@@ -53,13 +52,13 @@ def pipeline(
     """Reproduce the pipeline.
 
     Args:
-        workloads: which of params.yaml's workloads; all of them where nothing is given.
-        devices: auto, cpu, cuda, or several workers (2xcpu); those of params.yaml where nothing is given.
-        seeds: one training each, such as [0, 1, 2, 3, 4]; those of params.yaml where nothing is given.
-        preset: one of params.yaml's presets, or auto or none; what params.yaml says where nothing is given.
+        workloads: workloads of params.yaml; default: all of them.
+        devices: auto, cpu, cuda, or several workers (2xcpu); default: those of params.yaml.
+        seeds: one training each, such as [0, 1, 2, 3, 4]; default: those of params.yaml.
+        preset: one of params.yaml's presets, or auto or none; default: that of params.yaml.
         overrides: values that replace params.yaml's in this run only, by dotted name, such as
             {"sign.train.epochs": 5}. The run is then a DVC experiment named after this flow run.
-        force: run every stage, even where nothing has changed.
+        force: run every stage, even if nothing has changed.
     """
     context = FlowRunContext.get()
     assert context and context.flow_run
@@ -82,7 +81,7 @@ def pipeline(
                 if flow_run.work_pool_name and result.is_completed():
                     result = send(result)
                 display.check()
-        if display.is_lost:  # Prefect itself would try for minutes and then fail, whatever the result is
+        if display.is_lost:  # Prefect itself would retry for minutes and then fail, whatever the result
             print(f"{result.name}: {result.message}", flush=True)
             sys.stderr.flush()
             os._exit(0 if result.is_completed() else 1)
@@ -103,20 +102,20 @@ def execute(plan: RunPlan, display: Display) -> State:
     status = run(child, display.line, display.event, display.tick, environment=environment)
     if status != 0:
         ended = f"DVC {ending(status)}"
-        display.stage_ended(Crashed(message=ended))  # a stage of which nothing was reported, because DVC was killed
+        display.stage_ended(Crashed(message=ended))  # DVC was killed before it reported this stage
         return Failed(message=display.failure or ended)
     read = pages.reader(plan.experiment)
     results = pages.read_results(read)
     if results["rows"]:
         page = pages.page(results, pages.keep(read, results["rows"], run_id), run_id)
         about = "The table, the pictures, and the way to the report and to MLflow"
-        display.check()  # a server that was away, and is back, gets the results
+        display.check()  # if a lost server is back, it gets the results
         display.artifact("results", "markdown", page, about)
     return Completed(message=pages.headline(results["rows"], display.outcomes))
 
 
 def send(result: State) -> State:
-    """Have the team's servers hold what a worker's run has made. Where they do not take it, the state says so."""
+    """Push what a worker's run has made to the team's servers. If they do not accept it, the state says so."""
     try:
         remote.push()
         return result

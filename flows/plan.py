@@ -1,4 +1,4 @@
-"""What a pipeline run does, from what its caller chose: the parameters of flows/pipeline.py in, arguments of DVC out.
+"""Turns the parameters of flows/pipeline.py into arguments of DVC.
 
 Imports no Prefect.
 """
@@ -19,7 +19,7 @@ Names = Sequence[str] | None  # None: those of params.yaml
 
 class RunPlan(NamedTuple):
     commands: list[list[str]]  # the arguments of each dvc command
-    experiment: str | None  # the DVC experiment that they make; None where they work on the workspace
+    experiment: str | None  # the DVC experiment that they make; None if they run in the workspace
 
 
 def make_plan(
@@ -31,10 +31,10 @@ def make_plan(
     force: bool,
     name: str,
 ) -> RunPlan:
-    """Check everything the caller chose against params.yaml. Raises ValueError naming the nearest accepted value."""
+    """Check all parameters against params.yaml. Raises ValueError naming the nearest accepted value."""
     raw = read_yaml(files.ROOT / "params.yaml")
     params = parse_params(raw, files.ROOT / "params.yaml")
-    # what a form sends as it was filled in is no choice
+    # A value that equals params.yaml's is a form's default, not a choice.
     chosen = {
         key: list(names)
         for key, names in (("workloads", workloads), ("devices", devices), ("seeds", seeds))
@@ -50,7 +50,7 @@ def make_plan(
     flags = ["--force"] if force else []
     values = overrides | single
     if values or any(not set(names) <= set(getattr(params, key)) for key, names in chosen.items()):
-        # an experiment's graph follows from its params, so the choice is made there, without targets
+        # The params of an experiment define its graph, so they select the stages instead of targets.
         values |= chosen
         parse_params(override(raw, values))
         experiment = re.sub(r"[^A-Za-z0-9-]+", "-", name).strip("-") or "run"
@@ -64,7 +64,7 @@ def make_plan(
 
 
 def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """A copy of params.yaml's content with `values` put in. Raises ValueError for a name it does not have."""
+    """A copy of params.yaml's content with `values` replaced. Raises ValueError for an unknown name."""
 
     def complain(name: str) -> str:
         close = difflib.get_close_matches(name, dotted(raw), 1)
@@ -76,7 +76,7 @@ def override(raw: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def dotted(value: Any, prefix: str = "") -> list[str]:
-    """The dotted name of every key at every depth."""
+    """The dotted name of every key at every level."""
     pairs = value.items() if isinstance(value, dict) else ()
     return [name for key, part in pairs for name in (f"{prefix}{key}", *dotted(part, f"{prefix}{key}."))]
 
@@ -84,7 +84,7 @@ def dotted(value: Any, prefix: str = "") -> list[str]:
 def hydra(value: Any) -> str:
     """`value` in the grammar of `--set-param` (https://hydra.cc/docs/advanced/override_grammar/basic/).
 
-    Raises ValueError for what DVC would not take as it is: it puts the environment in the place of `${oc.env:...}`.
+    Raises ValueError for a value that DVC would change: it replaces `${oc.env:...}` by the environment.
     """
     if isinstance(value, dict):
         for key in value:
@@ -98,12 +98,12 @@ def hydra(value: Any) -> str:
     if "${" in value or value == "???" or not value.isprintable():
         advice = "DVC would replace it; write printable text without ${ and other than ???"
         raise ValueError(f"overrides has the value {shown(value)}; {advice}")
-    # A quote is escaped, and so are the backslashes before one; no others.
+    # Escape a quote and the backslashes directly before it, and nothing else.
     return '"' + re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ("\\" + found[2] if found[2] else ""), value) + '"'
 
 
 def parse_set(text: str) -> tuple[str, Any]:
-    """`sign.train.epochs=5`, the value in params.yaml's own YAML."""
+    """Parse `sign.train.epochs=5`; the value is YAML, as in params.yaml."""
     from ruamel.yaml import YAML
 
     name, equals, value = text.partition("=")
@@ -111,5 +111,5 @@ def parse_set(text: str) -> tuple[str, Any]:
         raise ValueError(f"-S {text!r} must be KEY=VALUE, such as -S sign.train.epochs=5")
     try:
         return name, YAML(typ="safe").load(value)
-    except Exception as error:  # ruamel's failures have no base in common
+    except Exception as error:  # ruamel's exceptions share no base class
         raise ValueError(f"-S {text!r} has a value that is not valid YAML: {one_line(error)}") from None

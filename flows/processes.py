@@ -1,6 +1,6 @@
-"""Child processes of flows/: start one in a session of its own, read what it writes, stop it with all its children.
+"""Child processes of flows/: start one in its own session, read its output, stop it with all its children.
 
-All control of process groups in flows/ is here. Needs the standard library and stages/ alone.
+Only this module controls process groups in flows/. It imports only the standard library and stages/.
 """
 
 import json
@@ -21,8 +21,8 @@ from stages import files
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-# Starts a module that ends when its parent ends, even by kill -9. It takes Ctrl+C even where the caller ignores it, as
-# a shell's background job does.
+# Starts a module that ends when its parent ends, even by kill -9. It handles Ctrl+C even if the caller ignores it, as
+# a background job of a shell does.
 BOUND = """
 import runpy, signal, sys
 from flows.stage import die_with
@@ -31,7 +31,7 @@ die_with(int(sys.argv[1]))
 sys.argv = sys.argv[2:]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
-# (signal, seconds to end after it): Ctrl+C saves a checkpoint. Prefect gives a cancelled run 30 s.
+# (signal, seconds to wait for the end): Ctrl+C saves a checkpoint. Prefect gives a cancelled run 30 s.
 ESCALATION = ((signal.SIGINT, 12.0), (signal.SIGTERM, 6.0), (signal.SIGKILL, 5.0))
 SECONDS_BETWEEN_TICKS = 1.0
 
@@ -40,12 +40,12 @@ Outcome = Literal["running", "ran", "restored", "unchanged", "failed"]
 
 @dataclass(frozen=True)
 class Event:
-    """What flows/reproduce.py reports of a stage: that it starts to run, or how it ended."""
+    """A report of flows/reproduce.py: a stage has started or ended."""
 
-    stage: str  # empty where DVC failed before a stage or between two
+    stage: str  # empty if DVC failed before a stage or between two
     outcome: Outcome
-    seconds: float = 0.0  # since DVC began to look at the stage
-    message: str = ""  # why it failed
+    seconds: float = 0.0  # since DVC began to examine the stage
+    message: str = ""  # the reason of the failure
     killed_by: str = ""  # the signal that ended it, such as SIGKILL
 
     @property
@@ -62,9 +62,9 @@ def run(
 ) -> int:
     """Run `python -m <command>` and return its exit status. `where`: see `start`.
 
-    Calls `on_line` with each line that the child and its children print, `on_event` with each event that it writes to
-    the file descriptor $TANDEM_EVENTS, and `on_tick` after each of these and each second without one. If one of these,
-    or a signal's handler, raises, the child and its children are stopped first.
+    Calls `on_line` with each line that the child and its children print, `on_event` with each event that they write to
+    the file descriptor $TANDEM_EVENTS, and `on_tick` after each of these and after each second without one. If one of
+    these or a signal handler raises, the child and its children are stopped first.
     """
     receiver, sender = os.pipe()
     process = start(command, subprocess.PIPE, sender, **where)
@@ -78,33 +78,34 @@ def run(
             on_event(Event(**json.loads(line)))
 
     with process.stdout as output, open(receiver, "rb"):
-        descriptors = (output.fileno(), receiver)  # in this order: a line comes before an event that was written later
+        descriptors = (output.fileno(), receiver)  # in this order: a line comes before a later event
         try:
             for found in read(process, *descriptors):
                 if found:
                     handle(*found)
                 on_tick()
             return process.wait()
-        except BaseException:  # Prefect's TerminationSignal, with which a cancel arrives, is no Exception
+        except BaseException:  # a cancel arrives as Prefect's TerminationSignal, which is no Exception
             stop(process)
             for found in read(process, *descriptors):
-                if found is None:  # something outlives the group and holds the pipe
+                if found is None:  # a process outlives the group and holds the pipe open
                     break
-                handle(*found)  # a stage says where it has saved
+                handle(*found)  # a stage prints where it has saved its checkpoint
             raise
 
 
 def read(process: subprocess.Popen[bytes], *descriptors: int) -> Iterator[tuple[int, str] | None]:
-    """(descriptor, line) as the process writes them, until it closes the first one; None after each second without any.
+    """Yield (descriptor, line) as the process writes them, and None after each second without a line, until the
+    process closes the first descriptor.
 
-    Of several descriptors that can be read, the first in this order comes first.
+    If several descriptors are ready, the first in the given order comes first.
     """
     rest = dict.fromkeys(descriptors, b"")
     while descriptors[0] in rest:
         ready, _, _ = select.select(list(rest), [], [], SECONDS_BETWEEN_TICKS)
         if not ready:
             if process.poll() is not None and process.returncode >= 0:
-                break  # a process that outlives DVC holds the pipe open; the stages of a DVC that was killed end soon
+                break  # a process that outlives DVC holds the pipe open; a killed DVC's stages end soon
             yield None
         for descriptor in ready:
             chunk = os.read(descriptor, 65536)
@@ -116,7 +117,7 @@ def read(process: subprocess.Popen[bytes], *descriptors: int) -> Iterator[tuple[
 
 
 def as_text(line: bytes) -> str:
-    """A line without colours; of a progress bar, its last state."""
+    """A line without colours; for a progress bar, its last state."""
     return ANSI.sub("", line.decode(errors="replace").rstrip().rpartition("\r")[2])
 
 
@@ -128,11 +129,11 @@ def start(
     python: str = sys.executable,
     folder: Path = files.ROOT,
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m <command>` in a session of its own; it ends when this process ends.
+    """Start `python -m <command>` in its own session; it ends when this process ends.
 
-    `events`: the file descriptor that it writes events to.
+    `events`: the file descriptor to which it writes events.
     """
-    # Prefect's own variables are about this process's flow run.
+    # Prefect's own variables describe this process's flow run.
     variables = {name: value for name, value in environment.items() if not name.startswith("PREFECT__")}
     if events is not None:
         variables["TANDEM_EVENTS"] = str(events)
@@ -149,7 +150,7 @@ def start(
 
 
 def stop(process: subprocess.Popen[bytes], escalation: tuple[tuple[int, float], ...] = ESCALATION) -> None:
-    """End the group of a process that `start` made. A signal that arrives meanwhile does not cut this short."""
+    """End the process group that `start` created. A signal that arrives meanwhile does not interrupt this."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for number, seconds in escalation:
@@ -167,7 +168,7 @@ def stop(process: subprocess.Popen[bytes], escalation: tuple[tuple[int, float], 
 
 
 def end_with_parent() -> None:
-    """Have this process end as by a cancel when the one that started it is killed: Prefect's runner, of its flow."""
+    """End this process as if cancelled when its parent (Prefect's runner) is killed."""
     if sys.platform == "linux":
         watch(os.getppid())
 

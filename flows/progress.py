@@ -1,4 +1,4 @@
-"""How far a training is, and what it leaves when it is stopped: read from the lines that it prints."""
+"""A training's progress, and the checkpoint that a stopped training leaves, read from the lines that it prints."""
 
 import re
 from pathlib import Path
@@ -20,14 +20,14 @@ class TrainingProgress:
     def read(self, line: str) -> None:
         if found := EPOCH.match(line):
             self.percent = round(100 * int(found["number"]) / int(found["all"]), 1)
-            # the last part says how long it still takes, which a card has to show first
+            # The last part is the remaining time, which a card must show first.
             about = ", ".join(reversed(found["about"].split(", ")))
             self.about = f"epoch {found['number']} of {found['all']}: {about}"
         elif found := CHECKPOINT.search(line):
-            self.checkpoint = files.relative(Path(found["path"]))  # an experiment's stage says where it is in full
+            self.checkpoint = files.relative(Path(found["path"]))  # the stage of an experiment prints an absolute path
 
     def left(self) -> str:
-        """Where its checkpoint lies, and how to go on."""
+        """Where the checkpoint is, and how to resume."""
         if self.checkpoint:
             return (
                 f"the checkpoint of {self.name} is {self.checkpoint}: "

@@ -1,8 +1,8 @@
-"""Whether one's own results are the published ones: `python -m flows.verify published`.
+"""Compare one's own results with the published ones: `python -m flows.verify published`.
 
-In: docs/published.json, and the manifests in results/ that `dvc repro` left. Out: a verdict for each workload
-(stages/comparing/published.py), in seconds: nothing is trained. `--write` publishes the results in results/ instead; it
-trains each workload a few times more, to measure what rounding does to it.
+Reads docs/published.json and the manifests in results/ that `dvc repro` wrote, and prints a verdict for each workload
+(stages/comparing/published.py) in seconds, without training. `--write` publishes the results in results/ instead; it
+trains each workload a few more times to measure the effect of rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stages.records import manifest
 
 
 def check() -> int:
-    """Print the verdicts; the exit status is that of the worst: different, not verifiable, inconclusive, 0."""
+    """Print the verdicts. The exit status is that of the worst: different, not verifiable, inconclusive, 0."""
     verdicts = {workload: verdict_of(workload, entries) for workload, entries in read().items()}
     width = max(map(len, verdicts))
     for workload, verdict in verdicts.items():
@@ -38,7 +38,7 @@ def verdict_of(workload: str, entries: list[dict[str, Any]]) -> Verdict:
 
 
 def own_manifests(workload: str) -> list[dict[str, Any]]:
-    """Those of the workspace, by params.yaml's devices and seeds."""
+    """The workspace's manifests for params.yaml's devices and seeds."""
     params = load_params()
     folders = [
         files.run_dir(workload, device, seed) for device in params.devices for seed in dict.fromkeys((0, *params.seeds))
@@ -47,7 +47,7 @@ def own_manifests(workload: str) -> list[dict[str, Any]]:
 
 
 def write(say: Any = print) -> int:
-    """Publish what lies in results/ on this kind of hardware, beside what is published of others."""
+    """Publish results/ for this kind of hardware, next to the published results of other hardware."""
     known = read() if FILE.exists() else {}
     for workload in load_params().workloads:
         manifests = own_manifests(workload)
@@ -66,7 +66,7 @@ def same_hardware(first: dict[str, Any], second: dict[str, Any]) -> bool:
 
 
 def nudged(run: dict[str, Any], say: Any) -> list[dict[str, Any]]:
-    """The run again, each time with its initial weights moved by one unit in the last place."""
+    """Train the run again several times, each with its initial weights perturbed by one unit in the last place."""
     with verify.checkout(run["tree"], say) as (project, folder):
         copy = verify.Copy(project, Path(folder), run, sys.executable, None, None, say)
         copy.place_table()

@@ -1,12 +1,12 @@
-"""What a worker of a team's pool fetches before a run and sends after it: `python -m flows.remote pull`, and `push`.
+"""Git and DVC transfers around a team worker's run: `python -m flows.remote pull`, and `push`.
 
-    pull   the branch that the clone is on, as its origin has it; then what DVC's default remote has of data and results
-    run    pulls, and becomes the flow run that Prefect's worker has started this process for (prefect.yaml)
-    push   what the last runs made, DVC's run-cache included; and waits until MLflow has their history
+    pull   fetch the clone's branch from its origin, then the data and results that DVC's default remote has
+    run    pull, then become the flow run for which Prefect's worker started this process (prefect.yaml)
+    push   send what the last runs made, including DVC's run-cache, and wait until MLflow has their history
 
-Each has the repository alone, so that a pull never meets a training. flows/pipeline.py calls `push` at a run's end.
-Prefect's own pull steps would import Prefect once for the steps and once more for the run: here it is imported after
-the pull alone. Exit status: 0, or 1 with one sentence, which is the state of the flow run, too.
+Each command locks the repository, so a pull never overlaps a training. flows/pipeline.py calls `push` when a run ends.
+Prefect's own pull steps would import Prefect twice, once for the steps and once for the run; this module imports it
+only after the pull. Exit status: 0, or 1 with one sentence, which is also the state of the flow run.
 """
 
 import argparse
@@ -23,13 +23,13 @@ from stages import files
 from stages.urls import without_password
 
 RUNS = files.STATE / "runs"
-MADE_BY_RUNS = ("dvc.lock", "hw/dvc.lock", "results")  # what git keeps of results; DVC's cache has it too
-SECONDS_FOR_GIT = 600.0  # a network that swallows everything would keep the run for ever
-SECONDS_FOR_HISTORY = 120.0  # to publish what a run recorded; the follower goes on after that
+MADE_BY_RUNS = ("dvc.lock", "hw/dvc.lock", "results")  # the results that git tracks; DVC's cache has them too
+SECONDS_FOR_GIT = 600.0  # without a limit, a network that drops packets would block the run for ever
+SECONDS_FOR_HISTORY = 120.0  # time to publish what a run recorded; the follower continues after it
 
 
 def pull() -> None:
-    """Raises RuntimeError with one sentence. An edit of the clone's code stays; one in the pull's way is an error."""
+    """Raises RuntimeError with one sentence. Local edits of code stay; an edit that conflicts is an error."""
     if changed := git_names("ls-files", "--modified", "-z", "--", *MADE_BY_RUNS):
         git("checkout", "--quiet", "--", *changed)
     if git("remote"):
@@ -41,18 +41,18 @@ def pull() -> None:
             raise RuntimeError(
                 "this worker's clone is on no branch that its origin has; run `git switch BRANCH` in it"
             ) from None
-        # What a run has made here, and somebody has committed meanwhile.
+        # Files that a run has made here and somebody has committed meanwhile.
         made = git_names("ls-files", "--others", "--exclude-standard", "-z", "--", *MADE_BY_RUNS)
         committed = git_names("ls-tree", "-r", "--name-only", "-z", "@{upstream}", "--", *MADE_BY_RUNS)
         for name in made & committed:
             (files.ROOT / name).unlink()
         git("merge", "--quiet", "--ff-only", "@{upstream}")
     for finding in doctor.packages():
-        if finding.status != "ok":  # the new commit may lock other ones, or other versions
+        if finding.status != "ok":  # the new commit may lock other packages or versions
             raise RuntimeError(f"{finding.what}; run on this machine: {finding.fix}, then start its worker again")
     if has_remote():
         print("dvc pull --run-cache", flush=True)
-        # What the remote lacks is made here: results of another kind of machine are not this one's in any case.
+        # This machine makes what the remote lacks; results of another kind of hardware do not apply here.
         run_dvc("pull", "--run-cache", "--allow-missing")
 
 
@@ -89,14 +89,14 @@ def git(*arguments: str) -> str:
 
 
 def git_names(*arguments: str) -> set[str]:
-    """The names that git prints with `-z`: without it, it quotes those that are not plain ASCII."""
+    """The names that git prints with `-z`; without it, git quotes names that are not plain ASCII."""
     return set(filter(None, git(*arguments).split("\0")))
 
 
 def call(*command: str, seconds: float | None = None) -> str:
-    """The output of a command. Raises RuntimeError with its last line where it fails, or takes longer than that."""
+    """The output of a command. Raises RuntimeError with its last line if it fails or takes longer than `seconds`."""
     name = " ".join(command[:6]).removeprefix(f"{sys.executable} -m ")
-    asks_nobody = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # for a password
+    asks_nobody = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}  # git never asks for a password
     with subprocess.Popen(
         command, cwd=files.ROOT, env=asks_nobody, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
@@ -106,8 +106,8 @@ def call(*command: str, seconds: float | None = None) -> str:
         except subprocess.TimeoutExpired:
             process.terminate()
             raise RuntimeError(f"{name}: no end within {seconds:g} s; is its origin reached from here?") from None
-        except BaseException:  # a cancel: Prefect's TerminationSignal is no Exception
-            process.terminate()  # git then removes its locks
+        except BaseException:  # a cancel arrives as Prefect's TerminationSignal, which is no Exception
+            process.terminate()  # on SIGTERM, git removes its locks
             raise
     if process.returncode != 0:
         said = processes.ANSI.sub("", errors or output).strip().splitlines() or [processes.ending(process.returncode)]
@@ -117,7 +117,7 @@ def call(*command: str, seconds: float | None = None) -> str:
 
 
 def report(reason: str) -> int:
-    """Have the flow run's state say why it could not begin. Returns the exit status: 1 where Prefect was not told."""
+    """Set the reason as the flow run's state. Returns the exit status: 1 if Prefect could not be told."""
     from httpx import HTTPError
     from prefect.exceptions import PrefectException
     from prefect.states import Crashed
@@ -142,7 +142,7 @@ def main(arguments: list[str]) -> int:
     is_run = options.action == "run"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if is_run:
-        watch(os.getppid())  # what a worker has started ends with it
+        watch(os.getppid())  # this process ends when the worker ends
     try:
         with files.locked(files.STATE / "pipeline.lock"):
             actions[options.action]()

@@ -1,7 +1,7 @@
-"""`python -m flows.repro [arguments of dvc repro]`, which is `make repro`: dvc repro, then a summary.
+"""`python -m flows.repro [arguments of dvc repro]` (`make repro`): dvc repro, then a summary.
 
-The summary says what ran and what came out. DVC runs in this process, so a stage's output reaches the terminal as it
-does under `dvc repro`. The exit status is DVC's.
+The summary lists the stages that ran and their results. DVC runs in this process, so a stage's output reaches the
+terminal as it does under `dvc repro`. The exit status is DVC's.
 """
 
 import json
@@ -18,7 +18,7 @@ from stages import files
 from stages.records import store
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
-NUM_LONGEST = 6  # stages whose time is printed
+NUM_LONGEST = 6  # slowest stages whose time is printed
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +53,7 @@ def summary(events: list[Event], status: int, seconds: float) -> list[str]:
 
 
 def results_lines(path: Path, outcomes: Mapping[str, Outcome]) -> list[str]:
-    """Score, epoch time and device of every training, and whether its times were measured in this run."""
+    """Score, epoch time and device of every training, and whether this run measured its times."""
     try:
         return table_of(json.loads(path.read_text(encoding="utf-8"))["rows"], outcomes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -94,11 +94,11 @@ def next_lines() -> list[str]:
 
 
 def running_servers() -> dict[str, str]:
-    """The addresses `make ui` serves on and its process; empty where it does not run."""
+    """The addresses of `make ui` and its process id; empty if it does not run."""
     try:
         state = json.loads(UI_STATE.read_text(encoding="utf-8"))
         os.kill(int(state["pid"]), 0)
-        is_ours = state.get("project", str(files.HOME)) == str(files.HOME)  # or the project is a copy
+        is_ours = state.get("project", str(files.HOME)) == str(files.HOME)  # False if the project is a copy
         names = ("pid", "prefect", "mlflow", *(["results"] if "results" in state else []))
         return {name: str(state[name]) for name in names} if is_ours else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none

@@ -1,11 +1,11 @@
 """Run DVC and report each stage: `python -m flows.reproduce COMMAND...`, which flows/pipeline.py starts.
 
-Goes in: DVC's commands, such as "repro --force" or "exp run --temp --name NAME --set-param seeds=[1]". Comes out: what
-DVC and the stages print, DVC's exit status, and on the file descriptor $TANDEM_EVENTS a JSON line for each event
-(flows/processes.py).
+The arguments are DVC's, such as "repro --force" or "exp run --temp --name NAME --set-param seeds=[1]". The output is
+that of DVC and the stages, and the exit status is DVC's. Each event is a JSON line on the file descriptor
+$TANDEM_EVENTS (flows/processes.py).
 
-DVC decides which stages run, in which order, and whether they are forced. It lets its caller replace the function that
-reproduces one stage (`repro_fn`), and the reports come from there. `make repro` (flows/repro.py) calls `run` itself.
+DVC decides which stages run, in which order, and whether they are forced. A caller of DVC may replace the function that
+reproduces one stage (`repro_fn`); the events come from that function. `make repro` (flows/repro.py) calls `run` itself.
 """
 
 import json
@@ -44,16 +44,16 @@ FAILED, INTERRUPTED, REFUSED_ARGUMENTS = 255, 252, 254  # DVC's exit statuses
 
 
 def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
-    """Run `dvc <arguments>`, of `repro` or of `exp run --temp`, and return its exit status."""
+    """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
     os.environ["TANDEM_DVC_PID"] = str(os.getpid())  # the follower (stages/records/follower.py) ends with this process
-    os.environ["TANDEM_RUN"] = os.urandom(6).hex()  # tells the errors of this run's stages from those of others
-    for name in ("DVC_ROOT", "DVC_STAGE"):  # of a stage that calls this
+    os.environ["TANDEM_RUN"] = os.urandom(6).hex()  # distinguishes errors of this run's stages from older ones
+    for name in ("DVC_ROOT", "DVC_STAGE"):  # set if a stage calls this
         os.environ.pop(name, None)
     try:
         options = parse_args(arguments)
-    except DvcParserError:  # the parser has said why
+    except DvcParserError:  # the parser has printed the reason
         return REFUSED_ARGUMENTS
     if not options.quiet:
         ui.enable()
@@ -77,10 +77,10 @@ def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
 def reproduce(
     on_event: Callable[[Event], object], dvc_reproduce: Callable[..., Stage | None], stage: Stage, **options: Any
 ) -> Stage | None:
-    """DVC's `repro_fn`: reproduce a stage with `dvc_reproduce` and report what happens. Returns what that returns."""
-    name = stage.addressing.rpartition(":")[2]  # of hw/dvc.yaml:hardware the last part
+    """DVC's `repro_fn`: reproduce a stage with `dvc_reproduce` and report its events. Returns what that returns."""
+    name = stage.addressing.rpartition(":")[2]  # the last part of hw/dvc.yaml:hardware
     run_cache = stage.repo.stage_cache = RunCache(stage.repo, lambda: on_event(Event(name, "running")))
-    if options.get("force"):  # DVC then does not ask the run-cache
+    if options.get("force"):  # DVC then skips the run-cache
         run_cache.on_run()
     began = time.monotonic()
     try:
@@ -125,7 +125,7 @@ class Reproduction(CmdRepro):
 
 
 class Experiment(CmdExperimentsRun):
-    """`dvc exp run --temp`. DVC sets `repro_fn` itself there, to a function of the executor that its queue makes."""
+    """`dvc exp run --temp`. DVC sets `repro_fn` itself there, to a function of its queue's executor."""
 
     on_event: Callable[[Event], object]
 
@@ -144,15 +144,15 @@ class Experiment(CmdExperimentsRun):
 
 
 def signal_in(message: str) -> str:
-    """`SIGKILL` where DVC's StageCmdFailedError says that this signal ended the stage, else empty."""
+    """`SIGKILL` if DVC's StageCmdFailedError says that this signal ended the stage, else empty."""
     match = re.search(r"exited with (-\d+|1[2-9]\d)$", message)
     status = int(match[1]) if match else 0
-    number = -status if status < 0 else status - 128  # a shell that does not exec its command reports 128 + signal
+    number = -status if status < 0 else status - 128  # if the shell does not exec its command, it reports 128 + signal
     return signal.Signals(number).name if number in set(signal.Signals) else ""
 
 
 def last_error(stage: str) -> str:
-    """The reason that the stage left in `.tandem/last_error.json`. DVC itself knows only its exit status."""
+    """The reason that the stage wrote to `.tandem/last_error.json`. DVC itself knows only the exit status."""
     try:
         entry = json.loads(Path(LAST_ERROR).read_text(encoding="utf-8"))
         return str(entry["message"]) if (entry["stage"], entry["run"]) == (stage, os.environ.get("TANDEM_RUN")) else ""

@@ -1,13 +1,13 @@
-"""`python -m flows.serve`: the deployments on the Prefect API in use, until stopped. `make ui` starts it.
+"""`python -m flows.serve`: serve the deployments on the Prefect API in use until stopped. `make ui` starts it.
 
     pipeline/on-demand    the pipeline, started by hand, with overrides
-    pipeline/nightly      what has changed since the last run, at 02:00 local time
-    compare/on-demand     recorded runs side by side, with the verdict
-    verify/on-demand      a recorded run made again: is it the same?
-    verify/nightly        the latest run of each workload, at 04:00 local time
+    pipeline/nightly      stages that changed since the last run, at 02:00 local time
+    compare/on-demand     a comparison of recorded runs, with the verdict
+    verify/on-demand      a rerun of a recorded run, to check that the result is the same
+    verify/nightly        the same for the latest run of each workload, at 04:00 local time
 
-One run at a time: the others wait their turn (flows/waiting.py). What is changed in the UI (schedules, what is paused,
-parameters, tags, limits) stays: only a new deployment gets what is said here.
+One run executes at a time; the others wait (flows/waiting.py). Changes made in the UI (schedules, pauses, parameters,
+tags, limits) persist: the values here apply only to new deployments.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit",
 
 def main() -> None:
     with temporary_settings(PATIENT_ENOUGH):
-        # It pauses its schedules when it stops, unless told otherwise; two seconds between two looks for work.
+        # By default, a stopping runner pauses its schedules. It polls for work every two seconds.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
         Thread(target=copy_context().run, args=(waiting.watch_queue, register(runner)), daemon=True).start()
         try:
@@ -46,14 +46,14 @@ def main() -> None:
 
 
 def register(runner: Runner) -> dict[str, UUID]:
-    """Make the deployments, or bring them up to date. Returns their ids by name."""
+    """Create or update the deployments. Returns their ids by name."""
     zone = local_timezone()
     schedules = {pipeline: Cron(NIGHTLY, timezone=zone), verify: Cron(VERIFY_NIGHTLY, timezone=zone)}
     about: tuple[tuple[Any, str, str], ...] = (
         (compare, "on-demand", "Two or more recorded runs, also of several machines: a table and the verdict."),
         (verify, "on-demand", "Make a recorded run again: is it the same?"),
         (verify, "nightly", "Every night: is the latest run of each workload still what was recorded?"),
-        # The pipeline's last: when they are there, all are, and `make ui` is ready.
+        # This deployment is created last: when it exists, all exist, and `make ui` is ready.
         (pipeline, "on-demand", "Start by hand, with overrides."),
         (pipeline, "nightly", "Every night: whatever has changed since the last run."),
     )
@@ -67,11 +67,11 @@ def register(runner: Runner) -> dict[str, UUID]:
                 entrypoint_type=EntrypointType.MODULE_PATH,
             )
             if is_known(client, deployment):
-                # What is not set is not sent. An empty list of schedules would delete those that there are.
+                # Unset fields are not sent. An empty list of schedules would delete the existing ones.
                 deployment.schedules = None
                 deployment.model_fields_set.difference_update(OF_THE_USER)
             id = runner.add_deployment(deployment)
-            assert isinstance(id, UUID)  # a coroutine only where an event loop runs
+            assert isinstance(id, UUID)  # a coroutine only if an event loop runs
             ids[deployment.full_name] = id
     return ids
 
@@ -85,7 +85,7 @@ def is_known(client: SyncPrefectClient, deployment: RunnerDeployment) -> bool:
 
 
 def local_timezone() -> str:
-    """The machine's IANA name, such as America/Sao_Paulo; UTC where it has none."""
+    """The machine's IANA timezone, such as America/Sao_Paulo; UTC if it has none."""
     name = os.environ.get("TZ", "").removeprefix(":") or str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2]
     return name if (Path("/usr/share/zoneinfo") / (name or "-")).is_file() else "UTC"
 

@@ -1,7 +1,7 @@
-"""`python -m flows.server --host HOST --port PORT`: Prefect's server, whose pages ask nobody else. `make ui` starts it.
+"""`python -m flows.server --host HOST --port PORT`: Prefect's server without outside requests. `make ui` starts it.
 
-Prefect's page starts an analytics library that asks a company's host for its settings, whatever the server's own say.
-A Content-Security-Policy has the browser refuse that. All else is as `prefect server start` does it.
+Prefect's UI starts an analytics library that contacts a company's host, even if the server's settings disable it.
+A Content-Security-Policy makes the browser refuse that. Everything else is as in `prefect server start`.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from prefect.server.api.server import create_app
 from starlette.middleware.base import RequestResponseEndpoint
 
-# This machine under both of its names, which a tunnel keeps: the API, its events, and pictures of MLflow's artifacts.
+# Both names of this machine; a tunnel keeps them. Needed for the API, its events, and pictures from MLflow's artifacts.
 LOCAL = "127.0.0.1:* localhost:*"
 POLICY = "; ".join(
     (

@@ -1,7 +1,7 @@
-"""`python -m flows.show [WORKLOAD ...]`, which is `make show`: what is published, what is here, and every experiment.
+"""`python -m flows.show [WORKLOAD ...]` (`make show`): list published results, local results and every experiment.
 
-A table for each workload, a line for each device: score, seconds per epoch, samples/s, VRAM peak, and the parameters
-that are not as in the last commit, whose results are the published ones. `dvc exp show` has more, and is wider.
+Each workload has a table with a row per device: score, seconds per epoch, samples/s, VRAM peak, and the parameters that
+differ from the last commit, which holds the published results. `dvc exp show` shows more, in a wider table.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 METRICS = "results/metrics.json"
 MEASURED = {"epoch_seconds": ".3f", "samples_per_second": ",.0f", "vram_peak_mib": ",.0f"}
 TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "differs from the last commit in")
-WIDTHS = (28, 12, 18, 9, 10, 9, 48)  # 140 columns with the space between them
+WIDTHS = (28, 12, 18, 9, 10, 9, 48)  # 140 columns including separators
 ROWS = {"workspace": "here, now"}
 Experiment = Mapping[str, Any]  # of `dvc exp show --json`: rev, name, and data with metrics and params
 
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def recorded(num_commits: int) -> Iterator[Experiment]:
-    """The workspace, each commit, and below each its experiments. Raises RuntimeError with what DVC says."""
+    """The workspace, each commit, and each commit's experiments. Raises RuntimeError with DVC's message."""
     command = ["dvc", "exp", "show", "--json", "--num", str(num_commits)]
     done = subprocess.run(command, cwd=files.ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -59,7 +59,7 @@ def recorded(num_commits: int) -> Iterator[Experiment]:
 
 def lines_of(workload: str, experiment: Experiment, experiments: Sequence[Experiment]) -> Iterator[tuple[str, ...]]:
     name = experiment["name"] or ROWS.get(experiment["rev"], experiment["rev"][:7])
-    if not experiment["data"]:  # it waits, runs or has failed
+    if not experiment["data"]:  # it is queued, runs or has failed
         return
     changed = ", ".join(differing(workload, experiment, experiments))
     of_workload = content(experiment, "metrics", METRICS).get(workload, {})
@@ -75,7 +75,7 @@ def lines_of(workload: str, experiment: Experiment, experiments: Sequence[Experi
 
 
 def differing(workload: str, experiment: Experiment, experiments: Sequence[Experiment]) -> Iterator[str]:
-    """The parameters that are not as in the last commit, such as `train.epochs=5`."""
+    """The parameters that differ from the last commit, such as `train.epochs=5`."""
     committed = next((each for each in experiments if each["rev"] != "workspace"), experiment)
     theirs, own = (chosen(workload, each) for each in (committed, experiment))
     for key, value in own.items():
@@ -89,13 +89,13 @@ def chosen(workload: str, experiment: Experiment) -> dict[str, Any]:
 
 
 def content(experiment: Experiment, kind: str, path: str) -> dict[str, Any]:
-    """What DVC read from a file of metrics or parameters; nothing where it could not."""
+    """DVC's copy of a metrics or parameters file; empty if DVC could not read it."""
     data = experiment["data"] or {}
     return dict((data.get(kind) or {}).get(path, {}).get("data") or {})
 
 
 def laid_out(cells: Sequence[str]) -> list[str]:
-    """The cells in columns of WIDTHS, as many lines as the longest needs."""
+    """The cells in columns of WIDTHS, wrapped to as many lines as the longest cell needs."""
     columns = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, WIDTHS, strict=True)]
     lines = itertools.zip_longest(*columns, fillvalue="")
     return [" ".join(part.ljust(width) for part, width in zip(line, WIDTHS, strict=True)).rstrip() for line in lines]

@@ -1,11 +1,11 @@
 """Run one stage: `python -m flows.stage STAGE [WORKLOAD] [DEVICE] [SEED]`, the cmd of every entry of dvc.yaml.
 
-Goes in: the stage's name and the item of the matrix it works on. Comes out: what `stages/<stage>.py` writes, and the
-exit status: 0, 1 (failed; the reason on stderr and in `.tandem/last_error.json`, because DVC turns every failure into
-exit 255) or 130 (Ctrl+C). The stage ends when dvc ends.
+The arguments are the stage's name and its item of the matrix. The output is what `stages/<stage>.py` writes, and the
+exit status: 0, 1 (failed; the reason is on stderr and in `.tandem/last_error.json`, because DVC turns every failure
+into exit 255) or 130 (Ctrl+C). The stage ends when dvc ends.
 
-It knows no Prefect: flows/pipeline.py shows the stages there. `hardware` runs on every `dvc repro`, so this module
-imports next to nothing.
+This module does not import Prefect: flows/pipeline.py shows the stages there. `hardware` runs on every `dvc repro`, so
+this module imports as little as possible.
 """
 
 import atexit
@@ -13,11 +13,11 @@ import gc
 import os
 import sys
 
-TYPE_CHECKING = False  # typing's, without importing it
+TYPE_CHECKING = False  # like typing's, without the import
 if TYPE_CHECKING:
     from types import ModuleType
 
-# what each stage is called with; also the parameters of its Prefect flow run
+# The arguments of each stage; also the parameters of its Prefect flow run.
 STAGES = {
     "hardware": (),
     "preprocess": ("workload",),
@@ -27,9 +27,9 @@ STAGES = {
     "evaluate": ("workload", "device", "seed"),
     "compare": (),
 }
-# The stages that MLflow records
+# Stages that are recorded in MLflow.
 RECORDED = ("train", "evaluate")
-# `dvc exp run --temp` works in a copy of the project; DVC_ROOT names the project itself
+# `dvc exp run --temp` works in a copy of the project; DVC_ROOT is the project itself.
 ROOT = os.environ.get("DVC_ROOT") or os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LAST_ERROR = os.path.join(ROOT, ".tandem", "last_error.json")
 
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def place_among_workers(stage: str, item: list[str]) -> str:
-    """Of a training on several workers (2xcpu): `launcher`, or in what torch's launcher started `first` or `other`."""
+    """For a training on several workers (2xcpu): `launcher`, or `first` or `other` in a process of torch's launcher."""
     if stage != "train" or not item[1][:1].isdigit():
         return "alone"
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -73,7 +73,7 @@ def parse(argv: list[str]) -> tuple[str, list[str]]:
 
 
 def full_name(stage: str, item: list[str]) -> str:
-    """The name dvc.yaml's matrix gives it: `train@sign-auto-0`."""
+    """The stage's name in dvc.yaml's matrix: `train@sign-auto-0`."""
     return f"{stage}@{'-'.join(item)}" if item else stage
 
 
@@ -82,12 +82,12 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
         if place == "launcher":
             return __import__("stages.training.launcher", fromlist=["launch"]).launch(*item)
         if place == "other":
-            sys.stdout = open(os.devnull, "w")  # what the first worker prints is the same
+            sys.stdout = open(os.devnull, "w")  # the first worker prints the same
             __import__("stages.train", fromlist=["follow"]).follow(*item)
             return 0
         if stage in RECORDED:
             if sys.stdout.isatty() and place == "alone":
-                print(f"{name}: loading torch", flush=True)  # for seconds
+                print(f"{name}: loading torch", flush=True)  # takes seconds
             from stages.records.run_dir import start_follower
 
             start_follower()  # it imports mlflow while this process imports torch
@@ -97,7 +97,7 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
     except KeyboardInterrupt:
         return fail(name, "interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the interpreter fails again at exit
         return fail(name, "the reader of its output went away; log to a file and follow that file")
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] in ("stages", "flows"):
@@ -107,14 +107,14 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
         return fail(name, describe(error))
     except ValueError as error:
         return fail(name, str(error))
-    except Exception as error:  # a mistake in the code, whose traceback is needed
+    except Exception as error:  # a mistake in the code; the traceback is needed
         return fail_with_traceback(name, error)
     finally:
-        gc.unfreeze()  # a caller that lives on has Python end as always: without, triton's modules report leaks
+        gc.unfreeze()  # for a caller that continues: otherwise triton's modules report leaks when Python exits
 
 
 def imported(stage: str) -> "ModuleType":
-    """The stage's module. What it imports stays while the stage runs: looking through it for garbage takes 0.4 s."""
+    """Import the stage's module. Its imports live as long as the stage; garbage collection of them would take 0.4 s."""
     gc.disable()
     try:
         return __import__(f"stages.{stage}", fromlist=["main"])
@@ -156,7 +156,7 @@ def describe(error: OSError) -> str:
 
 
 def full_folder() -> str:
-    """The folder of the project whose disk has less than a MiB left: Python's error on a write names no file."""
+    """The project folder whose disk has less than a MiB free: Python's error on a write names no file."""
     for name in (".tandem", "results", "data", "mlruns"):
         try:
             found = os.statvfs(os.path.join(ROOT, name))
@@ -168,10 +168,10 @@ def full_folder() -> str:
 
 
 def record_error(name: str, message: str) -> None:
-    """Leave the reason where flows/reproduce.py finds it. Never raises: the stage has failed already."""
+    """Write the reason where flows/reproduce.py reads it. Never raises, because the stage has already failed."""
     import json
 
-    # `run` tells an error of this `make repro` or flow from an older one.
+    # `run` distinguishes errors of this `make repro` or flow from older ones.
     entry = {"stage": name, "message": message, "run": os.environ.get("TANDEM_RUN")}
     try:
         os.makedirs(os.path.dirname(LAST_ERROR), exist_ok=True)
@@ -184,12 +184,12 @@ def record_error(name: str, message: str) -> None:
 
 
 def die_with_dvc() -> None:
-    """`kill -9` of dvc alone must not leave a trainer running, which the next `dvc repro` would start a second time."""
+    """End this trainer when dvc is killed by `kill -9`; otherwise the next `dvc repro` would start a second one."""
     parent = dvc = os.getppid()
     try:
-        while is_shell_of_stage(dvc):  # /bin/sh stays where it is dash: it forks instead of exec
+        while is_shell_of_stage(dvc):  # if /bin/sh is dash, it stays as the parent: it forks instead of exec
             dvc = parent_of(dvc)
-        # where dvc was killed before this line, that is whoever adopts orphans, in another process group
+        # If dvc was killed before this line, the parent is the process that adopts orphans, in another process group.
         orphaned = os.getpgid(dvc) != os.getpgrp()
     except OSError:
         orphaned = True
@@ -201,10 +201,10 @@ def die_with_dvc() -> None:
 
 
 def is_shell_of_stage(pid: int) -> bool:
-    """Whether the command line of `pid` holds this stage's; False where there is no /proc to ask."""
+    """Whether the command line of `pid` contains this stage's command; False without /proc."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"-m flows.stage " in file.read()  # one word of it: `sh -c "python -m flows.stage train sign auto"`
+            return b"-m flows.stage " in file.read()  # as in `sh -c "python -m flows.stage train sign auto"`
     except FileNotFoundError:
         return False
 
@@ -215,19 +215,19 @@ def parent_of(pid: int) -> int:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel send SIGTERM when `parent`, which started this process, ends. Does nothing outside Linux."""
+    """Make the kernel send SIGTERM when `parent`, which started this process, ends. Does nothing outside Linux."""
     if sys.platform != "linux":
         return
     import ctypes
 
     pr_set_pdeathsig, sigterm = 1, 15  # <linux/prctl.h>, <signal.h>
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, sigterm)
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), sigterm)
 
 
 def watch(pid: int) -> None:
-    """Have SIGTERM sent to this process when `pid`, which is not its parent, ends."""
+    """Send SIGTERM to this process when `pid`, which is not its parent, ends."""
     import select
     import signal
     import threading
@@ -242,10 +242,10 @@ def watch(pid: int) -> None:
 
 
 def exit_at_once(ending: list[int]) -> None:
-    """End the process with the status in `ending`; where there is none, do nothing: an error of Python's is shown.
+    """End the process with the status in `ending`. If `ending` is empty, return, so that Python shows its error.
 
-    Python would take every module apart, of torch's for 0.5 s. All that has to be done at the end is done: this is the
-    first function that `atexit` is given, so it runs last.
+    Python's normal exit takes 0.5 s to tear down torch's modules. Nothing that must run is skipped: this is the first
+    function registered with `atexit`, so it runs last.
     """
     if ending:
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""One run at a time on a repository: DVC would refuse a second one, and two trainings would share one device.
+"""One run at a time per repository: DVC would refuse a second one, and two trainings would share one device.
 
-A run that finds the repository taken waits, and says for whom: a run of `flows.serve` finds it so where one was started
-from a terminal. What waits within `flows.serve` is told by flows/waiting.py.
+If another run has the repository, a run waits and says for which one. For example, a run of `flows.serve` waits for one
+started from a terminal. flows/waiting.py reports the runs that wait within `flows.serve`.
 """
 
 import os
@@ -19,15 +19,15 @@ from prefect.states import Crashed, Running, State
 from flows.display import end_runs, prefect_client
 from stages import files
 
-NOTE = files.STATE / "pipeline.json"  # about the run that has the repository
+NOTE = files.STATE / "pipeline.json"  # describes the run that has the repository
 
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Have the repository alone; wait for it where another process has it.
+    """Lock the repository; wait if another process has it.
 
-    A run of a work pool has the machine alone, too, as far as its user's other clones have workers: two trainings on
-    one GPU would both be slow, and neither could be compared with anything.
+    A run of a work pool also locks the machine, across its user's other clones with workers: two trainings on one GPU
+    would both be slow, and their times could not be compared.
     """
     context = FlowRunContext.get()
     is_of_pool = context and context.flow_run and context.flow_run.work_pool_name
@@ -38,7 +38,7 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextmanager
 def taken(path: Path, what: str) -> Iterator[None]:
-    """Have the lock `path`, which stands for `what`; wait for it where another process has it, and say so."""
+    """Take the lock `path`, which stands for `what`. If another process has it, wait and report that."""
     with files.locked(path, wait=False) as holder:
         if holder is None:
             yield
@@ -59,7 +59,7 @@ def name_of(process: int) -> str:
 
 
 def show(state: State[None]) -> None:
-    """Give this flow run a state of its own words. Without it nothing is lost."""
+    """Give this flow run a state with its own message. A failure has no effect on the run."""
     context = FlowRunContext.get()
     with suppress(HTTPError, PrefectException):
         if context and context.flow_run:
@@ -69,9 +69,9 @@ def show(state: State[None]) -> None:
 
 @contextmanager
 def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]:
-    """Show the run that had the repository before, and was killed, as Crashed; leave a note for the next.
+    """Set the previous run to Crashed if it was killed, and leave a note for the next run.
 
-    A process that is killed tells Prefect nothing: its run and the stages below it would stay Running.
+    A killed process sends nothing to Prefect: its run and the child runs of its stages would stay Running.
     """
     url = str(client.api_url)
     try:
@@ -79,10 +79,10 @@ def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]
         if left["api"] == url:
             gone: State[None] = Crashed(message="its process was killed; the next run found it so")
             end_runs(client, gone, parent_flow_run_id={"any_": [left["run"]]})
-            if left["run"] != str(run.id):  # of a run that was killed and goes on itself, the stages alone
+            if left["run"] != str(run.id):  # a killed run that Prefect restarts as itself: only its stages have crashed
                 end_runs(client, gone, id={"any_": [left["run"]]})
     except (OSError, ValueError, KeyError, TypeError, HTTPError, PrefectException):
-        pass  # no note, or the server does not know the run any more: nothing is displayed wrongly
+        pass  # no note, or the server has deleted the run: nothing to correct
     files.write_json(NOTE, {"api": url, "run": str(run.id), "name": run.name, "process": os.getpid()})
     try:
         yield

@@ -1,8 +1,8 @@
-"""`python -m flows.ui`, which is `make ui`: Prefect's server, MLflow's server and the deployments, until Ctrl+C.
+"""`python -m flows.ui` (`make ui`): run Prefect's server, MLflow's server and the deployments until Ctrl+C.
 
-This process itself serves the pictures and the reports that Prefect's pages show (flows/pages.py). All listen on this
-machine only, because no server asks for a password (docs/security.md). State and logs are in `.tandem/` and `mlruns/`;
-nothing in the user's home changes.
+This process itself serves the pictures and reports that Prefect's UI shows (flows/pages.py). All servers listen only on
+this machine, because none requires a password (docs/security.md). State and logs are in `.tandem/` and `mlruns/`;
+nothing in the user's home directory changes.
 """
 
 import argparse
@@ -26,8 +26,8 @@ HOST = "127.0.0.1"
 PORTS = {"Prefect": 4200, "MLflow": 5000, "results": 5100}
 LOGS = files.STATE / "logs"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-READY_WITHIN = 300.0  # seconds; Prefect's first start makes its database, and a busy machine takes long
-OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs that the deployments started
+READY_WITHIN = 300.0  # seconds; Prefect's first start creates its database, which is slow on a busy machine
+OF_DEPLOYMENTS = {"deployment_id": {"is_null_": False}}  # flow runs started by the deployments
 STOP_WITHIN = 30.0  # seconds; a running pipeline saves a checkpoint first (ESCALATION in flows/processes.py)
 
 
@@ -73,27 +73,27 @@ def main(arguments: list[str]) -> int:
             signal.signal(number, signal.SIG_IGN)
         repro.UI_STATE.unlink(missing_ok=True)
         cancel_runs(servers)
-        for server in reversed(servers):  # the deployments first, then the servers they report to
+        for server in reversed(servers):  # the deployments first, then the servers to which they report
             processes.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
 
 
 def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, results_port: int) -> None:
-    """Start one after the other, each added to `servers` as soon as it has a process. Raises RuntimeError."""
+    """Start the servers in order; add each to `servers` as soon as its process exists. Raises RuntimeError."""
     LOGS.mkdir(parents=True, exist_ok=True)
     prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
     results = pages.server(free_port("results", results_port))
     Thread(target=results.serve_forever, daemon=True).start()
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
-    os.environ |= {  # the processes started below inherit it
+    os.environ |= {  # child processes inherit it
         "PREFECT_HOME": str(files.STATE / "prefect"),
         "PREFECT_API_URL": f"{prefect}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-        # By default any page in the user's browser may call the API, and start what it likes.
+        # By default any page in the user's browser may call the API and start runs.
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"{prefect},http://localhost:{prefect_port}",
         "PREFECT_CLI_COLORS": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes of 245 MB each, for features not used here
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # eight processes of 245 MB each, for unused features
         "DO_NOT_TRACK": "true",
         "DVC_NO_ANALYTICS": "true",
     }
@@ -101,7 +101,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, result
     print("starting Prefect, MLflow and the deployments ...", flush=True)
     command = ["flows.server", "--host", HOST, "--port", str(prefect_port)]
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
-    # The server would make the schema in place, without the lock that trainings take.
+    # The server would create the schema in place, without the lock that trainings use.
     making = subprocess.run(
         [sys.executable, "-m", "stages.records.publish", "open"],
         cwd=files.ROOT,
@@ -111,7 +111,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, result
     )
     if making.returncode != 0:
         raise RuntimeError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
-    # Runs that ended with the machine would be displayed as RUNNING: their directories are here.
+    # Send the run directories: runs that ended with the machine would otherwise show as RUNNING.
     subprocess.run(
         [sys.executable, "-m", "stages.records.publish", "sync"],
         cwd=files.ROOT,
@@ -146,7 +146,7 @@ def start(name: str, command: list[str], ready_url: str) -> Server:
 
 
 def free_port(name: str, port: int) -> int:
-    """`port`, or the next free one, which is said."""
+    """`port`, or the next free one, which is printed."""
     free = next(filter(is_free, range(port, min(port + 100, 65536))), None)
     if free is None:
         raise RuntimeError(f"no free port for {name} from {port} on; choose another with --{name.lower()}-port")
@@ -179,9 +179,9 @@ def wait_until_ready(server: Server) -> None:
 
 
 def cancel_runs(servers: list[Server]) -> None:
-    """Cancel what the deployments run, as the UI would, so that a training saves a checkpoint.
+    """Cancel the deployments' runs, as the UI would, so that a training saves a checkpoint.
 
-    A deployment that is only terminated leaves its run and the stages below it Running for ever.
+    If a deployment were only terminated, its run and the child runs of its stages would stay Running for ever.
     """
     if any(server.process.poll() is not None for server in servers) or len(servers) < 3:
         return
@@ -205,9 +205,9 @@ def cancel_runs(servers: list[Server]) -> None:
 
 
 def mark_orphans_crashed(server: Server) -> None:
-    """Show runs as Crashed that ended when the machine went down, or when all of this was killed.
+    """Set runs to Crashed that ended when the machine went down or when all processes were killed.
 
-    One that was started by hand and still runs has lost this server, and reports to it no more.
+    A run started by hand that is still active has lost this server and sends it nothing more.
     """
     from httpx import HTTPError
     from prefect.states import Crashed, State

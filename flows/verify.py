@@ -1,12 +1,12 @@
-"""Make a recorded run again and say whether it is the same: `python -m flows.verify RUN [--quick] [--threads N]`.
+"""Rerun a recorded training and report whether it is the same: `python -m flows.verify RUN [--quick] [--threads N]`.
 
-In: a run as stages/records/recorded.py finds it, of which the manifest is enough; the commit it names, in this
-repository; its raw table, from git, from data/raw or by DVC. Out: a verdict (stages/comparing/retraced.py), printed
-with what led to it, and as the tag `verified` of the run in MLflow.
+Needs a run as stages/records/recorded.py finds it (its manifest is enough), the manifest's commit in this repository,
+and the raw table from git, data/raw or DVC. Prints the verdict (stages/comparing/retraced.py) with its reasons and
+sets it as the tag `verified` of the run in MLflow.
 
-It trains in a temporary git worktree of the manifest's commit with its patch, through the code that is there, with the
-settings that were realized. The project's results, dvc.lock, checkpoints and MLflow store stay as they are. Times are
-not verified: they are measured again and shown beside the recorded ones.
+Training runs in a temporary git worktree of the manifest's commit with its patch, so it uses that code, with the
+realized settings of the run. The project's results, dvc.lock, checkpoints and MLflow store do not change. Times are
+not verified: they are measured again and shown next to the recorded ones.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from stages.records import provenance, recorded
 
 QUICK_EPOCHS = 3
 RETRACE = "stages.tools.retrace"
-# What the caller's variables say of the project, and must not be said of the copy.
+# The caller's environment variables that describe the project and must not reach the copy.
 FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-NUM_LAST_LINES = 20  # of a step that failed without saying why in a sentence
+NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
 HELP = """RUN is one of
   sign@cpu, sign@cpu-0    the latest run of a workload on a device as params.yaml asks for it, with a seed
   3f1c...                 an MLflow run id
@@ -63,7 +63,7 @@ examples
 
 
 class NotVerifiable(Exception):
-    """The run cannot be made again here. `why` in a few words, and the sentence with the next step."""
+    """This machine cannot rerun the training. `why` in a few words, and a sentence with the next step."""
 
     def __init__(self, why: str, sentence: str) -> None:
         self.why, self.sentence = why, sentence
@@ -72,12 +72,12 @@ class NotVerifiable(Exception):
 
 @dataclass
 class Report:
-    """What `verify` found. `lines` is the summary that `main` prints."""
+    """The result of `verify`. `lines` is the summary that `main` prints."""
 
     name: str
     verdict: Verdict
     seconds: float
-    notes: list[str] = field(default_factory=list)  # what was compared, where the data came from, times
+    notes: list[str] = field(default_factory=list)  # comparisons, source of the data, times
 
     @property
     def lines(self) -> list[str]:
@@ -88,10 +88,10 @@ class Report:
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    # So that the worktree is removed; Ctrl+C too where a shell has a background job ignore it.
+    # Signals raise, so that the worktree is removed; Ctrl+C too if a shell makes background jobs ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupted)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, interrupted)
     try:
         if options.run == "published":
@@ -143,9 +143,9 @@ def verify(
     say: Callable[[str], None] = print_now,
     device: str | None = None,
 ) -> Report:
-    """Raises ValueError where `run` names no recorded run. `say` gets a line for each step.
+    """Raises ValueError if `run` names no recorded run. `say` receives a line for each step.
 
-    The verdict becomes the tag `verified` of the run in MLflow, where it is known from there.
+    If MLflow has the run, the verdict becomes its tag `verified`.
     """
     found, start = recorded.find(run), time.monotonic()
     notes: list[str] = []
@@ -194,7 +194,7 @@ def judge_rounding(
     facts: retraced.EnvironmentInfo,
     num_epochs: int | None,
 ) -> Verdict:
-    """The verdict where bits differ and may: from trainings of moved weights, then of other seeds' scores."""
+    """The verdict if the bits may differ: from trainings with perturbed weights, then from other seeds' scores."""
     manifest, seed = found.manifest, found.manifest["seed"]
     is_whole, horizon = num_epochs is None, 0
     num_seeds = retraced.NUM_SEEDS_OF_MARGIN if is_whole else retraced.NUM_SEEDS
@@ -214,7 +214,7 @@ def judge_rounding(
 
 
 def recorded_predictions(found: recorded.Recorded) -> str | None:
-    """predictions.csv, where it is the one that the manifest has the digest of."""
+    """predictions.csv, if its digest is the manifest's."""
     try:
         content = found.read("evaluation/predictions.csv")
     except ValueError:
@@ -237,11 +237,11 @@ def refuse_other_environment(manifest: dict[str, Any]) -> None:
     )
 
 
-# The code.
+# Checking out the recorded code.
 
 
 def git(*arguments: str, cwd: Path = ROOT, content: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    # Without the user's hooks: DVC's own checks data out after each checkout.
+    # Skip the user's hooks: DVC's hook runs `dvc checkout` after each checkout.
     command = ["git", "-c", f"core.hooksPath={os.devnull}", *arguments]
     return subprocess.run(command, cwd=cwd, env=own_environment(), input=content, capture_output=True, check=False)
 
@@ -252,9 +252,9 @@ def own_environment() -> dict[str, str]:
 
 @contextmanager
 def checkout(tree: dict[str, Any], say: Callable[[str], None]) -> Iterator[tuple[Path, Path]]:
-    """(the project as the run's code was, the temporary folder that it lies in). Both are removed at the end.
+    """(the project with the run's code, its temporary parent folder). Both are removed at the end.
 
-    Raises NotVerifiable where the commit or the patch is not to be had.
+    Raises NotVerifiable if the commit or the patch is unavailable.
     """
     commit, patch = tree["commit"], tree["patch"]
     if commit is None:
@@ -278,7 +278,7 @@ def checkout(tree: dict[str, Any], say: Callable[[str], None]) -> Iterator[tuple
             applied = git("apply", "--binary", "--index", "--whitespace=nowarn", cwd=copy, content=content)
             if applied.returncode:
                 raise NotVerifiable("the patch does not apply", one_line(applied.stderr))
-        prefix = git("rev-parse", "--show-prefix").stdout.decode().strip()  # of a project inside a repository
+        prefix = git("rev-parse", "--show-prefix").stdout.decode().strip()  # of a project in a subfolder
         yield copy / prefix, folder
     finally:
         git("worktree", "remove", "--force", str(copy))
@@ -292,14 +292,14 @@ def one_line(output: bytes) -> str:
 
 @dataclass(frozen=True)
 class Copy:
-    """The project in a worktree, where one run is made again."""
+    """The project in a worktree, in which one run is repeated."""
 
     project: Path
-    folder: Path  # temporary; what is retraced is written here
+    folder: Path  # temporary; the reruns are written here
     manifest: dict[str, Any]
     python: str
-    threads: int | None  # instead of the recorded number
-    device: str | None  # instead of the one that was asked for
+    threads: int | None  # replaces the recorded number
+    device: str | None  # replaces the requested device
     say: Callable[[str], None]
 
     @cached_property
@@ -307,9 +307,9 @@ class Copy:
         return self.manifest["workload"], self.device or self.manifest["requested"]
 
     def place_table(self) -> str:
-        """Put the raw table where it belongs; returns where it came from.
+        """Copy the raw table into the worktree; return its source.
 
-        Raises OtherTable where the one that lies here has another digest, and NotVerifiable where there is none.
+        Raises OtherTable if the available table has another digest, and NotVerifiable if there is none.
         """
         sha256 = self.manifest["digests"]["data"]["table"]
         if sha256 is None:
@@ -333,7 +333,7 @@ class Copy:
         )
 
     def pull(self, target: Path) -> bool:
-        """Have DVC bring the table, from the project's cache or a remote; whether it is there then."""
+        """Let DVC fetch the table from the project's cache or a remote. Returns whether it exists then."""
         known = [path for path in (target, target.parent) if path.with_name(f"{path.name}.dvc").exists()]
         if not known or not (ROOT / ".dvc").is_dir():
             return False
@@ -344,7 +344,7 @@ class Copy:
         for key, value in (("cache.dir", ROOT / ".dvc" / (named or "cache")), ("core.no_scm", "true")):
             self.call("dvc", "config", "--local", key, str(value))
         wanted = f"{known[0].relative_to(self.project)}.dvc"
-        for verb in ("checkout", "pull"):  # the second one needs a remote
+        for verb in ("checkout", "pull"):  # `pull` needs a remote
             if not self.call("dvc", verb, wanted).returncode:
                 break
         return target.is_file()
@@ -354,7 +354,7 @@ class Copy:
         return subprocess.run(command, cwd=cwd or self.project, env=own_environment(), capture_output=True, check=False)
 
     def prepare(self) -> None:
-        """Write params.yaml as the run saw it, with what was realized, and run the stages before `train`."""
+        """Write params.yaml as the run saw it, with the realized settings, and run the stages before `train`."""
         if not (self.project / f"{RETRACE.replace('.', '/')}.py").exists():
             raise NotVerifiable(
                 "its code cannot be retraced",
@@ -373,7 +373,7 @@ class Copy:
             raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
 
     def other_data(self) -> list[str]:
-        """What preprocess and preload made that is not what the run was trained on."""
+        """The outputs of preprocess and preload that differ from the run's training data."""
         workload, device = self.item
         data = self.manifest["digests"]["data"]
         places = {
@@ -390,7 +390,7 @@ class Copy:
     def retrace(
         self, seeds: Sequence[int], num_epochs: int | None, nudges: Sequence[int] = (), evaluate: bool = False
     ) -> list[dict[str, Any]]:
-        """What RETRACE writes of these trainings."""
+        """What RETRACE writes about these trainings."""
         if not seeds:
             return []
         out = self.folder / "retraced.json"
@@ -411,9 +411,9 @@ class Copy:
         return found
 
     def run(self, *words: str) -> None:
-        """Run `python -m <words>` in the worktree, and wait. It ends when this process ends.
+        """Run `python -m <words>` in the worktree and wait. It ends when this process ends.
 
-        Raises NotVerifiable where it fails. On a terminal the epochs go by in one line.
+        Raises NotVerifiable if it fails. On a terminal, one line shows the current epoch.
         """
         last: list[str] = []
 
@@ -432,11 +432,11 @@ class Copy:
 
 
 class OtherTable(Exception):
-    """The raw table is there, and it is another one."""
+    """The raw table exists, but with another content."""
 
 
 def show(line: str) -> None:
-    """An epoch's line, on a terminal, in place of the one before; an empty one wipes it."""
+    """Show an epoch's line on a terminal, in place of the previous one; an empty line clears it."""
     if sys.stdout.isatty() and (not line or line.startswith("epoch ")):
         print(f"\r\x1b[K{line[:100]}", end="", flush=True)
 
@@ -450,7 +450,7 @@ def compared(manifest: dict[str, Any], again: dict[str, Any]) -> str:
 
 
 def times(manifest: dict[str, Any], again: dict[str, Any]) -> str:
-    """The time of an epoch then and now, after the warm-up."""
+    """The recorded and the new time of an epoch, after the warm-up."""
     seconds = again["epoch_seconds"][manifest["block"]["train"]["warmup_epochs"] :]
     now = f"{statistics.median(seconds):.3g} s" if seconds else "not measured after warm-up"
     before = manifest["timing"]["epoch_seconds"]

@@ -1,8 +1,8 @@
-"""What `flows.serve` does beside starting runs: it keeps the form as params.yaml is, and tells what runs wait for.
+"""What `flows.serve` does besides starting runs: it updates the form from params.yaml and reports waiting runs.
 
-One run is started at a time, and the others are only planned: no process of theirs takes time from a training that is
-measured. So they are looked at from here: a wrong parameter is refused at once, and the state says for what a run
-waits, where Prefect says "Late".
+It starts one run at a time. The other runs have no process, so they take no time from a training that is measured. This
+module checks them instead: it rejects wrong parameters at once, and it sets a state that says for which run they wait,
+where Prefect would show "Late".
 """
 
 import time
@@ -31,7 +31,7 @@ from stages.params.parsing import one_line
 
 PARAMS = files.ROOT / "params.yaml"
 SECONDS_BETWEEN_POLLS = 2.0
-BY_RUNNER = "Flow run was cancelled successfully."  # what Prefect's runner says in place of the run's own words
+BY_RUNNER = "Flow run was cancelled successfully."  # Prefect's runner replaces the run's message with this
 
 
 def watch_queue(deployments: Mapping[str, UUID]) -> None:
@@ -47,11 +47,11 @@ def watch_queue(deployments: Mapping[str, UUID]) -> None:
                 poll(client, list(deployments.values()), forms, checked)
                 explain_cancelled(client, forms)
                 time.sleep(SECONDS_BETWEEN_POLLS)
-        time.sleep(SECONDS_BETWEEN_POLLS)  # the server is busy or gone
+        time.sleep(SECONDS_BETWEEN_POLLS)  # the server is busy or unreachable
 
 
 def fill_forms(client: SyncPrefectClient, deployments: list[UUID]) -> None:
-    """Make the forms from params.yaml as it is; where that is refused, they stay, and a run says why."""
+    """Update the forms from the current params.yaml. If it is invalid, the forms stay, and a run reports the error."""
     try:
         schema = form.schema(read_yaml(PARAMS))
     except ValueError as error:
@@ -63,12 +63,12 @@ def fill_forms(client: SyncPrefectClient, deployments: list[UUID]) -> None:
         except HTTPStatusError as error:
             if error.response.status_code != 409:
                 raise
-            # its own parameters, which were set in the UI, do not fit any more
+            # Parameters that were set in the UI no longer fit.
             print(f"the form of a deployment stays as it was: {one_line(error)}", flush=True)
 
 
 def poll(client: SyncPrefectClient, deployments: list[UUID], pipelines: list[UUID], checked: set[UUID]) -> None:
-    """Refuse what cannot run, and say for what the others wait. `checked`: the runs that were looked at before."""
+    """Reject invalid runs, and report for which run the others wait. `checked`: ids of runs examined before."""
     due = planned_for_now(client, deployments)
     if not due:
         return
@@ -89,7 +89,7 @@ def poll(client: SyncPrefectClient, deployments: list[UUID], pipelines: list[UUI
 
 
 def explain_cancelled(client: SyncPrefectClient, pipelines: list[UUID]) -> None:
-    """Have the state of a run that was cancelled say where its checkpoint lies, as its artifact does."""
+    """Set the state of a cancelled run to where its checkpoint is, as its artifact says."""
     wanted = {
         "deployment_id": {"any_": pipelines},
         "state": {"type": {"any_": [StateType.CANCELLED]}},
@@ -113,11 +113,11 @@ def planned_for_now(client: SyncPrefectClient, deployments: list[UUID]) -> list[
 
 
 def refusal(run: FlowRun) -> str:
-    """Why the pipeline would refuse this run's parameters; empty where it would not."""
+    """Why the pipeline would reject this run's parameters; empty if it would accept them."""
     with suppress(ValueError, OSError):
         parse_params(read_yaml(PARAMS))
         return mistake(run.parameters, run.name)
-    return ""  # params.yaml is being edited: nothing is said of the run
+    return ""  # params.yaml is being edited: report nothing
 
 
 def mistake(parameters: dict[str, Any], name: str) -> str:

@@ -1,7 +1,7 @@
-"""One table over all workloads and devices, and what may be said of them side by side.
+"""Compare all workloads and devices in one table, with a verdict for each workload.
 
-In: results/runs/. Out: results/compare.json, compare.md, compare.png, a page per workload (pages/), all of it in one
-file to look at (report.html), and what people compare as DVC's metrics (metrics.json).
+Reads results/runs/. Writes results/compare.json, compare.md, compare.png, one figure per workload (pages/), a report
+that contains all of it (report.html), and the main figures as DVC metrics (metrics.json).
 """
 
 import statistics
@@ -18,7 +18,7 @@ from stages.params.loading import load_params, load_workload
 from stages.params.parsing import flatten
 from stages.records import manifest
 
-# What a row takes from timings.json and measured.json.
+# The fields that a row takes from timings.json and measured.json.
 TEXTS = (
     "device", "device_name", "torch", "precision", "parameters_sha256", "data_sha256", "measured_at", "measured_on",
 )  # fmt: skip
@@ -29,7 +29,7 @@ MEASURED = (
     "missing_reasons", "out_of_memory", "summary_lines",
 )  # fmt: skip
 
-# How the values of several seeds become one.
+# How the values of several seeds are reduced to one.
 REDUCED: dict[str, Callable[[list[float]], float]] = {
     **dict.fromkeys(("epoch_seconds", "samples_per_second"), statistics.median),
     **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib"), max),
@@ -64,7 +64,9 @@ def main() -> None:
 
 
 def save_training(workload: str, rows: list[dict[str, Any]], path: Path) -> None:
-    """The picture of a workload's trainings, one of each device: of one alone it is evaluate's, which took a second."""
+    """Save the figure of a workload's trainings, one per device. For a single device, evaluate's figure is copied,
+    because drawing takes a second.
+    """
     drawn = [run_dir(workload, row["requested"], row["seeds"][0]) / "plots/training.png" for row in rows]
     if len(drawn) == 1 and drawn[0].exists():
         files.write_bytes(path, drawn[0].read_bytes())
@@ -74,7 +76,7 @@ def save_training(workload: str, rows: list[dict[str, Any]], path: Path) -> None
 
 
 def figures(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What a person compares, by the device of params.yaml; a measurement that there is none of is left out."""
+    """Return the main figures by device in params.yaml. Measurements that do not exist are left out."""
     measured = {"epoch_seconds": "epoch_seconds", "samples_per_second": "samples_per_second"}
     measured["vram_peak_mib"] = "peak_allocated_mib"
     return {
@@ -88,11 +90,13 @@ def figures(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def judged(workload: str, rows: list[dict[str, Any]]) -> Judgement:
-    """What may be said of the kinds of device that a workload was trained on; of each, the first of params.yaml."""
+    """Compare the kinds of device that a workload was trained on. For each kind, the first device of params.yaml
+    counts.
+    """
     sides: dict[str, list[Run]] = {}
     for row in rows:
         folders = [run_dir(workload, row["requested"], seed) for seed in row["seeds"]]
-        is_alone = all(other["device"] == row["device"] for other in rows)  # nothing is tested on its predictions
+        is_alone = all(other["device"] == row["device"] for other in rows)  # no test uses its predictions
         runs = [
             Run(manifest.read(each / manifest.NAME), () if is_alone else files.read_rows(each / "predictions.csv"))
             for each in folders
@@ -121,9 +125,9 @@ def read_row(workload: str, device: str, seed: int) -> dict[str, Any]:
 
 
 def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One row of several that differ in their seed alone: means of scores, medians of times, peaks of memory.
+    """Combine rows that differ only in their seed: means of scores, medians of times, peaks of memory.
 
-    `runs` keeps what each seed gave. All else is that of the first.
+    `runs` keeps the values of each seed. All other values come from the first row.
     """
     first = rows[0]
     kept = ("seed", "score", "epoch_seconds", "samples_per_second", "train_seconds", "measured_at", "tracking")
@@ -163,14 +167,16 @@ def over_seeds_sentence(first: dict[str, Any], scores: list[float]) -> str:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """None where a value is missing: a mean over the other seeds would be another number."""
+    """Return None if a value is missing: a mean over the other seeds would be a different quantity."""
     found = list(values)
     known = [value for value in found if value is not None]
     return statistics.fmean(known) if len(known) == len(found) else None
 
 
 def section(rows: list[dict[str, Any]], judgement: Judgement) -> comparison.ReportSection:
-    """What the report shows of a workload: where one kind of device trained it, the published runs beside it."""
+    """Return the report's section for a workload. If it was trained on one kind of device, the section shows published
+    runs.
+    """
     shown = [facts(row) for row in rows]
     if judgement.comparability:
         return comparison.ReportSection(shown, judgement)
@@ -181,8 +187,9 @@ def section(rows: list[dict[str, Any]], judgement: Judgement) -> comparison.Repo
 
 
 def facts(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with what the report shows in addition: parameters and data, and of its first seed curves, scores and
-    predictions."""
+    """Return a row with additional data for the report: parameters and data, and the curves, scores and predictions of
+    its first seed.
+    """
     folder = run_dir(row["workload"], row["requested"], row["seeds"][0])
     summary = read_json(files.prepared_dir(row["workload"]) / "summary.json")
     tables = {name: files.read_rows(folder / f"{name}.csv") for name in ("scores", "confusion", "predictions")}

@@ -1,9 +1,9 @@
 """Score one trained model on the test split: `python -m flows.stage evaluate WORKLOAD DEVICE SEED`.
 
-In: the weights that `evaluate.weights` names, the packed test split. Out, in results/runs/<workload>/<device>/<seed>/:
-what is deterministic (`metrics.json`, `result.json`, `scores.csv`, `confusion.csv`, `predictions.csv`), apart from it
-what was measured (`evaluate.json`), and the pictures (`plots/`): the result, the training, and for a simulation the
-score against its noise. Everything is added to the training's MLflow run.
+Reads the weights that `evaluate.weights` names and the packed test split. Writes to
+results/runs/<workload>/<device>/<seed>/. The deterministic outputs are `metrics.json`, `result.json`, `scores.csv`,
+`confusion.csv` and `predictions.csv`; the measurements are in `evaluate.json`. The figures in `plots/` show the result,
+the training, and for simulated data the score against the noise. The results are added to the training's MLflow run.
 """
 
 import platform
@@ -28,20 +28,21 @@ from stages.training.batches import Split, sequential_indices
 from stages.training.memory import OomPolicy, advice, translate_oom
 from stages.training.workload import RunContext, load_network
 
-# Makes the model folder one that `mlflow.pyfunc.load_model` loads, through code of this project instead of a pickle.
+# With this MLmodel file, `mlflow.pyfunc.load_model` loads the model folder through this project's code, without a
+# pickle.
 MLMODEL = """flavors:
   python_function:
     loader_module: stages.predictor
     python_version: {python}
 """
 NUM_NOISE_SEQUENCES = 500
-OTHERS = ("evaluate.json", manifest.OF_TRAINING, "tracking.json")  # files of the run that MLflow gets no copy of
+OTHERS = ("evaluate.json", manifest.OF_TRAINING, "tracking.json")  # files of the run that are not copied to MLflow
 
 
 def main(workload: str, device: str, seed: str) -> None:
     context = RunContext.of(workload, device, int(seed))
     trained = read_json(context.folder / "tracking.json")
-    remove_stored(folder_of(workload))  # DVC has stored the training before it runs this
+    remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
     with recording(trained["token"], "evaluate") as run:
         run.open(workload, f"{workload}-{device}")
         result, by_noise, measured = evaluate(context)
@@ -64,10 +65,13 @@ def main(workload: str, device: str, seed: str) -> None:
 
 
 def evaluate(context: RunContext) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
-    """The result on the test split; of a simulation the score by noise (px); and what was measured meanwhile."""
+    """Return the result on the test split, the score by noise level in px (simulated data only), and the
+    measurements.
+    """
     for name, sha256 in manifest.read(context.folder / manifest.OF_TRAINING)["files"].items():
         files.verified(context.folder / name, sha256, f"train@{context.workload}-{context.device}-{context.seed}")
-    # As many threads as trained: measured.json, which dvc.yaml names, decides it, and no choice made meanwhile.
+    # Use the number of threads of the training. It comes from measured.json, which dvc.yaml lists as a dependency, and
+    # not from a new `auto` choice.
     device, task = context.open_device(read_json(context.folder / "measured.json")["threads"]), context.task
     split = context.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
@@ -77,7 +81,7 @@ def evaluate(context: RunContext) -> tuple[Evaluation, dict[float, float], dict[
         model.to(device)
         if context.residency(device) == "device":
             oom.make_resident()
-        outputs = predict(model, split, oom)  # warm-up: the first pass also allocates and chooses kernels
+        outputs = predict(model, split, oom)  # warm-up: the first pass also allocates memory and selects kernels
         with measure(device) as measured:
             outputs = predict(model, split, oom)
 
@@ -100,7 +104,9 @@ def evaluate(context: RunContext) -> tuple[Evaluation, dict[float, float], dict[
 
 
 def validation_score(context: RunContext) -> float:
-    """Of the weights that are evaluated: what may choose between models, as the test split may not."""
+    """Return the validation score of the evaluated weights. It may be used to choose between models; the test score may
+    not.
+    """
     rows = files.read_rows(context.folder / "history.csv")
     row = rows[-1] if context.params.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
     return float(row[f"val_{context.task.score_name}"])
@@ -113,7 +119,9 @@ def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tenso
 def scores_by_noise(
     context: RunContext, params: Rally, model: torch.nn.Module, device: torch.device, oom: OomPolicy
 ) -> dict[float, float]:
-    """The score on newly simulated sequences with less and more noise than in training: how good the camera must be."""
+    """Return the score on newly simulated sequences with less and with more noise than in training. It shows how
+    precise the camera must be.
+    """
     task, found = context.task, {}
     new = open_source(params.source).with_noises(params, NUM_NOISE_SEQUENCES, context.summary)
     for pixels, simulated in new.items():
@@ -127,7 +135,7 @@ def scores_by_noise(
 def write_files(
     context: RunContext, result: Evaluation, by_noise: dict[float, float], measured: dict[str, Any]
 ) -> list[Path]:
-    """Write the files and pictures; return those that MLflow gets a copy of."""
+    """Write the files and figures. Returns the paths that are copied to MLflow."""
     out, score = context.folder, context.task.score_name
     write_json(out / "metrics.json", result.metrics)
     write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})

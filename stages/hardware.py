@@ -1,14 +1,16 @@
-"""What a result depends on that is no file of its own: the machine, the code it runs through, and the preset in force.
+"""Write the dependencies of results that are not files: the machine, the code of each stage, and the preset in force.
 
-Out: `results/hardware/<device>.json` for every device in params.yaml (`auto`, `cpu`, `cuda`): DVC's cache can never
-hand one machine's timing to another, because every measuring stage depends on it.
-`results/code/<workload>/<stage>.json`: the files that the stage runs through with a fingerprint each
-(stages/closure.py), because dvc.yaml cannot follow imports; for `compare` also the published results, which it shows
-beside one's own. And `results/presets/<workload>.json`: what the preset in force changes in the workload's block.
+`results/hardware/<device>.json`, for every device in params.yaml (`auto`, `cpu`, `cuda`): every measuring stage depends
+on it, so DVC's cache never returns one machine's timing on another.
 
-Runs on every `dvc repro`, so it imports no torch (whose version is read from its files). Most of the 0.3 s that its
-imports take is pydantic. It has a dvc.yaml of its own (hw/): a stage that always runs makes DVC write its lock anew,
-and this one is short.
+`results/code/<workload>/<stage>.json`: the files that the stage executes, each with a fingerprint (stages/closure.py),
+because dvc.yaml cannot follow imports. For `compare` it includes the published results, which the report shows.
+
+`results/presets/<workload>.json`: the changes that the preset in force makes to the workload's block.
+
+This stage runs on every `dvc repro`, so it does not import torch and reads torch's version from its files. Its imports
+take 0.3 s, most of it pydantic. It has its own dvc.yaml (hw/): DVC rewrites the lock of a stage that always runs, and
+this lock is short.
 """
 
 from functools import partial
@@ -20,7 +22,7 @@ from stages.machine.identity import identify
 from stages.params.loading import load_params, load_workload
 from stages.params.presets import choose_preset, overrides_of
 
-write_json = partial(files.write_json, is_durable=False)  # it is all made anew on the next run
+write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
 
 

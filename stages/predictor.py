@@ -1,7 +1,7 @@
-"""The trained model, loaded again without pickle: its weights, and model.json, which says how to rebuild the network.
+"""Load a trained model without pickle, from its weights and from model.json, which describes the network.
 
 predictor = Predictor(Path("results/runs/sign/auto"), "last")  # or mlflow.pyfunc.load_model("runs:/<run id>/model")
-predictor.predict(table)  # a raw table as data/raw/README.md describes it; it needs no labels
+predictor.predict(table)  # a raw table as in data/raw/README.md, labels not needed
 """
 
 from dataclasses import fields
@@ -26,20 +26,21 @@ from stages.training.workload import load_network
 
 
 class Predictor:
-    """From a raw table to predictions, with the preprocessing that the model was trained with. Runs on the CPU."""
+    """Predicts from a raw table with the preprocessing that the model was trained with. Runs on the CPU."""
 
     def __init__(self, folder: Path, weights: str):
         self.network, self.about = load_network(folder, weights)
         self.learned = self.about["preprocessing"]
 
     def predict(self, model_input: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
-        """classify: a row per sequence (sequence, predicted, confidence: the softmax of the predicted class).
+        """Return the predictions for a raw table.
 
-        regress: a row per sequence (sequence, predicted, in the target's own unit).
-        detect: a row per event (sequence, step, predicted, confidence).
-        forecast: a row per step ahead of the table's last time (time, step_ahead, predicted).
+        classify: one row per sequence (sequence, predicted, confidence: the softmax of the predicted class).
+        regress: one row per sequence (sequence, predicted, in the target's own unit).
+        detect: one row per event (sequence, step, predicted, confidence).
+        forecast: one row per step after the table's last time (time, step_ahead, predicted).
 
-        Raises ValueError, naming the row or the sequence, where the table is not as it should be.
+        Raises ValueError that names the row or sequence if the table is invalid.
         """
         return getattr(self, self.about["task"])(model_input)
 
@@ -62,7 +63,7 @@ class Predictor:
         rows, steps = np.nonzero(predictions)
         numbers = predictions[rows, steps]
         columns = self.columns()
-        # `steps` counts the rows of a sequence; the table has its own column for them, and users know that one.
+        # `steps` counts the rows of a sequence; users know the values of the table's own step column.
         groups = table.groupby(table[columns.sequence].astype(str))[columns.step]
         by_sequence = {name: part.sort_values().to_numpy() for name, part in groups}
         return pd.DataFrame(
@@ -80,7 +81,7 @@ class Predictor:
         columns, interval = learned.columns, parse_interval(learned.interval)
         wanted = [columns.time, columns.target, *columns.features]
         grid = series.to_grid(from_frame(table, wanted, "the table"), learned, interval)
-        needed = learned.input_steps + 1  # one more for the first change
+        needed = learned.input_steps + 1  # one more for the first difference
         if len(grid.times) < needed or not grid.known[-needed:].all():
             raise ValueError(
                 f"a forecast needs the last {needed} steps of {interval.words} without a gap; the table ends with "
@@ -98,7 +99,7 @@ class Predictor:
         return pd.DataFrame({"time": times, "step_ahead": ahead, "predicted": predicted})
 
     def outputs_for_sequences(self, table: pd.DataFrame) -> tuple[Sequences, torch.Tensor]:
-        """The table's sequences, and the network's outputs for them."""
+        """Return the table's sequences and the network's outputs for them."""
         columns = self.columns()
         unlabelled = table.drop(columns="split", errors="ignore").assign(**{columns.label: NO_EVENT})
         wanted = [columns.sequence, columns.step, *columns.features, columns.label]
@@ -117,7 +118,7 @@ class Predictor:
         return sequences, self.outputs(tensors["values"], tensors["mask"])
 
     def columns(self) -> schema.Columns:
-        """The names of the table's columns; a simulation has none of its own."""
+        """Return the names of the table's columns. Simulated data has none, so defaults are used."""
         of_simulation = {"sequence": "sequence", "step": "step", "features": self.learned["features"], "label": "event"}
         given = self.learned.get("columns") or of_simulation
         return schema.Columns(**{**given, "features": tuple(given["features"])})
@@ -129,5 +130,5 @@ class Predictor:
 
 
 def _load_pyfunc(path: str) -> Predictor:
-    """What MLflow calls (mlflow.pyfunc, "Loader module")."""
+    """Return the predictor; MLflow calls this (mlflow.pyfunc, "Loader module")."""
     return Predictor(Path(path), "model")

@@ -1,9 +1,10 @@
-"""Pack each split once into a file the device can take as it is: `python -m flows.stage preload WORKLOAD DEVICE`.
+"""Pack each split into a file that the device can load directly: `python -m flows.stage preload WORKLOAD DEVICE`.
 
-In: data/prepared/<workload>/. Out: data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json: sizes,
-hashes, and where the user wants the data while training (deterministic: training depends on them; what `auto` means is
-decided there, from the memory that is free then). And results/runs/<workload>/<device>/preload.json (measurements:
-nothing depends on them). torch is imported only where there is a GPU to copy to.
+Reads data/prepared/<workload>/. Writes data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json,
+which contains sizes, hashes and the requested data location. plan.json is deterministic because training depends on it;
+training resolves `auto` from the memory that is free then. Writes the measurements to
+results/runs/<workload>/<device>/preload.json; no stage depends on them. torch is imported only if there is a GPU to
+copy to.
 """
 
 import time
@@ -19,8 +20,8 @@ from stages.files import hardware_file, packed_dir, preload_file, prepared_dir, 
 from stages.machine.identity import require_same_gpu
 from stages.params.loading import load_workload
 
-CHUNK_BYTES = 64 * 2**20  # what is read or copied at once while measuring
-SUMMED_BYTES = 2**20  # what a checksum widens at once
+CHUNK_BYTES = 64 * 2**20  # read or copied at a time while measuring
+SUMMED_BYTES = 2**20  # widened to 64 bits at a time by `checksum`
 
 
 def main(workload: str, device: str) -> None:
@@ -52,9 +53,9 @@ def main(workload: str, device: str) -> None:
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
-    """Rates of reading the packed files (from the page cache, where they still are) and of copying them to the device.
+    """Return the rates of reading the packed files (still in the page cache) and of copying them to the device.
 
-    What cannot be measured is missing; `missing_reasons` says why.
+    Values that cannot be measured are absent; `missing_reasons` says why.
     """
     buffer, num_bytes = bytearray(CHUNK_BYTES), 0
     start = time.perf_counter()
@@ -73,7 +74,7 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
         return {**result, "missing_reasons": "no host-to-device copy: the device is the CPU"}
     try:
         return {**result, **measure_copy(paths)}
-    except RuntimeError as error:  # torch's own error, or CUDA's where there is not even room for its context
+    except RuntimeError as error:  # torch's own error, or CUDA's if even its context does not fit
         if "out of memory" not in str(error):
             raise
         raise ValueError(
@@ -83,14 +84,14 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
 
 
 def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
-    """Host-to-device rates to cuda:0, from pageable and from pinned memory (medians over one chunk).
+    """Return the host-to-device rates to cuda:0 from pageable and from pinned memory (medians over one chunk).
 
-    Verifies all that arrives; raises RuntimeError where the device holds other bytes than were sent.
+    Verifies all bytes on the device; raises RuntimeError if they differ from those that were sent.
     """
     import torch
 
     mapped = [np.memmap(path, dtype=np.uint8, mode="r") for path in paths]
-    # One at a time: data that does not fit on the device may not fit into the host's memory either.
+    # One chunk at a time: data that does not fit on the device may not fit into host memory either.
     chunks = (
         torch.from_numpy(np.array(data[start : start + CHUNK_BYTES]))
         for data in mapped
@@ -100,7 +101,7 @@ def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
     first = torch.from_numpy(np.array(max(mapped, key=len)[:CHUNK_BYTES]))
     for name, host in {"pageable": first, "pinned": first.pin_memory()}.items():
         seconds = []
-        for _ in range(repeats + 1):  # the first one also starts CUDA and is not counted
+        for _ in range(repeats + 1):  # the first copy also initializes CUDA and is not counted
             torch.cuda.synchronize()
             start = time.perf_counter()
             host.to("cuda", non_blocking=True)
@@ -117,9 +118,10 @@ def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
 
 
 def checksum(data: Any) -> int:
-    """A sum over bytes weighted by position, modulo 2**64: equal on every device; swapped bytes change it.
+    """Return the sum over bytes weighted by position, modulo 2**64: equal on every device; swapped bytes change it.
 
-    In blocks: as 64-bit numbers a chunk is eight times as large, and a small card has no room for three of these.
+    It works in blocks: as 64-bit numbers, a chunk is eight times as large, and a small GPU has no room for three of
+    them.
     """
     import torch
 

@@ -1,8 +1,8 @@
-"""Turn a workload's raw data into arrays: checked, split, standardized.
+"""Check, split and standardize a workload's raw data: `python -m flows.stage preprocess WORKLOAD`.
 
-In: data/raw/<workload>/ (data/raw/README.md is its contract), or a simulation.
-Out: data/prepared/<workload>/<split>/*.npy and summary.json, all deterministic.
-`preprocess.source` in params.yaml names the module of stages/data that does it.
+Reads data/raw/<workload>/ (format: data/raw/README.md) or simulates the data. Writes
+data/prepared/<workload>/<split>/*.npy and summary.json, all deterministic. `preprocess.source` in params.yaml names the
+module of stages/data that does the work.
 """
 
 import time

@@ -1,15 +1,17 @@
-"""How many times as fast one device trains a workload as another: `python -m flows.stage speed WORKLOAD`.
+"""Measure how many times as fast one device trains a workload as another: `python -m flows.stage speed WORKLOAD`.
 
-In: results/hardware/<device>.json of every device of params.yaml, data/packed/<workload>/<device>/, params.yaml.
-Out: results/speed/<workload>.json: what every process took, the speed-up with its interval, and a sentence. Where all
-devices are of one kind there is nothing to pair; the sentence says so, and torch is not imported.
+Reads results/hardware/<device>.json for every device of params.yaml, data/packed/<workload>/<device>/ and params.yaml.
+Writes results/speed/<workload>.json: the times of every process, the speed-up with its interval, and a sentence. If all
+devices are of one kind, there is no pair to measure; the sentence says so and torch is not imported.
 
-A machine varies by 1.3 times between processes and hours, and the epochs of one process resemble each other: an
-interval over them is none. So a pair is two processes here, one a side, that live at the same time and take turns of a
-fraction of a second: what slows the machine for longer than a turn slows both. A pair gives one figure, and there is
-one for every seed. What is timed is what timings.csv calls epoch_seconds, an epoch's training steps, for fewer of them.
+A machine's speed varies by 1.3 times between processes and hours, and the epochs of one process resemble each other, so
+an interval over epochs is not valid. Instead, a pair consists of two processes, one per side, that run at the same time
+and take turns of a fraction of a second. A disturbance that lasts longer than a turn slows both. Each pair gives one
+ratio, and there is one pair per seed. The timed quantity is epoch_seconds of timings.csv, the training steps of an
+epoch, measured over fewer steps.
 
-The CPU has the number of threads with which it is fastest, whatever train.threads is: a GPU is compared with its best.
+The CPU uses the number of threads with which it is fastest, whatever train.threads is, so a GPU is compared with the
+CPU's best.
 """
 
 from __future__ import annotations
@@ -42,23 +44,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Length:
-    """Of what is measured of a pair."""
+    """How long a pair is measured."""
 
-    turn_seconds: float = 0.2  # about; a step where one is longer
-    num_turns: int = 25  # of each side
-    longest_seconds: float = 30.0  # of all turns of a pair: fewer turns where steps are long
-    warmup_seconds: float = 3.0  # at most: then the warm-up ends before train.warmup_epochs have passed
+    turn_seconds: float = 0.2  # approximate; at least one step
+    num_turns: int = 25  # per side
+    longest_seconds: float = 30.0  # for all turns of a pair; long steps reduce the number of turns
+    warmup_seconds: float = 3.0  # limit; the warm-up may end before train.warmup_epochs have passed
 
 
 @dataclass(frozen=True)
 class TimedSide:
-    """What is compared: a device of params.yaml, with other settings than the workload's where that is wanted."""
+    """One side of the comparison: a device of params.yaml, with changed training settings if wanted."""
 
     name: str
     device: str
-    changes: Mapping[str, Any] = field(default_factory=dict)  # of `train`: {"threads": 1}
-    adapt: Callable[[Trainer], None] | None = None  # called with the training before its first step; pickled by name
-    steps_multiple: int = 1  # a turn's number of steps is a multiple of it
+    changes: Mapping[str, Any] = field(default_factory=dict)  # to `train`, e.g. {"threads": 1}
+    adapt: Callable[[Trainer], None] | None = None  # called with the trainer before its first step; pickled by name
+    steps_multiple: int = 1  # the number of steps in a turn is a multiple of it
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ class Pair:
 
     seed: int
     ratio: float  # how many times as fast the second side is as the first
-    epoch_seconds: dict[str, float]  # median over the turns, for whoever reads it; a ratio is of turns
-    turns: dict[str, list[float]]  # seconds an epoch, turn by turn
-    about: dict[str, dict[str, Any]]  # what the process computed with (`Training.about`)
-    load: float  # of the machine, the minute before
+    epoch_seconds: dict[str, float]  # median over the turns, for readers; `ratio` is computed from the turns
+    turns: dict[str, list[float]]  # seconds per epoch, for each turn
+    about: dict[str, dict[str, Any]]  # the settings of each process (`TimedTraining.about`)
+    load: float  # of the machine, over the last minute
 
 
 def main(workload: str) -> None:
@@ -85,9 +87,10 @@ def main(workload: str) -> None:
 
 
 def sides_of(devices: Sequence[str]) -> list[TimedSide]:
-    """One for each kind of device, the CPU first. Of two devices of a kind it is the first of params.yaml.
+    """Return one side for each kind of device, the CPU first. For two devices of a kind, the first of params.yaml
+    counts.
 
-    Several workers (2xcpu) are no side: stages/tools/scaling.py measures what they bring.
+    Several workers (2xcpu) are not a side: stages/tools/scaling.py measures them.
     """
     found = {device: read_json(hardware_file(device)) for device in devices}
     single = [device for device in devices if "workers" not in found[device]] or devices
@@ -105,14 +108,14 @@ def context_of(workload: str, side: TimedSide, seed: int) -> RunContext:
 def compare(
     workload: str, sides: Sequence[TimedSide], seeds: Sequence[int], length: Length | None = None
 ) -> dict[str, Any]:
-    """The file's content: a pair for every seed, and what follows from all of them. Prints a line for each."""
+    """Return the content of the result file: one pair per seed and the speed-up. Prints a line for each pair."""
     pairs, names = [], [side.name for side in sides]
     try:
         for pair in measure_pairs(workload, sides, seeds, length or Length()):
             pairs.append(pair)
             seconds = ", ".join(f"{name} {value:.4g} s" for name, value in pair.epoch_seconds.items())
             print(f"{workload}, pair {len(pairs)} of {len(seeds)}: an epoch's steps take {seconds}", flush=True)
-    except MemoryError as error:  # a training that has come so far has gone on on the CPU
+    except MemoryError as error:  # no fallback was left
         return {
             "workload": workload,
             "sides": names,
@@ -133,7 +136,7 @@ def compare(
         "sides": names,
         "about": pairs[0].about,
         "pairs": [asdict(pair) for pair in pairs],
-        "speed_up": asdict(found),  # of the second side against the first
+        "speed_up": asdict(found),  # of the second side relative to the first
         "out_of_memory": out_of_memory,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "sentence": f"{workload}: {sentence(found, sides, pairs, list(out_of_memory))}.",
@@ -141,7 +144,7 @@ def compare(
 
 
 def sentence(found: SpeedUp, sides: Sequence[TimedSide], pairs: Sequence[Pair], out_of_memory: Sequence[str]) -> str:
-    if out_of_memory:  # what is done about it makes the steps slower
+    if out_of_memory:  # the out-of-memory fallbacks slow the steps down
         return f"no speed-up is stated, because memory ran out on {' and '.join(out_of_memory)}"
     slow, fast = sides
     if found.ratio < 1:
@@ -161,12 +164,14 @@ def describe(about: Mapping[str, Any]) -> str:
     return f"{about['device_name']}, {threads}, {about['precision']}, {about['step']}"
 
 
-# The measuring side.
+# Functions of the measuring process.
 
 
 def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int], length: Length) -> Iterator[Pair]:
-    """One pair after the other. The sides change places from pair to pair: neither is always the first."""
-    chosen: dict[str, dict[str, Any]] = {}  # device -> what `auto` took there, in the first process that asked
+    """Measure one pair after the other. The sides swap their order from pair to pair, so neither is always
+    the first.
+    """
+    chosen: dict[str, dict[str, Any]] = {}  # device -> the values that `auto` chose in the first process
     for number, seed in enumerate(seeds):
         order = list(sides) if number % 2 == 0 else list(sides)[::-1]
         workers = [Worker(workload, side, seed, length) for side in order]
@@ -191,9 +196,10 @@ def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int
 
 
 class Worker:
-    """A process that trains when it is asked to, as seen from outside.
+    """Handle of a process that trains on request.
 
-    It is a new Python, not a fork: processes that share their memory's layout would differ less than trainings do.
+    The process is spawned, not forked: forked processes share their memory layout, so they would differ less than
+    separate trainings do.
     """
 
     def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
@@ -205,10 +211,10 @@ class Worker:
         other.close()
 
     def ask(self, *request: Any) -> Any:
-        """What the process answers. Raises ValueError with its reason where it failed or died, MemoryError where its
-        memory ran out for good.
+        """Return the process's answer. Raises ValueError with the reason if it failed or died, MemoryError if it ran
+        out of memory and has no fallback left.
         """
-        with suppress(OSError):  # where it failed before it was asked, its reason waits to be read
+        with suppress(OSError):  # if it failed earlier, its reason is waiting in the pipe
             self.pipe.send(request)
         try:
             answer = self.pipe.recv()
@@ -235,7 +241,7 @@ def how_it_ended(exitcode: int | None) -> str:
     return f"was ended by {name}{hint}; run the same command again"
 
 
-# The side of the process that trains.
+# Functions of the process that trains.
 
 
 @dataclass(frozen=True)
@@ -245,8 +251,8 @@ class Failed:
 
 
 def serve(pipe: Connection, workload: str, side: TimedSide, seed: int, length: Length) -> None:
-    """Answers requests until nobody is there to ask. Sends `Failed` where it cannot."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the stage, and that ends this process
+    """Answer requests until the pipe closes. Sends `Failed` after an error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the stage, which ends this process
     threading.Thread(target=end_with_stage, daemon=True).start()
     try:
         training = TimedTraining(workload, side, seed, length)
@@ -257,13 +263,15 @@ def serve(pipe: Connection, workload: str, side: TimedSide, seed: int, length: L
         return
     except (ValueError, OSError) as error:
         pipe.send(Failed(str(error), isinstance(error, MemoryError)))  # memory.OutOfMemory is both
-    except Exception as error:  # a mistake in the code, whose traceback is needed
+    except Exception as error:  # a bug, for which the traceback is needed
         traceback.print_exc()
         pipe.send(Failed(f"{type(error).__name__}: {' '.join(str(error).split())}"))
 
 
 def end_with_stage() -> None:
-    """No worker outlives the stage, however that ends: `kill -9` of it closes a pipe that this thread waits for."""
+    """End this process with the stage, even after `kill -9`: the stage's death closes a pipe on which this thread
+    waits.
+    """
     stage = parent_process()
     assert stage is not None
     stage.join()
@@ -271,14 +279,16 @@ def end_with_stage() -> None:
 
 
 class TimedTraining:
-    """A workload's training, of which a turn takes some steps."""
+    """A workload's training that runs some steps per turn."""
 
     def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
-        # Imports torch, while the other side's process does.
+        # Imports torch, while the other side's process does the same.
         self.context, self.side, self.length = context_of(workload, side, seed), side, length
 
     def open(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """As train does, and warmed up. `chosen`: what another process took for `auto` on the same device."""
+        """Open the training as `train` does, and warm up. `chosen`: the values that `auto` chose in another process on
+        this device.
+        """
         from stages.training import auto
         from stages.training.memory import translate_oom
         from stages.training.workload import open_trainer
@@ -314,11 +324,11 @@ class TimedTraining:
         }
 
     def warm_up(self) -> int:
-        """Train for the warm-up's epochs, or as long as that may take; then the number of steps in a turn."""
+        """Train for the warm-up epochs, at most `warmup_seconds`. Returns the number of steps in a turn."""
         from stages.training.graphs import NUM_WARMUPS
 
         trainer, start = self.trainer, time.perf_counter()
-        # The ragged batch is captured too, once it has come as often.
+        # The smaller last batch is captured as a CUDA graph too, after as many warm-ups.
         num_epochs = max(trainer.params.warmup_epochs, NUM_WARMUPS + 1 if trainer.step.graphs else 0)
         left = num_epochs * trainer.steps_per_epoch
         while left > 0 and time.perf_counter() - start < self.length.warmup_seconds:
@@ -330,17 +340,17 @@ class TimedTraining:
         return max(1, round(count * self.length.turn_seconds / seconds / multiple)) * multiple
 
     def turn(self) -> float:
-        """Seconds an epoch."""
+        """Run one turn. Returns its seconds per epoch."""
         if self.num_steps > 1:
-            self.take(1)  # back into the caches, and out of a GPU's sleep
+            self.take(1)  # refill the caches and wake the GPU
         count, seconds = self.take(self.num_steps)
         return seconds / count * len(self.trainer.train_split)
 
     def take(self, num_steps: int) -> tuple[int, float]:
-        """(sequences, seconds) of so many steps; the device is idle at both ends.
+        """Run that many steps. Returns (sequences, seconds). The device is idle at both ends.
 
-        It is the first epoch over and over, so that the work stays the same. The clock stands still between two epochs,
-        while the next one's random numbers are drawn.
+        The steps repeat the first epoch, so the work stays the same. The clock stops between two epochs, while the
+        random numbers of the next one are drawn.
         """
         from stages.machine.regions import synchronize
         from stages.training.memory import translate_oom

@@ -1,15 +1,16 @@
 """Train one workload's model on one device: `python -m flows.stage train WORKLOAD DEVICE SEED`.
 
-In: the packed splits and their plan, the hardware, params.yaml. Out, in results/runs/<workload>/<device>/<seed>/: what
-is deterministic (`best.safetensors`, `last.safetensors`, `model.json`, `history.csv`), apart from it what was measured
-(`timings.csv`, `timings.json`, and `measured.json`: where, when and of what), and `tracking.json`, the MLflow run.
+Reads the packed splits and their plan, the hardware file and params.yaml. Writes to
+results/runs/<workload>/<device>/<seed>/. The deterministic outputs are `best.safetensors`, `last.safetensors`,
+`model.json` and `history.csv`. The measurements are in separate files: `timings.csv`, `timings.json`, and
+`measured.json`, which states where, when and on what they were taken. `tracking.json` names the MLflow run.
 
-A killed training resumes from its checkpoint. Under DVC the checkpoint of the last epoch stays until dvc.lock has the
-result: what keeps DVC from storing it costs no second training. Ctrl+C once finishes the epoch and saves, twice stops
-at once.
+A killed training resumes from its checkpoint. Under DVC, the last checkpoint is kept until dvc.lock records the result,
+so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a second Ctrl+C
+stops at once.
 
-Of several workers (device 2xcpu), which stages/training/launcher.py starts, the first runs `main` as one alone would;
-the others run `follow`.
+For several workers (device 2xcpu), stages/training/launcher.py starts the processes. The first worker runs `main`, as a
+single process does; the others run `follow`.
 """
 
 import os
@@ -38,7 +39,8 @@ from stages.training.workers import StopRequested, Workers, joined_group
 from stages.training.workers import describe as describe_workers
 from stages.training.workload import RunContext, open_trainer, smaller_parts_asked
 
-# Checkpoints take at most this share of the time; otherwise one is never older than these seconds, or an epoch.
+# Saving checkpoints takes at most this share of the time. Within that limit, a checkpoint is at most this many seconds,
+# or one epoch, old.
 CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 
@@ -57,13 +59,13 @@ def main(workload: str, device: str, seed: str) -> None:
                 train(context, saved, inputs, checkpoint, run, interruption, workers)
     files.write_json(context.folder / "tracking.json", {"token": run.token, "experiment": workload, **run.ids})
     if "DVC_STAGE" in os.environ:
-        checkpoint.ended(context.folder / "timings.csv")  # it stays until DVC has the result
+        checkpoint.ended(context.folder / "timings.csv")  # kept until DVC has the result
     else:
         checkpoint.remove()
 
 
 def follow(workload: str, device: str, seed: str) -> None:
-    """What the workers other than the first do: they train, and neither print nor keep anything."""
+    """Run the training on every worker except the first. These workers print nothing and write no files."""
     context = RunContext.of(workload, device, int(seed))
     with joined_group(device, context.num_workers, context.kind) as workers, StopRequested() as interruption:
         workers.require_same(read_inputs(workload, device, context.seed))
@@ -76,14 +78,16 @@ def follow(workload: str, device: str, seed: str) -> None:
             while trainer.epochs_done < context.settings.epochs:
                 trainer.epoch()
                 if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
-                    return  # interrupted: the first worker has saved, or does
+                    return  # interrupted: the first worker saves the checkpoint
             if not saved["record"].get("end"):
                 workers.cpu_seconds_of_others()
 
 
 def checkpointed(context: RunContext, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The device and the inputs that a checkpoint belongs to: another number of workers goes on from it, unless their
-    number decides the batch.
+    """Return the device and the inputs that identify a checkpoint.
+
+    With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
+    number of workers.
     """
     if context.num_workers == 1 or context.params.train.scaling != "strong":
         return context.device, inputs
@@ -100,7 +104,7 @@ def train(
     interruption: Interruption,
     workers: Workers,
 ) -> None:
-    """Train from where `saved` is to the end, and write the results."""
+    """Train from the state `saved` to the last epoch, and write the results."""
     trainer, record = open_trainer(context, saved, workers), Record(**saved["record"])
     with smaller_parts_asked(trainer), translate_oom(trainer.oom):
         if not trainer.epochs_done:
@@ -118,7 +122,7 @@ def train(
         cpu_seconds = workers.cpu_seconds_of_others()
         open_run(context, trainer, record, inputs.values, run)
         saver, first_epoch = Saver(context, trainer, record, checkpoint, run), trainer.epochs_done + 1
-        if record.history:  # a process that was killed may have saved them in its checkpoint alone
+        if record.history:  # a killed process may have saved these rows only in its checkpoint
             run.save_epochs(record)
         if not record.end:
             with run.watched(gpu_uuid(trainer.device)), sampled(trainer.device) as readings:
@@ -128,7 +132,7 @@ def train(
                     record.sampled[first_epoch] = readings.totals()
                     refuse_changed_inputs(context, inputs, saver)
                     saver.save_if_due(interruption)
-            record.sampled[first_epoch] = readings.totals()  # with the last reading
+            record.sampled[first_epoch] = readings.totals()  # includes the last reading
             cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()
             record.end = describe_end(trainer, record, cpu_seconds)
@@ -137,7 +141,7 @@ def train(
 
 
 def join(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
-    """Have the other workers, where there are any, train with this one, and say who they are."""
+    """Connect the other workers, if any, to this training, and print a description of them."""
     if workers.count > 1:
         workers.broadcast(trainer.step.precision)
         trainer.join(workers)
@@ -149,7 +153,9 @@ def join(context: RunContext, trainer: Trainer, record: Record, workers: Workers
 
 
 def introduction(context: RunContext, trainer: Trainer) -> str:
-    """The first line: what is measured before the first epoch may take seconds."""
+    """Return the first line of output. It is printed early because the measurements before the first epoch may take
+    seconds.
+    """
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     model, num_sequences = context.params.train.model.name, len(trainer.train_split)
     return (
@@ -159,11 +165,12 @@ def introduction(context: RunContext, trainer: Trainer) -> str:
 
 
 def resume(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint of the training. Its trainer is None if no epoch has been saved."""
+    """Return the saved state of the training. Its `trainer` is None if no epoch has been saved."""
     checkpoint.prune()
     saved, message = checkpoint.load(torch.device("cpu"))
     if saved and (end := saved["record"].get("end")) and end.get("workers", 1) != context.num_workers:
-        saved, message = None, ""  # the whole of another training, which is equal within rounding and timed otherwise
+        # Finished with another number of workers: the results are equal within rounding, but the timings differ.
+        saved, message = None, ""
     if saved and saved["trainer"]:
         written = ": all are trained, the results are written again" if saved["record"].get("end") else ""
         print(f"{message}, epoch {saved['trainer']['epochs_done']} of {context.settings.epochs}{written}", flush=True)
@@ -174,7 +181,7 @@ def resume(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def find_bottleneck(trainer: Trainer, record: Record, spent_seconds: float) -> None:
-    """Record what bounds a training step and what would help, where params.yaml asks for it."""
+    """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
     if not trainer.params.probe:
         return
     found = "a fit in closed form takes no steps" if trainer.closed_form else probe.probe(trainer, spent_seconds)
@@ -190,7 +197,7 @@ def find_bottleneck(trainer: Trainer, record: Record, spent_seconds: float) -> N
 
 
 def epochs(context: RunContext, trainer: Trainer, run: RunDir) -> Iterator[Epoch]:
-    """The epochs that are left. MLflow gets what is done about memory, also in an epoch that fails."""
+    """Yield the remaining epochs. Out-of-memory fallbacks are tagged in MLflow even if the epoch fails."""
     num_samples = len(trainer.train_split)
     progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done)
     if trainer.closed_form:
@@ -215,7 +222,7 @@ def keep(context: RunContext, trainer: Trainer, record: Record, epoch: Epoch) ->
 
 
 class Saver:
-    """Saves a training at the ends of epochs."""
+    """Saves checkpoints at the ends of epochs, and their epochs in the run directory."""
 
     def __init__(
         self, context: RunContext, trainer: Trainer, record: Record, checkpoint: Checkpoint, run: RunDir
@@ -224,12 +231,12 @@ class Saver:
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
 
     def save_if_due(self, interruption: Interruption) -> None:
-        """Raises KeyboardInterrupt, after it has saved, if the user has interrupted it."""
+        """Raises KeyboardInterrupt, after saving, if the user has interrupted the training."""
         epochs_done = self.trainer.epochs_done
         if epochs_done == self.context.settings.epochs:
             return
         is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
-        is_interrupted = self.trainer.workers.any(interruption.stop_requested)  # all stop after the same epoch
+        is_interrupted = self.trainer.workers.any(interruption.stop_requested)  # all workers stop after the same epoch
         if is_old or epochs_done == 1 or is_interrupted:
             self.save()
         if is_interrupted:
@@ -238,7 +245,7 @@ class Saver:
             raise KeyboardInterrupt
 
     def save_last(self) -> None:
-        """Where that fails, the results are written all the same."""
+        """Save the last checkpoint. If this fails, print a warning: the results are still written."""
         try:
             self.save()
         except OSError as error:
@@ -265,12 +272,12 @@ def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
 
 
 def refuse_changed_inputs(context: RunContext, inputs: Inputs, saver: Saver) -> None:
-    """Raises ValueError where an input changed: DVC would record the result under the new one (treeverse/dvc#11058)."""
+    """Raises ValueError if an input changed: DVC would record the result under the new input (treeverse/dvc#11058)."""
     changed = inputs.changed()
     if not changed:
         return
     packed = files.relative(files.packed_dir(context.workload, context.device))
-    if not any(packed in words for words in changed):  # this epoch may have seen other data
+    if not any(packed in words for words in changed):  # otherwise this epoch may have read new data
         saver.save()
     raise ValueError(
         f"{' and '.join(changed)} of {context.workload} changed while it trained, so a result would belong to neither; "

@@ -1,10 +1,10 @@
-"""Addresses of servers, as they may be shown."""
+"""Addresses of servers without their passwords, for messages and links."""
 
 
 def without_password(url: str) -> str:
-    """`url` without the user name and password in it; text that is no address is returned as it is.
+    """Return `url` without its user name and password. Text that is not an address is returned unchanged.
 
-    A password may hold an unescaped `/`, `?`, `#` or `@`: everything up to the last `@` goes.
+    A password may contain an unescaped `/`, `?`, `#` or `@`: everything up to the last `@` is removed.
     """
     scheme, separator, rest = url.partition("://")
     if not separator or "@" not in rest:

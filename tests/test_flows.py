@@ -1,6 +1,5 @@
 """Prefect on the real thing: a real server (the one `make ui` starts), a real DVC repository, real kills."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -191,38 +190,6 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     other_site = urllib.request.Request(f"{folder}/report.html", headers={"Host": "evil.example:80"})
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(other_site, timeout=60)
-
-
-@pytest.mark.case(46)
-def test_a_cut_lock_file_is_mended_and_a_damaged_object_is_named(project: Project, saw: Callable[[str], None]) -> None:
-    """The pipeline as a flow, after dvc.lock was cut by a kill and an object in DVC's cache was altered."""
-    out, lock = project.root / "results/runs/sign/auto/0/tracking.json", project.root / "dvc.lock"
-    if not out.exists():  # a test before this one has made it
-        assert project.run("-m", "flows.pipeline").returncode == 0
-    md5 = hashlib.md5(out.read_bytes(), usedforsecurity=False).hexdigest()
-    damaged = project.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
-    content = damaged.read_bytes()
-    damaged.chmod(0o644)
-    damaged.write_bytes(b"x" * len(content))
-    damaged.chmod(0o444)  # or DVC asks what it holds
-    out.unlink()
-    text = lock.read_text()
-    lock.write_text(text[: text.index("@sign-auto-0:")])
-    try:
-        result = project.run("-m", "flows.pipeline")  # DVC's run-cache knows the training
-    finally:
-        damaged.chmod(0o644)
-        damaged.write_bytes(content)
-        out.unlink()
-    assert result.returncode == 1, result.stdout + result.stderr
-    run = project.latest("pipeline")
-    assert project.task_states(run)["train@sign-auto-0"] == "Cached"
-    assert "dvc.lock is cut off" in project.logs(run)
-    message = run["state"]["message"]
-    assert (
-        f"{md5[2:]} in DVC's cache is damaged" in message and "tracking.json" in message and "run: rm -rf " in message
-    )
-    saw(message)
 
 
 def test_parameters_are_checked_before_anything_runs(project: Project) -> None:

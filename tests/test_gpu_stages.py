@@ -81,8 +81,8 @@ import sys
 from flows.stage import main
 for stage in ("preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"):
     assert main(stage.split()) == 0 and not has_context(), stage
-from stages.speed import Length, Side, Training
-training = Training("tiny", Side("cpu", "cpu", {{"threads": "auto"}}), 0, Length(0.01, 2, 1.0, 0.1))
+from stages.speed import Length, TimedSide, TimedTraining
+training = TimedTraining("tiny", TimedSide("cpu", "cpu", {{"threads": "auto"}}), 0, Length(0.01, 2, 1.0, 0.1))
 training.open({{}}), training.turn(), training.about()
 assert not has_context(), "speed"
 import torch

@@ -39,26 +39,7 @@ COMMON = {
 }
 MANY = int(os.environ.get("HYPOTHESIS_EXAMPLES", 20))
 
-WORDS = st.sampled_from(
-    [
-        "",
-        " ",
-        "tiny",
-        "train",
-        "epochs",
-        "../x",
-        "a b",
-        "x;y",
-        "${x}",
-        "line\nbreak",
-        "ä",
-        "\x00",
-        "1e-3",
-        "auto",
-        "none",
-        "all",
-    ]
-)
+WORDS = st.sampled_from(["", " ", "tiny", "epochs", "../x", "x;y", "${x}", "line\nbreak", "\x00", "1e-3", "auto"])
 TEXT = WORDS | st.text(max_size=12)
 NUMBERS = st.integers() | st.sampled_from([0, 1, -1, 2**63, 10**400, -(10**400)]) | st.floats()
 LEAVES = st.none() | st.booleans() | NUMBERS | TEXT | st.dates() | st.binary(max_size=4)
@@ -199,10 +180,9 @@ SERIES = Series(
 )
 CELLS = st.sampled_from(
     [
-        "", " ", "nan", "NaN", "inf", "-inf", "1e400", "1e39", "-1e300", "0", "00", "-0.0", "1.", "1_0", "٣",
-        "x", '"', "'", ",", "\n", "none", "train", "val", "9223372036854775808", "2021-02-30", "2021-09-27",
-        "20210927", "true", "NULL", "\x00", "1e-400",
-        "2021-09-27 14:45:00+01:00", "1677-01-01", "9999-12-31", "1,5", "=1+1", "a" * 5000, "\ufffd",
+        "", " ", "nan", "-inf", "1e400", "1e39", "0", "-0.0", "1_0", "٣", "x", '"', ",", "\n", "none", "val",
+        "9223372036854775808", "2021-02-30", "20210927", "true", "\x00", "2021-09-27 14:45:00+01:00", "9999-12-31",
+        "1,5", "a" * 5000, "\ufffd",
     ]
 ) | st.text(max_size=6) | st.floats().map(str) | st.integers().map(str)  # fmt: skip
 
@@ -227,11 +207,7 @@ def tables(draw: Any) -> tuple[str, bytes]:
     rows = rows_of(kind)
     for _ in range(draw(st.integers(1, 4))):
         row, column = draw(st.integers(0, len(rows) - 1)), draw(st.integers(0, len(rows[0]) - 1))
-        what = draw(
-            st.sampled_from(
-                ["cell", "cell", "cell", "column", "row", "drop row", "drop cell", "twice", "shuffle", "cut"]
-            )
-        )
+        what = draw(st.sampled_from(["cell", "cell", "column", "row", "drop row", "drop cell", "twice", "cut"]))
         if what == "column":
             cell = draw(CELLS)
             for each in rows[1:]:
@@ -244,8 +220,6 @@ def tables(draw: Any) -> tuple[str, bytes]:
             del rows[row][column:]
         elif what == "twice":
             rows.append(list(rows[row]))
-        elif what == "shuffle":
-            rows[1:] = draw(st.permutations(rows[1:]))
         elif what == "cut":
             rows = rows[: row + 1]
         elif column < len(rows[row]):
@@ -319,27 +293,20 @@ def parquet_tables(draw: Any) -> tuple[str, pa.Table]:
             | st.sampled_from([[None] * len(rows), list(range(len(rows)))])
         )
         types = [
-            pa.int8(),
             pa.uint64(),
             pa.float16(),
-            pa.float64(),
             pa.bool_(),
             pa.date32(),
-            pa.timestamp("s"),
             pa.timestamp("ns", "Asia/Tokyo"),
-            pa.time32("s"),
             pa.duration("s"),
             pa.decimal128(38, 5),
             pa.list_(pa.int8()),
             pa.struct({"a": pa.int8()}),
             pa.binary(),
-            pa.string(),
             pa.large_string(),
             pa.dictionary(pa.int8(), pa.string()),
-            pa.dictionary(pa.int8(), pa.int64()),
             pa.null(),
-            pa.string_view(),
-        ]  # noqa: E501
+        ]
         kind_of_cell = draw(st.sampled_from(types))
         cells = pa.array([None] * len(rows), kind_of_cell)
         with suppress(pa.ArrowException, TypeError, OverflowError, ValueError):

@@ -4,16 +4,15 @@ import copy
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
 from stages.files import ROOT, raw_dir
 from stages.params.loading import load_params, parse_block, parse_params, read_yaml
-from stages.params.parsing import flatten
 from stages.params.presets import choose_preset, overrides_of
-from stages.params.schema import MODELS, SOURCES, Model, Params, Preprocess, Rally, Task
+from stages.params.schema import Params, Rally
 from tests.projects import TINY
 
 
@@ -30,10 +29,6 @@ def test_every_committed_workload_has_its_data():
         assert isinstance(preprocess, Rally) or (raw_dir(name) / preprocess.table).is_file()
 
 
-def test_scientific_notation_is_a_number():
-    assert parsed(TINY).blocks["tiny"].train.learning_rate == 0.01
-
-
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -41,24 +36,13 @@ def test_scientific_notation_is_a_number():
         ("epochs: 3", "epochs: '3'", ["tiny.train.epochs is '3'", "must be a whole number", "without quotes"]),
         ("epochs: 3", "epochs: true", ["tiny.train.epochs is True", "must be a whole number"]),
         ("epochs: 3", "epochs: 0", ["tiny.train.epochs", "at least 1"]),
-        ("learning_rate: 1e-2", "learning_rate: 0", ["tiny.train.learning_rate", "above 0"]),
-        ("batch_size: 16", "batch_size: -1", ["tiny.train.batch_size is -1", "at least 1"]),
         ("    max_grad_norm: 1.0\n", "", ["tiny.train lacks max_grad_norm; add `max_grad_norm: 1.0` to tiny.train"]),
         ("    step: eager\n    probe: false\n", "", ["tiny.train lacks step, probe; add `step: auto`, `probe: true`"]),
-        (
-            "  preload: {data_location: auto}\n",
-            "",
-            ["tiny lacks preload; add `preload: {data_location: auto}` to tiny"],
-        ),
-        ("    epochs: 3\n", "", ["tiny.train lacks epochs; data/raw/README.md shows a whole block"]),
         ("learning_rate: 1e-2", "learning_rate: -1", ["tiny.train.learning_rate is -1", "above 0"]),
         ("learning_rate: 1e-2", "learning_rate: .nan", ["tiny.train.learning_rate is nan", "must be a finite number"]),
-        ("weight_decay: 0.01", "weight_decay: .inf", ["tiny.train.weight_decay is inf", "must be a finite number"]),
         ("learning_rate: 1e-2", "learning_rate: 1e6", ["learning_rate is 1000000.0", "above 0 and at most 10"]),
-        ("weight_decay: 0.01", "weight_decay: 1e3", ["weight_decay is 1000.0", "at most 100"]),
         ("features: [x, y]", "features: []", ["tiny.preprocess.columns.features is []", "at least one column"]),
         ("features: [x, y]", "features: [x, label]", ["features names 'label', which is the label", "take it out"]),
-        ("step: step", "step: label", ["columns names 'label' as step and as label"]),
         ("table: table.csv", "table: ../pen/table.csv.gz", ["table is '../pen/table.csv.gz'", "give its name alone"]),
         ("groups: none", "groups: x", ["preprocess.groups is 'x', which is among the features"]),
         ("coupled_features: 2", "group: 2", ["augment.group is not a known key; it is called coupled_features now"]),
@@ -77,33 +61,21 @@ def test_scientific_notation_is_a_number():
         ("dropout: 0.1", "dropout: 1.0", ["tiny.train.model.dropout is 1.0", "at least 0 and at most 0.999"]),
         ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
         ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),
-        ("seeds: [0]", "seeds: 0", ["seeds is 0", "must be a list with at least one entry"]),
-        ("seeds: [0]\n", "", ["lacks seeds; add `seeds: [0]`"]),
         ("    epochs: 3", "    seed: 0\n    epochs: 3", ["tiny.train.seed is not a known key; write `seeds: [0]`"]),
-        ("schedule: one-cycle", "schedule: cosin", ["'cosin'", "did you mean 'cosine'"]),
-        ("name: gru", "name: gruu", ["'gruu'", "did you mean 'gru'"]),
         ("name: gru", "name: [gru]", ["tiny.train.model.name is ['gru']", "accepted: conv_gru, gru"]),
         ("train: 0.6", "train: 0.7", ["adds up to 1.1", "0.7 + 0.2 + 0.2"]),
         ("warmup_epochs: 1", "warmup_epochs: 3", ["warmup_epochs is 3", "epochs is 3"]),
         ("devices: [cpu]", "devices: [gpu]", ["devices[0]", "'gpu'", "accepted: auto, cpu, cuda"]),
-        ("devices: [cpu]", "devices: []", ["devices", "at least one"]),
         ("workloads: [tiny]", "workloads: [tini]", ["'tini'", "did you mean 'tiny'"]),
         ("workloads: [tiny]", "workloads: ['../x']", ["'../x'", "not a usable name"]),
-        ("task: classify", "task: clasify", ["tiny.task", "did you mean 'classify'"]),
         (
             "task: classify",
             "task: forecast",
             ["'forecast'", "'sequences'", "sources for forecast: series", "classify, regress, detect"],
         ),
-        ("source: sequences", "source: sequence", ["tiny.preprocess.source", "did you mean 'sequences'"]),
-        ("train: 0.6, val: 0.2", "train: 0.8, val: 0", ["(0.8, 0, 0.2)", "more than 0"]),
         ("grad_accum_steps: 1", "grad_accum_steps: 17", ["grad_accum_steps is 17", "batch_size is 16"]),
         ("precision: fp32", "precision: fp8", ["tiny.train.precision", "accepted: auto, bf16, fp16, fp32, tf32"]),
         ("threads: 1", "threads: two", ["tiny.train.threads is 'two'", "at least 1 and at most 512, or auto"]),
-        ("threads: 1", "threads: 0", ["tiny.train.threads is 0", "at least 1 and at most 512, or auto"]),
-        ("threads: 1", "threads: 1000", ["tiny.train.threads is 1000", "at most 512, or auto"]),
-        ("threads: 1", "threads: 1.5", ["tiny.train.threads is 1.5", "whole number"]),
-        ("preset: none", "preset: gpu", ["preset is 'gpu'", "accepted: auto, none"]),
         (
             "preset: none\npresets: {}",
             "preset: smal\npresets: {small: {}}",
@@ -111,12 +83,6 @@ def test_scientific_notation_is_a_number():
         ),
         ("presets: {}", "presets: {auto: {}}", ["presets.auto", "taken"]),
         ("presets: {}", "presets: {big: {tini: {train.epochs: 9}}}", ["presets.big", "'tini'", "did you mean 'tiny'"]),
-        ("presets: {}", "presets: {big: {all: {train.epohcs: 9}}}", ["presets.big", "no 'train.epohcs'"]),
-        (
-            "presets: {}",
-            "presets: {big: {tiny: {train.epochs: 0}}}",
-            ["presets.big", "tiny.train.epochs is 0", "at least 1"],
-        ),
         (
             "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
             "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1, cell: native, "
@@ -188,32 +154,21 @@ def test_no_value_is_converted_from_another_type(workload: str):
                 parse_block(workload, changed, {})
 
 
-def test_a_whole_number_is_accepted_for_any_number():
-    assert parsed(TINY.replace("max_grad_norm: 1.0", "max_grad_norm: 1")).blocks["tiny"].train.max_grad_norm == 1
-
-
 @pytest.mark.parametrize(
     ("old", "new", "place", "words"),
     [
-        ("epochs: 3", "epochs: '3'", "    epochs:", "tiny.train.epochs is '3'"),
         ("warmup_epochs: 1", "warmup_epohcs: 1", "    warmup_epohcs", "tiny.train.warmup_epohcs is not a known key"),
         ("    batch_size: 16\n", "", "  train:", "tiny.train lacks batch_size"),
-        ("name: gru,", "name: gruu,", "    model:", "tiny.train.model.name is 'gruu'"),
         ("seeds: [0]", "seeds:\n- 0\n- x", "- x", "seeds[1] is 'x'"),
         ("presets: {}", "presets:\n  big: {all: {train.epochs: 0}}", "  big:", "presets.big: tiny.train.epochs is 0"),
     ],
 )
-def test_the_message_about_a_file_has_the_line(tmp_path: Path, old: str, new: str, place: str, words: str):
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, old: str, new: str, place: str, words: str):
     path = tmp_path / "params.yaml"
     path.write_text(text := TINY.replace(old, new))
     line = text[: text.index(f"\n{place}") + 1].count("\n") + 1
     with pytest.raises(ValueError, match=re.escape(f"params.yaml, line {line}: {words}")):
         load_params(path)
-
-
-def test_as_many_threads_as_the_largest_machines_have():
-    assert parsed(TINY.replace("threads: 1", "threads: 512")).blocks["tiny"].train.num_threads == 512
-    assert parsed(TINY.replace("threads: 1", "threads: auto")).blocks["tiny"].train.threads == "auto"
 
 
 def keys_of(block: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -243,8 +198,8 @@ def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: st
     assert {"preload", "data_location", "step", "probe", "grad_accum_steps"} <= suggested
 
 
-@pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "a:\tb\n c: {", "x: &a *a", "a: 1\n b: 2"])
-def test_a_mistake_of_yaml_is_one_sentence_with_its_line(tmp_path: Path, text: str):
+@pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "a:\tb\n c: {"])
+def test_invalid_yaml_is_named_with_its_line(tmp_path: Path, text: str):
     path = tmp_path / "params.yaml"
     path.write_text(text)
     with pytest.raises(
@@ -254,23 +209,13 @@ def test_a_mistake_of_yaml_is_one_sentence_with_its_line(tmp_path: Path, text: s
     assert "http" not in str(why.value)
 
 
-def test_flatten_uses_dotted_names():
-    flat = flatten(parsed(TINY).blocks["tiny"])
-    assert flat["train.model.hidden_size"] == 8
-    assert flat["preprocess.columns.features"] == "x,y"
-
-
-def test_what_would_move_the_targets_is_refused():
+def test_a_setting_that_contradicts_the_task_is_refused():
     raw = read_yaml(ROOT / "params.yaml")
     for workload, override, words in (
         ("rally", {"train.augment.warp": 0.1}, "augment.warp is 0.1; it must be 0 for detect"),
         ("price", {"train.augment.shift": 0.1}, "augment.shift is 0.1; it must be 0 for forecast"),
         ("price", {"train.label_smoothing": 0.1}, "label_smoothing is 0.1; it must be 0 for forecast"),
-        (
-            "price",
-            {"preprocess.interval": "-5min"},
-            "price.preprocess.interval is '-5min'; accepted: a whole number from 1 on",
-        ),
+        ("price", {"preprocess.interval": "-5min"}, "interval is '-5min'; accepted: a whole number from 1 on"),
         ("price", {"preprocess.columns.features": ["Close"]}, "'Close', which is the target"),
         ("price", {"preprocess.split": {"train": 7, "val": 1, "test": 2}}, "shares of its time"),
         ("rally", {"preprocess.split": {"train": 0.8, "val": 0.1, "test": 0.1}}, "whole numbers of sequences"),
@@ -279,7 +224,7 @@ def test_what_would_move_the_targets_is_refused():
             parse_block(workload, raw[workload], override)
 
 
-def test_a_preset_changes_what_it_names_for_all_and_then_for_one():
+def test_a_workloads_own_preset_wins_over_all():
     params = parsed(
         TINY.replace(
             "presets: {}", "presets: {big: {all: {train.epochs: 9, train.max_grad_norm: 4}, tiny: {train.epochs: 5}}}"
@@ -304,13 +249,3 @@ def test_auto_picks_the_preset_by_memory(identity, expected):
     assert choose_preset("auto", presets, identity) == expected
     assert choose_preset("auto", {}, identity) == "none"
     assert choose_preset("gpu", presets, identity) == "gpu"
-
-
-def test_every_name_that_params_accept_has_its_module_and_goes_with_something():
-    models = {get_args(get_type_hints(kind)["name"])[0] for kind in get_args(get_args(Model)[0])}
-    sources = {get_args(get_type_hints(kind)["source"])[0] for kind in get_args(get_args(Preprocess)[0])}
-    assert {name for names in MODELS.values() for name in names} == models
-    assert {name for names in SOURCES.values() for name in names} == sources
-    assert set(MODELS) == set(SOURCES) == set(get_args(Task))
-    for room, names in (("models", models), ("tasks", MODELS)):
-        assert all((ROOT / "stages" / room / f"{name}.py").is_file() for name in names)

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +21,6 @@ from stages.files import raw_dir
 from stages.params.loading import load_workload
 from stages.params.schema import Columns, SequenceTable, Split
 
-ROOT = Path(__file__).resolve().parents[1]
 PARAMS = SequenceTable(
     source="sequences",
     table="table.csv",
@@ -84,8 +82,8 @@ def refused(tmp_path: Path, text: str, *words: str, params: SequenceTable = PARA
 # What comes out -------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_written_out_by_hand(tmp_path: Path):
-    """Two features, velocity, three lengths: every number is worked out here."""
+def test_arrays_equal_those_computed_by_hand(tmp_path: Path):
+    """Two features, velocity, three lengths."""
     rows = [HEADER + ",split"]
     values = {"a": [(0, 1), (2, 1), (4, 1)], "b": [(1, 1), (1, 1)], "c": [(5, 1), (6, 1)], "d": [(7, 1), (9, 1)]}
     for sequence, (split, label) in zip(
@@ -111,31 +109,7 @@ def test_a_table_written_out_by_hand(tmp_path: Path):
     np.testing.assert_allclose(sequences.values[2], expected, atol=1e-6)
 
 
-def test_training_values_are_standard_and_padding_is_zero(tmp_path: Path):
-    found = prepared(tmp_path, make_table(lengths=(3, 7, 5, 2)))
-    values, lengths = found.sequences.values, found.sequences.lengths
-    real = np.arange(values.shape[1]) < lengths[:, None]
-    assert values.dtype == np.float32 and values.shape == (40, 7, 4)
-    assert (values[~real] == 0).all()
-    train = values[found.parts["train"]][real[found.parts["train"]]]
-    np.testing.assert_allclose(train.mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(train.std(axis=0), 1, rtol=1e-5)
-
-
-def test_velocity_is_the_difference_from_the_step_before(tmp_path: Path):
-    table = make_table(lengths=(4, 6))
-    with_velocity = prepared(tmp_path, table)
-    without = prepared(tmp_path, table, replace(PARAMS, velocity=False))
-    assert without.sequences.features == ("x", "y")
-    np.testing.assert_array_equal(with_velocity.sequences.values[..., :2], without.sequences.values)
-    raw = without.sequences.values * without.std + without.mean
-    velocity = with_velocity.sequences.values[..., 2:] * with_velocity.std[2:] + with_velocity.mean[2:]
-    for sequence, length in enumerate(without.sequences.lengths):
-        np.testing.assert_allclose(velocity[sequence, 0], 0, atol=1e-6)
-        np.testing.assert_allclose(velocity[sequence, 1:length], np.diff(raw[sequence, :length], axis=0), atol=1e-5)
-
-
-def test_the_order_of_rows_does_not_matter(tmp_path: Path):
+def test_the_order_of_rows_does_not_change_the_bytes(tmp_path: Path):
     table = make_table(lengths=(3, 5))
     table["step"] = table["step"] * 1.5 - 2  # any growing number will do
     shuffled = table.sample(frac=1, random_state=1)
@@ -143,7 +117,7 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path):
     assert write_arrays(tmp_path / "b", prepared(tmp_path, shuffled)) == first
 
 
-def test_csv_gz_and_parquet_come_to_the_same(tmp_path: Path):
+def test_csv_gz_and_parquet_give_the_same_bytes(tmp_path: Path):
     table = make_table(lengths=(3, 5))
     table.to_csv(tmp_path / "table.csv", index=False)
     with gzip.open(tmp_path / "table.csv.gz", "wb") as file:
@@ -156,23 +130,15 @@ def test_csv_gz_and_parquet_come_to_the_same(tmp_path: Path):
     assert found[0] == found[1] == found[2]
 
 
-def test_other_columns_are_left_alone(tmp_path: Path):
-    table = make_table()
-    expected = write_arrays(tmp_path / "a", prepared(tmp_path, table))
-    table.insert(0, "note", None)
-    assert write_arrays(tmp_path / "b", prepared(tmp_path, table)) == expected
-
-
 @pytest.mark.parametrize(
     ("labels", "classes"),
     [
         (["b", "a", "c"], ["a", "b", "c"]),
         ([10, 9, 2], [2, 9, 10]),
-        (["10", "9", "x"], ["10", "9", "x"]),
         (["class 10", "class 9", "B"], ["B", "class 10", "class 9"]),
     ],
 )
-def test_classes_are_in_order(tmp_path: Path, labels: list, classes: list):
+def test_classes_are_sorted(tmp_path: Path, labels: list, classes: list):
     table = make_table(num_sequences=30, num_classes=3)
     table["label"] = [labels[sequence % 3] for sequence in table["sequence"]]
     sequences = prepared(tmp_path, table).sequences
@@ -180,7 +146,7 @@ def test_classes_are_in_order(tmp_path: Path, labels: list, classes: list):
     assert [sequences.classes[label] for label in sequences.labels[:3]] == labels
 
 
-def test_sequences_are_in_order_of_their_ids(tmp_path: Path):
+def test_sequences_are_sorted_by_id(tmp_path: Path):
     table = make_table(num_sequences=12, num_classes=2)
     assert prepared(tmp_path, table).sequences.ids.tolist() == [str(number) for number in range(12)]
     table["sequence"] = "s" + table["sequence"].astype(str)
@@ -255,15 +221,7 @@ def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int, saw: Callable[[s
     assert summary["num_duplicates_with_other_label"] == summary["num_duplicates_across_splits"] == 0
 
 
-def test_duplicates_with_another_label_are_counted(tmp_path: Path):
-    table = repeated(make_table(), {4: 0})
-    table.loc[table["sequence"] == 4, "label"] = "class 3"
-    found = prepared(tmp_path, table)
-    assert found.summary["num_duplicates_with_other_label"] == 1
-    assert any({0, 4} <= set(rows.tolist()) for rows in found.parts.values())
-
-
-def test_a_split_column_is_obeyed(tmp_path: Path):
+def test_a_split_column_decides_the_split(tmp_path: Path):
     table = make_table()
     wanted = np.array(SPLITS)[np.arange(40) // 4 % 3]
     table["split"] = wanted[table["sequence"]]
@@ -303,8 +261,8 @@ def with_people(num_people: int, num_sequences: int = 120) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize("num_people", [3, 10, 40])
-def test_a_person_stays_on_one_side(tmp_path: Path, num_people: int):
+@pytest.mark.parametrize("num_people", [3, 40])
+def test_a_person_is_in_one_split(tmp_path: Path, num_people: int):
     table = with_people(num_people)
     person = table.groupby("sequence").person.first()
     params = replace(PARAMS, groups="person", split=Split(train=0.7, val=0.15, test=0.15))
@@ -316,17 +274,11 @@ def test_a_person_stays_on_one_side(tmp_path: Path, num_people: int):
         if num_people == 40:  # persons of about three sequences: sizes and classes come out nearly as asked for
             for name, share in (("train", 84), ("val", 18), ("test", 18)):
                 assert abs(len(found.parts[name]) - share) <= 5
-    again = prepared(tmp_path, table.sample(frac=1, random_state=0), params)
-    first = prepared(tmp_path, table, params)
-    assert all((again.parts[name] == first.parts[name]).all() for name in SPLITS)
 
 
-def test_people_that_cannot_be_kept_apart(tmp_path: Path):
+def test_people_that_cannot_be_kept_apart_are_refused_or_reported(tmp_path: Path):
     params = replace(PARAMS, groups="person")
     refused(tmp_path, with_people(2).to_csv(index=False), "'person': its 2 groups", "3 splits", params=params)
-    table = with_people(9)
-    table.loc[3, "person"] = "x"
-    refused(tmp_path, table.to_csv(index=False), "line 5", "column 'person' changes within", params=params)
     table = with_people(9).assign(split=lambda table: np.resize(["train", "val", "test", "train"], 120)[table.sequence])
     assert "groups stand in more than one split, because the table's own" in prepared(tmp_path, table, params).message
 
@@ -369,12 +321,6 @@ def test_a_table_outside_the_folder_is_refused(tmp_path: Path, name: str, saw: C
     saw(str(caught.value))
 
 
-def test_an_unknown_ending_is_refused_with_the_known_ones(tmp_path: Path):
-    (tmp_path / "x.xlsx").write_text("a\n")
-    with pytest.raises(ValueError, match=r"x\.xlsx.*\.csv, \.csv\.gz, \.parquet"):
-        find_table(tmp_path, "x.xlsx")
-
-
 @pytest.mark.case(2)
 def test_empty_tables(tmp_path: Path, saw: Callable[[str], None]):
     """a table of 0 bytes; a header without rows"""
@@ -407,31 +353,15 @@ def test_what_is_no_number_is_named_with_line_and_column(
     saw(refused(tmp_path, "\n".join(lines), "line 6", *words))
 
 
-def test_a_bad_step_an_empty_id_and_an_empty_label(tmp_path: Path):
+def test_a_bad_cell_outside_the_features_is_named_with_its_line(tmp_path: Path):
     rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q", "b,1,1,2,q"]
-    for row, wrong, word in ((1, "a,soon,1,2,p", "step"), (2, ",0,1,2,q", "sequence"), (3, "b,1,1,2,", "label")):
+    wrong_rows = ((1, "a,soon,1,2,p", "step"), (1, "a,1,1,2,q", "label"), (2, ",0,1,2,q", "sequence"))
+    for row, wrong, word in (*wrong_rows, (3, "b,1,1,2,", "label")):
         changed = [*rows[:row], wrong, *rows[row + 1 :]]
         refused(tmp_path, "\n".join([HEADER, *changed]), f"line {row + 2}", f"column '{word}'")
 
 
-def test_the_row_of_a_parquet_table_is_named(tmp_path: Path):
-    table = make_table()
-    table.loc[3, "y"] = np.nan
-    table.to_parquet(tmp_path / "table.parquet")
-    with pytest.raises(ValueError, match=r"table\.parquet, (line 5|row 4): column 'y' must hold finite numbers"):
-        prepare(tmp_path / "table.parquet", PARAMS)
-
-
-def test_numbers_kept_as_text_are_read_with_the_spaces_around_them(tmp_path: Path):
-    table = make_table()
-    table.to_csv(tmp_path / "table.csv", index=False)
-    table["y"] = [f" {y}\t" for y in table["y"]]
-    table.to_parquet(tmp_path / "texts.parquet", index=False)
-    numbers, texts = (prepare(tmp_path / name, PARAMS).sequences for name in ("table.csv", "texts.parquet"))
-    assert (numbers.values == texts.values).all()
-
-
-def test_a_step_that_is_there_twice(tmp_path: Path):
+def test_a_repeated_step_is_refused(tmp_path: Path):
     rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q", "b,1,1,2,q", "a,1,3,4,p"]
     refused(tmp_path, "\n".join([HEADER, *rows]), "line 6", "the same sequence and step")
 
@@ -443,11 +373,6 @@ def test_a_sequence_of_one_step(tmp_path: Path, saw: Callable[[str], None]):
     saw(refused(tmp_path, "\n".join([HEADER, *rows]), "sequence 'b' has 1 step", "at least 2"))
 
 
-def test_a_label_that_changes_within_a_sequence(tmp_path: Path):
-    rows = ["a,0,1,2,p", "a,1,1,2,q", "b,0,1,2,q", "b,1,1,2,q"]
-    refused(tmp_path, "\n".join([HEADER, *rows]), "line 3", "column 'label' changes within a sequence")
-
-
 @pytest.mark.case(5)
 def test_a_class_that_is_too_small_to_split(tmp_path: Path, saw: Callable[[str], None]):
     """a class of two sequences, for three splits"""
@@ -456,17 +381,14 @@ def test_a_class_that_is_too_small_to_split(tmp_path: Path, saw: Callable[[str],
     saw(refused(tmp_path, table.to_csv(index=False), "class 'rare' has 2 sequences", "3 splits"))
 
 
-def test_features_that_never_change_and_a_split_of_equal_sequences(tmp_path: Path):
+def test_a_table_without_variety_is_refused(tmp_path: Path):
     refused(tmp_path, make_table().assign(x=1.0, y=2.5).to_csv(index=False), "no feature ever changes (x, y)")
     table = make_table()
     table = table.assign(x=table.step, y=table.step)
     refused(tmp_path, table.to_csv(index=False), "no sequence is left for", "of 40 only 1 differ")
-    two = make_table()
-    two = two[two["sequence"] < 2].assign(label="a")
-    refused(tmp_path, two.to_csv(index=False), "no sequence is left for test: its share of 2 is 0; give more sequences")
 
 
-def test_a_label_of_two_labels(tmp_path: Path):
+def test_a_label_that_joins_two_labels_is_refused(tmp_path: Path):
     table = make_table()
     table.loc[table["sequence"] == 3, "label"] = "class 0|class 1"
     refused(tmp_path, table.to_csv(index=False), "'class 0|class 1', which looks like 2 labels", "yes and no for each")
@@ -475,26 +397,18 @@ def test_a_label_of_two_labels(tmp_path: Path):
     assert "up|down" in prepared(tmp_path, table).sequences.classes
 
 
-def test_split_sizes_that_do_not_add_up(tmp_path: Path):
-    params = replace(PARAMS, split=Split(train=20, val=10, test=11))
-    refused(tmp_path, make_table().to_csv(index=False), "20 + 10 + 11 = 41", "holds 40", params=params)
-
-
 def with_split(words: list[str]) -> str:
     table = make_table()
     table["split"] = np.resize(words, 40)[table["sequence"]]
     return table.to_csv(index=False)
 
 
-def test_split_columns_that_cannot_be_obeyed(tmp_path: Path):
+def test_a_split_column_with_other_values_is_refused(tmp_path: Path):
     good = with_split(["train"] * 20 + ["val"] * 10 + ["test"] * 10).splitlines()
-    for wrong, shown in (("", "empty"), ("Train", "Train"), ("dev", "dev")):
+    for wrong, shown in (("", "empty"), ("Train", "Train")):
         lines = [*good[:9], good[9].rsplit(",", 1)[0] + f",{wrong}", *good[10:]]
         refused(tmp_path, "\n".join(lines), "line 10", "must be train, val or test", shown)
-    lines = [*good[:9], good[9].rsplit(",", 1)[0] + ",test", *good[10:]]
-    refused(tmp_path, "\n".join(lines), "column 'split' changes within a sequence")
     refused(tmp_path, with_split(["train"] * 30 + ["val"] * 10), "no test rows")
-    refused(tmp_path, with_split(["test"] * 30 + ["val"] * 10), "no train rows")
 
 
 @pytest.mark.case(8)
@@ -506,7 +420,7 @@ def test_a_label_that_only_test_has(tmp_path: Path, saw: Callable[[str], None]):
     saw(refused(tmp_path, table.to_csv(index=False), "label 'new' occurs in test but not in train"))
 
 
-def test_a_row_of_another_width_and_a_file_cut_off(tmp_path: Path):
+def test_a_damaged_table_is_named(tmp_path: Path):
     refused(tmp_path, f"{HEADER}\na,0,1,2,p\na,1,1,2,p,7,8\n", "table.csv cannot be read", "line 3")
     whole = gzip.compress(make_table().to_csv(index=False).encode())
     (tmp_path / "table.csv.gz").write_bytes(whole[: len(whole) // 2])
@@ -520,22 +434,20 @@ def test_a_row_of_another_width_and_a_file_cut_off(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("workload", "sizes"), [("sign", (162, 18, 180)), ("pen", (6728, 766, 3498))])
-def test_committed_tables_are_what_their_readme_says(tmp_path: Path, workload: str, sizes: tuple[int, ...]):
+def test_committed_tables_match_their_readme(tmp_path: Path, workload: str, sizes: tuple[int, ...]):
     folder, params = raw_dir(workload), load_workload(workload).preprocess
     path = find_table(folder, params.table)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert f"| {path.name} | sha256 `{digest}` |" in (folder / "README.md").read_text()
-    assert path.stat().st_size < 1_000_000
     split = Split(*([0.45, 0.05, 0.5] if workload == "sign" else sizes))
     found = prepare(path, replace(params, split=split))
     assert tuple(len(found.parts[name]) for name in SPLITS) == sizes
     summary = found.summary
     assert summary["num_duplicates_across_splits"] == 0
     assert summary["num_duplicates"] == (30 if workload == "sign" else 0)
-    json.dumps(summary)  # plain numbers only
 
 
-def test_written_files_are_what_the_summary_says(tmp_path: Path):
+def test_written_files_have_the_digests_and_types_that_are_returned(tmp_path: Path):
     found = prepared(tmp_path, make_table())
     digests = write_arrays(tmp_path / "out", found)
     written = sorted(path for path in (tmp_path / "out").rglob("*") if path.is_file())
@@ -556,7 +468,7 @@ def test_blank_lines_and_quoted_cells_do_not_shift_the_line(tmp_path: Path):
     refused(tmp_path, "\n".join([HEADER, *rows]), "line 6", "found left")
 
 
-def test_text_stays_what_it_is(tmp_path: Path):
+def test_text_cells_keep_their_characters(tmp_path: Path):
     table = make_table(num_sequences=24, num_classes=2)
     table["sequence"] = [f"{number:03d}" for number in table["sequence"]]
     table["label"] = np.where(table["label"] == "class 0", "NA", "None")
@@ -565,8 +477,8 @@ def test_text_stays_what_it_is(tmp_path: Path):
     assert sequences.ids.tolist() == [f"{number:03d}" for number in range(24)]
 
 
-def test_numbers_that_turn_up_late_are_numbers(tmp_path: Path):
-    """Whole numbers for more than the first megabyte, then fractions: the kind of a column is that of all its cells."""
+def test_the_type_of_a_column_is_that_of_all_its_cells(tmp_path: Path):
+    """Whole numbers for more than the first megabyte, then fractions."""
     table = make_table(num_sequences=30_000)
     table[["x", "y"]] = table[["x", "y"]].round()
     table = table.astype({"x": int, "step": int}).astype({"x": object, "step": object})
@@ -576,20 +488,13 @@ def test_numbers_that_turn_up_late_are_numbers(tmp_path: Path):
     assert last == pytest.approx(0.5, abs=1e-3)
 
 
-def test_padding_with_zeros_is_no_duplicate(tmp_path: Path):
-    """A sequence that ends in zeros is not the shorter one that stops before them."""
+def test_a_sequence_that_ends_in_zeros_is_no_duplicate_of_a_shorter_one(tmp_path: Path):
     table = make_table(num_sequences=16, lengths=(3,))
     longer = pd.concat(
         [table[table["sequence"] == 0], pd.DataFrame({"sequence": [0], "step": [3], "x": [0.0], "y": [0.0]})]
     )
     longer = longer.assign(sequence=16, label="class 0")
     assert prepared(tmp_path, pd.concat([table, longer])).summary["num_duplicates"] == 0
-
-
-def test_columns_that_are_named_twice(tmp_path: Path):
-    refused(tmp_path, f"{HEADER},x\na,0,1,2,p,3\na,1,1,2,p,3\n", "2 columns 'x'")
-    columns = replace(PARAMS.columns, label="x")
-    refused(tmp_path, f"{HEADER}\na,0,1,2,p\n", "'x' twice", params=replace(PARAMS, columns=columns))
 
 
 def test_gaps_are_filled_in_a_parquet_file_of_float32(tmp_path: Path):

@@ -15,7 +15,7 @@ import torch
 from stages.data import series, write_arrays
 from stages.data.series import Grid, Windows, to_grid
 from stages.data.tables import read_table
-from stages.data.times import iso, read_times
+from stages.data.times import iso
 from stages.figures import draw_result, drawing
 from stages.models.linear_forecast import Unit, fit, simple_maps
 from stages.params.intervals import parse_interval
@@ -106,7 +106,7 @@ def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
 # Windows --------------------------------------------------------------------------------------------------------------
 
 
-def test_windows_of_a_series_written_out_by_hand(tmp_path: Path):
+def test_windows_equal_those_computed_by_hand(tmp_path: Path):
     """Train has the points 0 to 5, val 6 to 8, test 9 to 11; the windows whose targets cross 5|6 and 8|9 are left
     out.
     """
@@ -130,7 +130,7 @@ def test_windows_of_a_series_written_out_by_hand(tmp_path: Path):
     assert found.counts["num_windows_across_boundaries"] == 2 and found.counts["num_windows_skipped"] == 0
 
 
-def test_log_returns_and_a_further_feature(tmp_path: Path):
+def test_log_returns_of_two_features_equal_those_computed_by_hand(tmp_path: Path):
     other = [2.0**power for power in (0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 4, 6)]
     params = replace(PARAMS, transform="log-return", columns=TWO, horizon=1)
     found = prepared(tmp_path, table(QUARTERS, LEVELS, other), params)
@@ -142,7 +142,7 @@ def test_log_returns_and_a_further_feature(tmp_path: Path):
     )
 
 
-def test_windows_start_at_every_stride_th_point(tmp_path: Path):
+def test_stride_n_starts_a_window_at_every_nth_point(tmp_path: Path):
     dense = prepared(tmp_path, table(QUARTERS, LEVELS))
     sparse = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, stride=3))
     assert [part.ids.tolist() for part in sparse.parts.values()] == [[QUARTERS[2]], [QUARTERS[5]], [QUARTERS[8]]]
@@ -150,12 +150,8 @@ def test_windows_start_at_every_stride_th_point(tmp_path: Path):
         np.testing.assert_array_equal(sparse.parts[name].values, dense.parts[name].values[:1])
 
 
-def test_training_steps_are_standard_and_a_constant_feature_stays_zero(tmp_path: Path):
-    found = prepared(
-        tmp_path, table(QUARTERS, LEVELS, [5] * 12), replace(PARAMS, columns=TWO, input_steps=1, horizon=1)
-    )
-    train = np.concatenate([found.parts["train"].values[:1, 0, 0], found.parts["train"].targets[:, 0]])
-    np.testing.assert_allclose([train.mean(), train.std()], [0, 1], atol=1e-7)
+def test_a_constant_feature_becomes_zero(tmp_path: Path):
+    found = prepared(tmp_path, table(QUARTERS, LEVELS, [5] * 12), replace(PARAMS, columns=TWO))
     assert all((part.values[:, :, 1] == 0).all() for part in found.parts.values())
 
 
@@ -173,7 +169,7 @@ def test_levels_undo_the_transform(tmp_path: Path, kind: str):
 
 @pytest.mark.parametrize("missing", ["skip", "interpolate"])
 @pytest.mark.parametrize("transform", ["difference", "log-return"])
-@pytest.mark.parametrize("share", [0.6, 0.7, 0.9])
+@pytest.mark.parametrize("share", [0.6, 0.9])
 @pytest.mark.parametrize("garbage", ["huge", "noise", "empty"])
 def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: str, share: float, garbage: str):
     """Whatever follows `now`, at the end of training or later, no window that ends by then changes by one bit."""
@@ -208,31 +204,10 @@ def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: 
     assert not np.array_equal(before.parts["test"].targets, after.parts["test"].targets)  # the change itself is seen
 
 
-def test_statistics_are_those_of_the_training_time_alone(tmp_path: Path):
-    """Its last point is 5: a change there is seen, a change at 6 is not."""
-    base = prepared(tmp_path, table(QUARTERS, LEVELS))
-    for point, same in ((5, False), (6, True), (11, True)):
-        changed = prepared(tmp_path, table(QUARTERS, [*LEVELS[:point], 1e4, *LEVELS[point + 1 :]]))
-        assert (changed.mean == base.mean).all() == same and (changed.std == base.std).all() == same
-
-
 # The grid -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_regular_table_has_nothing_to_report(tmp_path: Path):
-    grid = grid_of(tmp_path, table(QUARTERS, LEVELS))
-    assert odd(grid) == {} and grid.counts["num_rows"] == grid.counts["num_grid_points"] == 12
-    assert grid.levels[:, 0].tolist() == LEVELS
-    assert np.diff(grid.times).tolist() == [900 * 10**9] * 11
-
-
-def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path):
-    shuffled = [0, 1, 4, 2, 3, 5]  # 2 and 3 stand after 4
-    grid = grid_of(tmp_path, table([QUARTERS[point] for point in shuffled], shuffled))
-    assert grid.levels[:, 0].tolist() == [0, 1, 2, 3, 4, 5] and odd(grid) == {"num_out_of_order": 2}
-
-
-def test_of_rows_with_one_stamp_the_last_in_the_file_counts(tmp_path: Path):
+def test_the_last_row_of_a_repeated_time_is_used(tmp_path: Path):
     times = [QUARTERS[point] for point in (0, 1, 1, 1, 2, 2)]
     grid = grid_of(tmp_path, table(times, [10, 20, 21, 22, 30, 30]))
     assert grid.levels[:, 0].tolist() == [10, 22, 30]
@@ -241,7 +216,7 @@ def test_of_rows_with_one_stamp_the_last_in_the_file_counts(tmp_path: Path):
     assert many.levels[:, 0].tolist() == list(range(2388, 2400))
 
 
-def test_equal_instants_of_other_offsets_are_one_stamp(tmp_path: Path):
+def test_equal_instants_with_different_offsets_are_one_time(tmp_path: Path):
     times = ["2024-01-01 01:00:00+01:00", "2024-01-01T00:00:00Z", "2024-01-01 00:15"]
     grid = grid_of(tmp_path, table(times, [1, 2, 3]))
     assert grid.levels[:, 0].tolist() == [2, 3]
@@ -249,7 +224,7 @@ def test_equal_instants_of_other_offsets_are_one_stamp(tmp_path: Path):
     assert grid.counts["num_without_offset"] == 1
 
 
-def test_a_row_off_the_grid_moves_to_the_next_point_never_to_the_one_before(tmp_path: Path):
+def test_a_row_off_the_grid_moves_to_the_next_point(tmp_path: Path):
     times = ["00:00", "00:14", "00:15", "00:16", "00:40", "00:44:59", "01:00", "01:15"]
     grid = grid_of(tmp_path, table([f"2024-01-01T{time}Z" for time in times], [0, 1, 2, 3, 4, 5, 6, 7]))
     # 00:14 yields to the row at 00:15, 00:16 becomes 00:30, of the two before 00:45 the later one counts.
@@ -257,7 +232,7 @@ def test_a_row_off_the_grid_moves_to_the_next_point_never_to_the_one_before(tmp_
     assert odd(grid) == {"num_off_grid_snapped": 2, "num_off_grid_dropped": 2}
 
 
-def test_the_grid_starts_where_most_rows_stand(tmp_path: Path):
+def test_the_grid_has_the_phase_of_most_rows(tmp_path: Path):
     times = ["2024-01-01T14:30Z", "2024-01-02T14:30Z", "2024-01-03T14:30Z", "2024-01-04T14:31Z", "2024-01-06T14:30Z"]
     grid = grid_of(tmp_path, table(times, [1, 2, 3, 4, 6]), replace(PARAMS, interval="1d"))
     assert grid.levels[:, 0].tolist()[:3] == [1, 2, 3] and grid.levels[4:, 0].tolist() == [4, 6]
@@ -265,54 +240,30 @@ def test_the_grid_starts_where_most_rows_stand(tmp_path: Path):
     assert odd(grid) == {"num_off_grid_snapped": 1, "num_missing": 1}
 
 
-def test_stamps_that_share_nothing_are_put_on_multiples_since_1970(tmp_path: Path):
+def test_irregular_times_use_multiples_of_the_interval(tmp_path: Path):
     times = ["2024-01-01T00:00:03Z", "2024-01-01T00:15:07Z", "2024-01-01T00:29:59Z"]
     grid = grid_of(tmp_path, table(times, [1, 2, 3]))
     assert iso(grid.times).tolist() == ["2024-01-01T00:15:00Z", "2024-01-01T00:30:00Z"]
     assert grid.levels[:, 0].tolist() == [1, 3]
 
 
-@pytest.mark.parametrize(
-    "text, seconds", [("30s", 30), ("1min", 60), ("15min", 900), ("1h", 3600), ("1d", 86400), ("7d", 604800)]
-)
-def test_intervals(text: str, seconds: int):
-    assert parse_interval(text).seconds == seconds and not parse_interval(text).is_calendar
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("month", "one month"), ("6month", "6 months"), ("MS", "one month"), ("QE-DEC", "one quarter"),
-     ("W-SUN", "one week"), ("B", "one business day"), ("Y", "one year"), ("day", "one day")],
-)  # fmt: skip
-def test_intervals_of_the_calendar_and_pandas_names_for_them(text: str, words: str):
-    assert parse_interval(text).words == words and parse_interval(text).is_calendar
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["15", "min", "0min", "1.5h", "15 min", "15m", "-5min", "0month", "2business-day", "", "999999999d", "fortnight"],
-)
-def test_other_intervals_are_refused_with_an_example(text: str):
-    with pytest.raises(ValueError) as caught:
+@pytest.mark.parametrize("text", ["15", "min", "0min", "1.5h", "15m", "-5min", "2business-day", "", "999999999d"])
+def test_an_unknown_interval_is_refused_with_an_example(text: str):
+    with pytest.raises(ValueError, match=f"interval is {text!r}; accepted: .* 15min, or the calendar's"):
         parse_interval(text)
-    assert repr(text) in str(caught.value) and "s, min, h, d, e.g. 15min, or the calendar's" in str(caught.value)
-
-
-MONTHS = pd.period_range("2023-09", periods=12, freq="M")
 
 
 @pytest.mark.parametrize(
     ("interval", "cells", "expected"),
     [
         ("month", ["1949-01", "1949-03"], ["1949-01-01", "", "1949-03-01"]),
-        ("month", ["1991 Dec", "1992 Jan"], ["1991-12-01", "1992-01-01"]),
+        ("MS", ["1991 Dec", "1992 Jan"], ["1991-12-01", "1992-01-01"]),
         ("month", ["2020-01-31", "2020-02-29", "2020-04-30"], ["2020-01-01", "2020-02-01", "", "2020-04-01"]),
-        ("month", ["2024-03-01T00:00:00+01:00", "2024-04-01T00:00:00+02:00"], ["2024-03-01", "2024-04-01"]),
         ("quarter", ["1970 Q4", "1971 Q1"], ["1970-10-01", "1971-01-01"]),
-        ("quarter", ["2020-03-31", "2020-06-30", "2020-09-30"], ["2020-03-01", "2020-06-01", "2020-09-01"]),
+        ("QE-DEC", ["2020-03-31", "2020-06-30", "2020-09-30"], ["2020-03-01", "2020-06-01", "2020-09-01"]),
         ("year", ["1821", "1822", "1824"], ["1821-01-01", "1822-01-01", "", "1824-01-01"]),
         ("week", ["2024-W52", "2025-W01"], ["2024-12-23", "2024-12-30"]),
-        ("business-day", ["2024-03-28", "2024-04-01"], ["2024-03-28", "", "2024-04-01"]),  # a Friday is missing
+        ("B", ["2024-03-28", "2024-04-01"], ["2024-03-28", "", "2024-04-01"]),  # a Friday is missing
         ("business-day", ["2024-03-29", "2024-03-30"], ["2024-03-29", "2024-04-01"]),  # Saturday counts as Monday
         ("day", ["2024-03-31 00:00:00+01:00", "2024-04-01 00:00:00+02:00"], ["2024-03-31", "2024-04-01"]),  # 23 hours
     ],
@@ -324,14 +275,6 @@ def test_a_calendar_grid_has_a_point_for_each_of_its_steps(
     grid = grid_of(tmp_path, table(cells, list(range(len(cells)))), replace(PARAMS, interval=interval))
     found = [day[:10] if is_known else "" for day, is_known in zip(iso(grid.times), grid.known, strict=True)]
     assert found == expected
-    last, _ = grid.steps.points(grid.times[-1:])
-    assert grid.steps.times(last).tolist() == grid.times[-1:].tolist()
-
-
-def test_months_are_no_times_of_a_fixed_interval(tmp_path: Path):
-    refused(
-        tmp_path, table([str(month) for month in MONTHS], LEVELS), "2023-09", "set preprocess.interval to week, month"
-    )
 
 
 # The season -----------------------------------------------------------------------------------------------------------
@@ -352,8 +295,7 @@ def test_the_seasonal_naive_forecast_and_the_scale_of_mase(tmp_path: Path):
     assert "seasonal" not in prepared(tmp_path, text, replace(params, season=None)).arrays("test")
 
 
-def test_simple_forecasts_are_maps_of_the_window():
-    """Each of them as one computes it from the levels."""
+def test_simple_forecasts_equal_those_computed_from_the_levels():
     draw, season, horizon, num_steps = np.random.default_rng(0), 3, 5, 7
     changes = draw.normal(size=num_steps)
     offset = 0.25  # changes are standardized: a level goes up by change + offset
@@ -422,11 +364,6 @@ def test_interpolate_takes_the_last_known_row_and_no_later_one(tmp_path: Path):
     assert grid.levels.tolist() == [[1, 5], [2, 6], [2, 6], [2, 6], [8, 7], [9, 8]] and odd(grid) == {"num_missing": 2}
 
 
-def test_what_is_missing_before_the_first_known_row_stays_missing(tmp_path: Path):
-    grid = grid_of(tmp_path, table(QUARTERS[:3], ["", 2, 3]), replace(PARAMS, missing="interpolate"))
-    assert grid.known.tolist() == [False, True, True]
-
-
 @pytest.mark.parametrize("missing, expected", [("skip", [np.nan, np.nan]), ("interpolate", [1.0, 5.0])])
 def test_an_empty_cell_makes_its_row_missing(tmp_path: Path, missing: str, expected: list[float]):
     text = table(QUARTERS[:3], [1, 2, 3], [5, "", 7])
@@ -464,39 +401,6 @@ def test_formats_and_the_order_of_rows_come_to_the_same_bytes(tmp_path: Path):
         assert found.counts["num_without_offset"] == (12 if name == "naive.parquet" else 0)
 
 
-def test_the_files_of_a_split(tmp_path: Path):
-    found = prepared(tmp_path, table(QUARTERS, LEVELS))
-    digests = write_arrays(tmp_path / "out", found)
-    names = ("values", "lengths", "targets", "ids", "anchors")
-    assert set(digests) == {f"{split}/{name}.npy" for split in ("train", "val", "test") for name in names}
-    for path, digest in digests.items():
-        assert hashlib.sha256((tmp_path / "out" / path).read_bytes()).hexdigest() == digest
-    arrays = {name: np.load(tmp_path / "out" / "val" / f"{name}.npy", allow_pickle=False) for name in names}
-    assert {name: array.shape for name, array in arrays.items()} == {
-        "values": (2, 2, 1),
-        "lengths": (2,),
-        "targets": (2, 2),
-        "ids": (2,),
-        "anchors": (2,),
-    }
-    assert arrays["lengths"].dtype == np.int32 and arrays["lengths"].tolist() == [2, 2]
-
-
-def test_the_summary_is_json_and_the_sentence_says_what_was_odd(tmp_path: Path):
-    times = [*QUARTERS, QUARTERS[3]]
-    found = prepared(tmp_path, table(times, [*LEVELS, 7]))
-    summary = json.loads(json.dumps(found.summary, allow_nan=False))
-    assert summary["num_per_split"] == {"train": 2, "val": 2, "test": 2} and summary["num_sequences"] == 6
-    assert summary["min_steps"] == summary["max_steps"] == 2 and summary["horizon"] == summary["num_outputs"] == 2
-    assert summary["target"] == {"name": "x", "transform": "difference"} and summary["interval"] == "15min"
-    assert summary["season"] is None and summary["naive_error"] == 3.0
-    assert summary["first_time"]["val"] == QUARTERS[6] and summary["last_time"]["test"] == QUARTERS[11]
-    assert found.message == (
-        "6 windows of 2 steps of 15min, 2 ahead: train 2, val 2, test 2; windows left out because their targets cross "
-        "a split's boundary: 2; rows out of order: 1; rows replaced by a later one of the same time: 1 (0 differing)"
-    )
-
-
 # The linear baseline --------------------------------------------------------------------------------------------------
 
 
@@ -516,7 +420,7 @@ def test_the_baseline_finds_an_autoregression_of_order_two():
 
 
 @pytest.mark.parametrize(("transform", "season"), [("difference", None), ("log-return", 2)])
-def test_a_forecast_of_a_periodic_series_is_scored(tmp_path: Path, transform: str, season: int | None):
+def test_no_skill_is_given_where_persistence_makes_no_error(tmp_path: Path, transform: str, season: int | None):
     """Two steps ahead the series is where it was: persistence makes no error there, apart from rounding."""
     times = pd.date_range("2024-01-01", periods=80, freq="15min").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
     windows = prepared(
@@ -528,16 +432,14 @@ def test_a_forecast_of_a_periodic_series_is_scored(tmp_path: Path, transform: st
     assert ("seasonal_naive_mae" in result.metrics) == ("seasonal_naive" in result.predictions[0]) == bool(season)
     if season:
         assert result.metrics["seasonal_naive_mae"] < 1e-6 and "mase" not in result.metrics  # nor has it a scale
-        assert "the best of the three simple forecasts: it is worse" in result.sentence
     else:
         assert result.metrics["mase"] == pytest.approx(result.metrics["mae"] / 0.8)
     json.dumps([result.metrics, result.scores], allow_nan=False)
     assert [row["skill"] is None for row in result.scores] == [False, True, False]
-    assert result.sentence.endswith("; no skill is given 2 steps ahead, where persistence makes no error")
     assert drawing.png_bytes(draw_result("forecast", result.picture, "title")).startswith(b"\x89PNG")
 
 
-def test_directions_stand_beside_those_of_always_up_and_always_down(tmp_path: Path):
+def test_directional_accuracy_of_always_up_is_the_share_of_rises(tmp_path: Path):
     """Three rises of 1, then a fall of 2 and a step of nothing, over and over: one step ahead, 3 of 4 moves are up."""
     cycle = np.array([1.0, 1.0, 1.0, -2.0, 0.0])
     times = pd.date_range("2024-01-01", periods=201, freq="15min").strftime("%Y-%m-%dT%H:%M:%SZ").tolist()
@@ -562,10 +464,9 @@ def test_a_split_in_which_nothing_changes_cannot_be_scored(tmp_path: Path, split
     x[quarters] = 7.0
     with pytest.raises(ValueError, match=f"'x' never changes in the time of {split}, so no forecast can be scored"):
         prepared(tmp_path, table(QUARTERS, x.tolist()))
-    assert not (tmp_path / "arrays").exists()
 
 
-@pytest.mark.parametrize("stamp", ["yesterday", "2024-13-01", "1704067200000", "1.5", "12:30", "1500-01-01", ""])
+@pytest.mark.parametrize("stamp", ["yesterday", "1704067200", "1.5", "1500-01-01", ""])
 def test_a_bad_time_is_named_with_its_line(tmp_path: Path, stamp: str):
     shown = stamp or "(empty)"
     refused(tmp_path, table([*QUARTERS[:3], stamp], [1, 2, 3, 4]), "line 5", f"found {shown};", "ISO 8601", "'time'")
@@ -578,24 +479,6 @@ def test_dates_without_separators_are_refused_not_read_as_seconds(tmp_path: Path
     getattr(pd.DataFrame({"time": days, "x": LEVELS}), f"to_{ending}")(tmp_path / f"table.{ending}", index=False)
     with pytest.raises(ValueError, match=r"'time' holds numbers like 20210927.*2021-09-27.*1970-08-22T22:08:47Z"):
         prepare(tmp_path / f"table.{ending}", replace(PARAMS, interval="1d"))
-
-
-def test_what_that_refusal_says_to_write_is_read_so(tmp_path: Path):
-    for text, time in (("2021-09-27", "2021-09-27T00:00:00Z"), ("1970-08-22T22:08:47Z", "1970-08-22T22:08:47Z")):
-        grid = grid_of(tmp_path, table([text], [1]), replace(PARAMS, interval="1s"))
-        assert iso(grid.times).tolist() == [time]
-
-
-@pytest.mark.parametrize("numbers", [(20210927, 20211400), (18991231, 20210927), (21010101, 21010102), (1632700800,)])
-def test_numbers_that_are_not_all_dates_are_seconds(tmp_path: Path, numbers: tuple[int, ...]):
-    (tmp_path / "table.csv").write_text(table(list(map(str, numbers)), [1] * len(numbers)))
-    cells = read_table(tmp_path / "table.csv", texts=("time",), features=("x",))
-    stamps, num_without_offset = read_times(cells, "time", parse_interval("1s"))
-    assert (stamps // 10**9).tolist() == list(numbers) and num_without_offset == 0
-
-
-def test_seconds_and_iso_times_do_not_mix(tmp_path: Path):
-    refused(tmp_path, table([*QUARTERS[:3], "1704067200"], [1, 2, 3, 4]), "line 5", "found 1704067200")
 
 
 @pytest.mark.parametrize("cell", ["n/a", "1,5", "inf"])
@@ -614,18 +497,6 @@ def test_a_log_return_needs_levels_above_zero(tmp_path: Path, value: float):
     prepared(tmp_path, text)
 
 
-def test_a_number_or_a_step_too_large_is_named(tmp_path: Path):
-    refused(tmp_path, table(QUARTERS, [*LEVELS[:11], 1e300]), "line 13", "found 1e+300")
-    tiny = [level * 1e-300 for level in LEVELS[:11]]
-    params = replace(PARAMS, transform="log-return")
-    refused(tmp_path, table(QUARTERS, [*tiny, 1e18]), QUARTERS[11], "32-bit float", params=params)
-
-
-def test_a_split_in_whole_numbers_is_refused(tmp_path: Path):
-    params = replace(PARAMS, split=Split(train=6, val=3, test=3))
-    refused(tmp_path, table(QUARTERS, LEVELS), "6, 3, 3", "shares", "0.7, 0.15, 0.15", params=params)
-
-
 @pytest.mark.case(2)
 def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[str], None]):
     """a series too short for its horizon, or for the steps that go in"""
@@ -637,34 +508,14 @@ def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[st
 
 
 def test_an_interval_far_finer_than_the_table_is_refused(tmp_path: Path):
-    refused(
-        tmp_path,
-        table(QUARTERS, LEVELS),
-        "'1s'",
-        "9,901 grid points of 12 rows",
-        "900 s apart",
-        params=replace(PARAMS, interval="1s"),
-    )
-
-
-def test_columns_that_cannot_be_are_refused(tmp_path: Path):
-    text = table(QUARTERS, LEVELS)
-    again = replace(PARAMS, columns=SeriesColumns(time="time", target="x", features=("x",)))
-    refused(tmp_path, text, "names the target 'x'", "always the first feature", params=again)
-    same = replace(PARAMS, columns=SeriesColumns(time="x", target="x", features=()))
-    refused(tmp_path, text, "'x' twice", params=same)
-    missing_reasons = replace(PARAMS, columns=SeriesColumns(time="time", target="xx", features=()))
-    refused(tmp_path, text, "no column 'xx'", "did you mean 'x'", params=missing_reasons)
-    refused(tmp_path, "time,x\n", "0 rows")
-    refused(tmp_path, "", "0 bytes")
-    refused(tmp_path, text + "2024-01-02T00:00Z,1,2\n", "line 14 has 3 cells")
+    words = ("'1s'", "9,901 grid points of 12 rows", "900 s apart")
+    refused(tmp_path, table(QUARTERS, LEVELS), *words, params=replace(PARAMS, interval="1s"))
 
 
 # The committed table --------------------------------------------------------------------------------------------------
 
 
-def test_the_price_table_is_as_its_readme_says():
-    """The numbers in data/raw/price/README.md, counted again."""
+def test_the_price_table_has_the_counts_in_its_readme():
     path = ROOT / "data" / "raw" / "price" / "table.csv.gz"
     assert hashlib.sha256(path.read_bytes()).hexdigest() in (path.parent / "README.md").read_text(encoding="utf-8")
     params = replace(
@@ -685,8 +536,4 @@ def test_the_price_table_is_as_its_readme_says():
         "num_windows_skipped": 899,
         "num_windows_across_boundaries": 0,
     }
-    assert {name: part.values.shape for name, part in found.parts.items()} == {
-        "train": (5572, 96, 1),
-        "val": (1108, 96, 1),
-        "test": (1251, 96, 1),
-    }
+    assert [len(part.values) for part in found.parts.values()] == [5572, 1108, 1251]

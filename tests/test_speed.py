@@ -97,7 +97,10 @@ def python(project: Path, code: str, check: bool = True) -> subprocess.Completed
 def test_pairs_of_real_trainings_run_at_the_same_time(ready: Path):
     """The CPU against itself with another batch size. Every process is there while its partner is."""
     seeds = [4, 5]
-    sides = "[TimedSide('one', 'cpu'), TimedSide('two', 'cpu', {'batch_size': 8, 'threads': 'auto'}, test_speed.tells_who_is_there)]"
+    sides = (
+        "[TimedSide('one', 'cpu'), "
+        "TimedSide('two', 'cpu', {'batch_size': 8, 'threads': 'auto'}, test_speed.tells_who_is_there)]"
+    )
     code = f"import json; json.dump(compare('tiny', {sides}, {seeds}, {SHORT}), open('found.json', 'w'))"
     printed = python(ready, code).stdout
     found = json.loads((ready / "found.json").read_text())
@@ -156,7 +159,9 @@ def test_no_speed_up_is_stated_where_others_were_on_the_gpu(monkeypatch: pytest.
 def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path):
     """One that is killed, one whose device is not there, one whose memory runs out."""
     cases = {
-        "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)": f"{REFUSED}its process was ended by SIGKILL",
+        "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.dies)": (
+            f"{REFUSED}its process was ended by SIGKILL"
+        ),
         "TimedSide('one', 'cpu', adapt=test_speed.waits_until_alone), TimedSide('two', 'cuda')": (
             f"{REFUSED}results/hardware/cuda.json is not there"
         ),

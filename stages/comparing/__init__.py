@@ -1,1 +1,1 @@
-"""What may be said of several runs side by side, from their recorded values alone."""
+"""Comparisons of runs, computed from their recorded values alone."""

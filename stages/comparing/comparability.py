@@ -1,19 +1,20 @@
-"""Whether the times of two recorded runs may be compared: two manifests in, what differs between them out.
+"""Decides whether the times of two recorded runs may be compared, and lists the differences between their manifests.
 
-A manifest is the record of one training, a plain dict as JSON gives it (stages/records/manifest.py has its keys). What
-it does not hold is "not recorded", which is no value that agrees with another.
+A manifest is the record of one training, a plain dict as read from JSON (its keys: stages/records/manifest.py). A
+missing value is "not recorded" and does not count as equal to any value.
 
-- `refusals`: the work differs, so a ratio of times says nothing about the devices. Data, split, parameters, realized
-  precision and accumulation, the training's code, torch, the manifest's schema. And memory that ran out, because what
-  is done against it makes steps slower from somewhere on; and a GPU shared with other processes.
-- `named`: what a comparison of devices is about, and what is said beside its ratio: device, machine, threads, kernels,
-  way of stepping, where the data lay, seed.
-- `notes`: what may have moved the times and cannot be undone: versions, and the machine's state meanwhile.
+- `refusals`: the work differs, so a ratio of times says nothing about the devices: data, split, parameters, realized
+  precision and accumulation, the training's code, torch, the manifest's schema. Also an out-of-memory error, because
+  the fallbacks slow down the steps after it, and a GPU shared with other processes.
+- `named`: the differences that the comparison is about, or that are stated with the ratio: device, machine, threads,
+  kernels, step execution mode, data location, seed.
+- `notes`: possible influences on the times that cannot be removed: versions, and the machine's state during training.
 
-torch refuses and the driver, cuDNN and Python do not. A release of torch changes kernels of the CPU and of the GPU
-alike, so a ratio across two of them is of releases as much as of devices, and one `make setup` from the same lock takes
-the difference away. The driver belongs to the machine and cuDNN to torch's build for it: two machines that have to be
-compared cannot always have the same. A build (2.11.0+cpu, 2.11.0+cu128) is no release.
+A different torch release refuses the comparison; a different driver, cuDNN or Python does not. A torch release changes
+kernels of the CPU and of the GPU alike, so a ratio across two releases compares releases as much as devices, and one
+`make setup` from the same lock removes the difference. The driver belongs to the machine and cuDNN to torch's build for
+it, so two machines cannot always have the same ones. Two builds of a release (2.11.0+cpu, 2.11.0+cu128) count as the
+same release.
 """
 
 import re
@@ -27,7 +28,7 @@ Manifest = Mapping[str, Any]
 
 SCHEMA = 1
 NOT_RECORDED = "not recorded"
-# Keys of params.yaml that older records lack or call otherwise.
+# Keys of params.yaml that older records lack or name differently.
 RENAMED = {
     f"{block}{old}": f"{block}{new}"
     for block in ("", "train.")
@@ -38,22 +39,23 @@ RENAMED = {
     )
 } | {"preload.residency": "preload.data_location"}
 OFF = {"preprocess.groups": "none", "train.on_out_of_memory": "stop", "on_out_of_memory": "stop"}
-MAX_LISTED = 4  # parameters or files that differ; the others are counted
+MAX_LISTED = 4  # parameters or files that are listed; the others are only counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
-# Parameters that choose how the work is done, and of which the manifest has what came of them (`realized`); or that do
-# none of it. The seed decides which numbers are drawn, not how much is computed.
+# Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
+# seed decides which numbers are drawn, not how much is computed.
 CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
-# Of `named`, what one side must have in common over its seeds, and what is only said where `auto` chose differently.
+# Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
+# `auto` chose them.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
-# A machine of which others take this share of the cores, or whose figures move by this much, is said to.
+# Thresholds for a note: the share of cores that other processes take, and the relative change of a setting.
 BUSY_SHARE, CHANGED_SHARE = 0.25, 0.10
-TAKEN_SHARE = 0.10  # of all cores' time while it trained
+TAKEN_SHARE = 0.10  # of all cores' time during the training
 
 
 @dataclass(frozen=True)
 class Mismatch:
     what: str
-    first: str  # both values as a sentence shows them
+    first: str  # both values as shown in a sentence
     second: str
 
     def __str__(self) -> str:
@@ -64,7 +66,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Comparability:
-    """Of two runs. A speed-up may be stated where nothing refuses it."""
+    """The comparability of two runs. A speed-up may be stated only if `refusals` is empty."""
 
     refusals: tuple[str, ...]
     named: tuple[Mismatch, ...]
@@ -79,7 +81,7 @@ def compare_manifests(first: Manifest, second: Manifest) -> Comparability:
 
 
 def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
-    """Of two sides, each with the manifests of its runs (one for each seed), which must agree among themselves."""
+    """Compare two sides. Each has one manifest per seed, and the manifests of a side must agree among themselves."""
     every = [manifest for runs in sides.values() for manifest in runs]
     if unknown := {str(manifest.get("schema", NOT_RECORDED)) for manifest in every} - {str(SCHEMA)}:
         reason = f"schema {' and '.join(sorted(unknown))} of a manifest is not known here, {SCHEMA} is"
@@ -115,7 +117,7 @@ def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 
 def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    """What may differ, in the order of a sentence."""
+    """Yield the differences that are allowed, in the order of the sentence."""
     yield from differing(first, second, "device", "device")
     yield from differing(first, second, "hardware", "hardware.name")
     yield from differing(first, second, "machine", "machine")
@@ -132,7 +134,7 @@ def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "patch of an edited tree", "tree.patch_sha256", absent="none")
     yield from differing(first, second, "locked packages", "environment.requirements_sha256")
     versions = {name for manifest in (first, second) for name in value_of(manifest, "environment.versions") or {}}
-    # A CPU has no driver and no cuDNN: only what both recorded can differ. torch stands among the refusals.
+    # A CPU has no driver and no cuDNN, so only versions that both recorded are compared. torch is among the refusals.
     for name in sorted(versions - {"torch"}):
         pair = [value_of(manifest, f"environment.versions.{name}") for manifest in (first, second)]
         if None not in pair and pair[0] != pair[1]:
@@ -140,8 +142,8 @@ def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 
 def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    """The first cause of other data alone: another table, another division, or the same ones prepared otherwise."""
-    # A simulation has no table and may have no division: only the packed splits must be recorded.
+    """Yield only the first cause of different data: the raw table, the division into splits, or the preparation."""
+    # Simulated data has no table and may have no division: only the packed splits must be recorded.
     if found := list(differing(first, second, "data: raw table", "digests.data.table")):
         yield from found
         return
@@ -160,19 +162,21 @@ def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
 
 
 def division(manifest: Manifest) -> list[str] | None:
-    """The digests of which sequences are in which split; None where they are not recorded."""
+    """Return the digests of the sequence ids in each split; None if they are not recorded."""
     prepared = value_of(manifest, "digests.data.prepared") or {}
     found = [prepared[name] for name in sorted(prepared) if name.endswith("/ids.npy")]
     return [digest[:DIGEST_LETTERS] for digest in found] or None
 
 
 def parameters_of(manifest: Manifest) -> dict[str, Any]:
-    """Those of the training, by dotted name."""
+    """Return the training parameters by dotted name."""
     return dict(flat(value_of(manifest, "block.train") or {}))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values, under the names of today; a key that is off is as if it were not there yet."""
+    """Yield dotted names and values under today's names. A key of OFF at its default is skipped, because older records
+    lack it.
+    """
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{name}.")
@@ -217,7 +221,7 @@ def torch_release(manifest: Manifest) -> str:
     return str(version).partition("+")[0]
 
 
-# The machine's state, as `conditions` has it (stages/machine/conditions.py): before, after, between.
+# The machine's state in `conditions` (stages/machine/conditions.py): before, after, between.
 
 
 def readings(manifest: Manifest, when: str) -> dict[str, Any]:
@@ -225,7 +229,7 @@ def readings(manifest: Manifest, when: str) -> dict[str, Any]:
 
 
 def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
-    """Settings that differ between two sides of the same hardware."""
+    """Yield settings that differ between two sides with the same hardware."""
     first, second = sides.values()
     if value_of(first, "hardware.name") != value_of(second, "hardware.name"):
         return
@@ -237,7 +241,7 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
 
 
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
-    """What was amiss with one side's machine; the names of its readings are met by the word they hold."""
+    """Yield the problems of one side's machine. Readings are recognized by a word in their name."""
     before, after = (readings(manifest, when) for when in ("before", "after"))
     shares = readings(manifest, "between")
     for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
@@ -247,7 +251,7 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
         yield f"the state of {label}'s machine is {NOT_RECORDED}"
     for name in sorted(before.keys() | after.keys()):
         start, end = before.get(name), after.get(name)
-        if "load" in name:  # of the end, the training itself is a part
+        if "load" in name:  # at the end, the load includes the training itself
             load, cores = number(start), value_of(manifest, "hardware.cpu.cores")
             if load is not None and cores and load > BUSY_SHARE * cores and "others_share" not in shares:
                 yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
@@ -259,7 +263,9 @@ def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
 
 
 def is_setting(name: str) -> bool:
-    """Settings stay unless someone changes them. A clock rises and falls with the work; only its limit is one."""
+    """Whether the reading is a setting, which changes only if someone changes it. A clock follows the load; its limit
+    is a setting.
+    """
     return "limit" in name or "governor" in name or "max" in name
 
 
@@ -271,19 +277,19 @@ def has_changed(start: Any, end: Any) -> bool:
 
 
 def number(value: Any) -> float | None:
-    """A reading, or the first of several (loads of 1, 5 and 15 minutes); None where it is none."""
+    """Return a reading, or the first of several (loads of 1, 5 and 15 minutes); None if it is not a number."""
     if isinstance(value, list | tuple) and value:
         value = value[0]
     return float(value) if isinstance(value, int | float) else None
 
 
-# The words for a side.
+# Descriptions of a side.
 
 
 def describe(manifest: Manifest, threads: int | None = None) -> str:
-    """`cuda: NVIDIA H100, cuDNN, 1 process`, `cpu: AMD EPYC 9654, 16 threads, Tandem's kernels`.
+    """Return e.g. `cuda: NVIDIA H100, cuDNN, 1 process` or `cpu: AMD EPYC 9654, 16 threads, Tandem's kernels`.
 
-    `threads`: where it was not the training's number that was timed.
+    `threads`: the timed number of threads, if it differs from the training's.
     """
     device, kernels = manifest.get("device", NOT_RECORDED), manifest.get("kernels") or f"kernels {NOT_RECORDED}"
     kernels = "torch's kernels" if kernels == "torch's" else kernels
@@ -296,9 +302,9 @@ def describe(manifest: Manifest, threads: int | None = None) -> str:
 
 
 def short_hardware(name: str) -> str:
-    """A processor's name without what says nothing more: `AMD EPYC 9654`.
+    """Return a processor's name without redundant parts: `AMD EPYC 9654`.
 
-    Family and model stay where a virtual machine hides which processor it is.
+    Family and model stay if a virtual machine hides the processor's name.
     """
     bare = re.sub(r"\s*\(family \d+ model \d+\)", "", name)
     bare = re.sub(r"\((R|TM)\)|\s+\d+-Core Processor|\s+CPU(?= @)", "", bare)
@@ -308,7 +314,7 @@ def short_hardware(name: str) -> str:
 
 
 def best_threads(manifest: Manifest) -> str:
-    """Why a CPU's number may not be its best one; empty where it is, and for other devices."""
+    """Return why a CPU's number of threads may not be its best one; empty if it is, and for other devices."""
     asked = value_of(manifest, "block.train.threads")
     cores = value_of(manifest, "hardware.cpu.cores")
     if manifest.get("device") != "cpu" or asked is None or asked == "auto" or cores == 1:
@@ -322,14 +328,14 @@ def best_threads(manifest: Manifest) -> str:
 def differing(
     first: Manifest, second: Manifest, what: str, path: str, is_required: bool = False, absent: str = NOT_RECORDED
 ) -> Iterator[Mismatch]:
-    """Nothing where both agree; where neither has it recorded, that too is a mismatch if `is_required`."""
+    """Yield a mismatch if the values differ. If neither is recorded, this is a mismatch only if `is_required`."""
     pair = [value_of(manifest, path) for manifest in (first, second)]
     if pair[0] != pair[1] or (is_required and pair[0] is None):
         yield Mismatch(what, *(absent if value is None else short(value) for value in pair))
 
 
 def value_of(manifest: Manifest, path: str) -> Any:
-    """`digests.code` -> manifest["digests"]["code"]; None where a part of the path is absent."""
+    """Return the value at a dotted path: `digests.code` -> manifest["digests"]["code"]; None if a part is absent."""
     value: Any = manifest
     for part in path.split("."):
         if not isinstance(value, Mapping):

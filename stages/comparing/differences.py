@@ -1,18 +1,17 @@
-"""By how much the scores of two sides differ, and whether that can be told from chance: predictions in, numbers and a
-sentence out.
+"""Computes the difference between the scores of two sides from their predictions, and whether chance explains it.
 
-A side is one training, or several with other seeds: {seed: the rows of its predictions.csv}. Both sides are scored on
-the same test split, so everything is paired.
+A side is one training, or several with different seeds: {seed: the rows of its predictions.csv}. Both sides are scored
+on the same test split, so everything is paired.
 
-- Three seeds or more that both sides have: the difference is taken seed by seed, and its interval is Student's over
-  these differences. It tells how far training again would move it, on this test split. Predictions of one sequence by
-  several seeds are not independent, so they are never thrown into one pool of cases.
-- Fewer: the interval is over the test split's sequences or windows. It is about these trained networks, and does not
-  hold what another seed would change. With two seeds a sequence counts once, by the mean over both.
+- If both sides have three or more seeds in common, the difference is taken per seed, and its interval is Student's t
+  over these differences. It estimates how much the difference would vary if the models were trained again, on this test
+  split. Predictions of one sequence by several seeds are not independent, so they are never pooled.
+- With fewer seeds, the interval is over the sequences or windows of the test split. It describes these trained networks
+  and does not include the effect of another seed. With two seeds, a sequence counts once, with the mean over both.
 
-"No difference" is claimed only against a margin: the whole 95% interval lies inside it (two one-sided tests at 2.5%
-each: Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680). Without a margin two sides are at
-best "not told apart", beside the smallest difference that would be seen in 80% of such comparisons.
+"No difference" is claimed only against a margin: the whole 95% interval must lie inside it (two one-sided tests at 2.5%
+each: Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680). Without a margin, the best result
+is "not told apart", stated with the smallest difference that 80% of such comparisons would detect.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ MIN_SEEDS = 3  # for an interval over seeds; with two it is twelve times as wide
 MIN_SEEDS_OF_MARGIN = 5
 MARGIN_DEVIATIONS = 2.0
 LEVEL, POWER = 0.95, 0.80
-# Recorded levels come from `exp`, which differs in the last digits from processor to processor.
+# Recorded levels come from `exp`, which differs in the last digits between processors.
 SAME_LEVEL = 1e-6
 
 
 @dataclass(frozen=True)
 class Margin:
-    """The largest difference that does not matter, in the score's unit, and where that number comes from."""
+    """The largest difference that does not matter, in the score's unit, and the origin of that number."""
 
     value: float
     reason: str
 
 
 def margin_of_seeds(*sides: Sequence[float]) -> Margin | None:
-    """Twice the standard deviation over seeds; None where no side has five.
+    """Return twice the standard deviation over seeds; None if no side has five.
 
-    Of two trainings that differ in nothing but the seed, one pair in six is further apart than this. Several sides with
-    five seeds or more give one deviation: the root of their mean variance.
+    Of pairs of trainings that differ only in the seed, one in six is further apart than this. If several sides have
+    five seeds or more, the deviation is the root of their mean variance.
     """
     known = [scores for scores in sides if len(scores) >= MIN_SEEDS_OF_MARGIN]
     deviation = float(np.sqrt(np.mean([np.var(scores, ddof=1) for scores in known]))) if known else 0.0
@@ -61,20 +60,20 @@ def margin_of_seeds(*sides: Sequence[float]) -> Margin | None:
 
 @dataclass(frozen=True)
 class Difference:
-    """The second side's score minus the first's, and what may be said of it."""
+    """The second side's score minus the first's, with its interval and verdict."""
 
     measure: str  # "accuracy", "event F1", "MAE"
     is_larger_better: bool
-    first: dict[int, float]  # by seed, those that are paired
+    first: dict[int, float]  # seed -> score, for the paired seeds
     second: dict[int, float]
-    unit: str  # what the test split consists of: "sequences", "windows"
+    unit: str  # the cases of the test split: "sequences", "windows"
     num_units: int
     is_equal: bool  # every unit is scored the same on both sides, with every seed
     difference: float
     low: float  # 95% interval of the difference
     high: float
     p: float | None
-    min_detectable_effect: float | None  # the difference that such a comparison finds in 80% of cases; None: none is
+    min_detectable_effect: float | None  # detected in 80% of such comparisons; None: none is
     method: str
     margin: Margin | None
 
@@ -88,7 +87,7 @@ class Difference:
         return "inconclusive" if self.low <= 0 <= self.high else "different"
 
     def sentence(self, first: str, second: str) -> str:
-        """What a reader wants to know, with the two sides called `first` and `second`."""
+        """Return the result as a sentence. `first` and `second` are the names of the sides."""
         sides = f"{self.measure} {self.of_side(self.first)} on {first}, {self.of_side(self.second)} on {second}"
         if self.is_equal:
             return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.caveat}"
@@ -133,7 +132,7 @@ class Difference:
 
 
 def mean_and_range(scores: Sequence[float], show: Callable[[float], str] = "{:.4f}".format) -> str:
-    """`0.9556 (0.9444 to 0.9667 over 5 seeds)`; the score alone where there is one."""
+    """Return e.g. `0.9556 (0.9444 to 0.9667 over 5 seeds)`; only the score if there is one."""
     mean = show(float(np.mean(scores)))
     if len(scores) == 1:
         return mean
@@ -143,10 +142,10 @@ def mean_and_range(scores: Sequence[float], show: Callable[[float], str] = "{:.4
 def difference(
     score_name: str, first: Mapping[int, Rows], second: Mapping[int, Rows], margin: Margin | None = None
 ) -> Difference:
-    """`first` and `second`: {seed: rows of predictions.csv}; `score_name`: as the task calls its score (MEASURES).
+    """Compare two sides. `first` and `second`: {seed: rows of predictions.csv}; `score_name`: a key of MEASURES.
 
-    One training a side is compared whatever its seed; of several, those with the seeds that both sides have. Raises
-    ValueError where the score has no test here, where no seed is on both sides, or where the test splits differ.
+    Two single trainings are compared whatever their seeds are; otherwise only seeds that both sides have are compared.
+    Raises ValueError if the score has no test here, if the sides have no seed in common, or if the test splits differ.
     """
     measure = measure_of(score_name)
     pairs = paired_seeds(list(first), list(second))
@@ -174,7 +173,7 @@ def difference(
 
 
 def measured_scores(score_name: str, side: Mapping[int, Rows]) -> dict[int, float]:
-    """What `difference` compares, by seed: the task's score, or of a forecast its MAE."""
+    """Return the scores that `difference` compares, by seed: the task's score, or the MAE for a forecast."""
     measure = measure_of(score_name)
     return {seed: measure.score(own) for seed, own in zip(side, measure.read(list(side.values())), strict=True)}
 
@@ -195,11 +194,11 @@ def paired_seeds(first: Sequence[int], second: Sequence[int]) -> list[tuple[int,
     return common
 
 
-# Reading predictions: the same test split on both sides, one number or a few for each of its sequences or windows.
+# Reading predictions. Both sides have the same test split; the result is one or a few numbers per sequence or window.
 
 
 def read_classified(runs: Sequence[Rows]) -> np.ndarray:
-    """(R, N): 1 where a run has the sequence right, 0 where not."""
+    """Return (R, N): 1 if the run classifies the sequence correctly, else 0."""
     labels = [{str(row["sequence"]): str(row["actual"]) for row in rows} for rows in runs]
     refuse_other_split([set(own.items()) for own in labels], "sequences or their labels")
     right = [{str(row["sequence"]): str(row["actual"]) == str(row["predicted"]) for row in rows} for rows in runs]
@@ -207,10 +206,10 @@ def read_classified(runs: Sequence[Rows]) -> np.ndarray:
 
 
 def read_detected(runs: Sequence[Rows]) -> np.ndarray:
-    """(R, N, C, 3): how many events of a class a sequence's run has right, has in truth, and predicts.
+    """Return (R, N, C, 3): per run, sequence and class the numbers of correct, actual and predicted events.
 
-    A row is an actual event with the predicted one that matches it, or either alone (`list_events` in
-    stages/tasks/detect.py). A sequence without any event in any run has no row: it changes no score.
+    A row is an actual event with the predicted event that matches it, or one of them alone (`list_events` in
+    stages/tasks/detect.py). A sequence without any event in any run has no row; it does not change the score.
     """
     actual = [
         {(str(r["sequence"]), str(r["event"]), int(r["actual"])) for r in rows if r["actual"] != ""} for rows in runs
@@ -230,7 +229,7 @@ def read_detected(runs: Sequence[Rows]) -> np.ndarray:
 
 
 def read_forecast(runs: Sequence[Rows]) -> np.ndarray:
-    """(R, N): the mean absolute error of a window, over its steps, in the target's own unit; in the order of time."""
+    """Return (R, N): a window's mean absolute error over its steps, in the target's own unit, ordered by time."""
     keys = [[(str(row["time"]), int(row["step_ahead"])) for row in rows] for rows in runs]
     refuse_other_split([set(own) for own in keys], "windows")
     horizon = max(step for _, step in keys[0])
@@ -244,7 +243,7 @@ def read_forecast(runs: Sequence[Rows]) -> np.ndarray:
 
 
 def read_regressed(runs: Sequence[Rows]) -> np.ndarray:
-    """(R, N): the absolute error of a sequence's number, in the target's own unit."""
+    """Return (R, N): the absolute error of a sequence's prediction, in the target's own unit."""
     known = [{str(row["sequence"]): (float(row["actual"]), float(row["predicted"])) for row in rows} for rows in runs]
     refuse_other_split([set(own) for own in known], "sequences")
     actual, predicted = (np.array([[own[name][side] for name in known[0]] for own in known]) for side in (0, 1))
@@ -259,11 +258,11 @@ def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
 
 
 def event_f1(counts: np.ndarray) -> float:
-    """Macro F1 of the counts (N, C, 3), summed over sequences, as detect's score is defined."""
+    """Return the macro F1 of the counts (N, C, 3) summed over sequences, which is detect's score."""
     return float(macro_f1_of_sums(counts.sum(axis=0)))
 
 
-# The tests: pairs in, an interval out.
+# The tests: from pairs to an interval.
 
 
 @dataclass(frozen=True)
@@ -279,7 +278,7 @@ class Pairs:
         return self.difference_of(slice(None))
 
     def difference_of(self, index: Any) -> np.ndarray:
-        """(S,) second - first, of the units that `index` names."""
+        """Return (S,) second - first, over the units that `index` selects."""
         score = self.measure.score
         return np.array([score(b[index]) - score(a[index]) for a, b in zip(self.first, self.second, strict=True)])
 
@@ -294,10 +293,10 @@ class Found:
 
 
 def over_seeds(pairs: Pairs) -> Found:
-    """Student's interval over the differences of S pairs of seeds.
+    """Return Student's interval over the differences of S pairs of seeds.
 
-    Their deviation is taken to be at least that of rounding to one sequence where the score moves in such steps
-    (Sheppard 1898): three differences that happen to agree are no proof of three without spread.
+    If the score moves in steps of one sequence, the deviation is at least that of rounding to a step (Sheppard 1898):
+    three differences that are equal by chance do not prove that there is no spread.
     """
     from scipy.stats import t
 
@@ -313,9 +312,9 @@ def over_seeds(pairs: Pairs) -> Found:
 
 @cache
 def num_errors_seen(freedom: int) -> float:
-    """The difference, in standard errors, that Student's test finds in 80% of cases.
+    """Return the difference, in standard errors, that Student's test detects in 80% of cases.
 
-    It is the shift of a noncentral t that passes the critical value so often; the other tail adds next to nothing.
+    It is the shift at which a noncentral t exceeds the critical value that often; the other tail is negligible.
     """
     from scipy.optimize import brentq
     from scipy.stats import nct, t
@@ -325,30 +324,31 @@ def num_errors_seen(freedom: int) -> float:
 
 
 def by_mcnemar(pairs: Pairs) -> Found:
-    """McNemar's exact test where there is one pair of trainings; with two, the sequences are resampled."""
+    """Return McNemar's exact test for one pair of trainings; with two pairs, resample the sequences."""
     if len(pairs.first) > 1:
         return resample_sequences(pairs)
     num = pairs.first.shape[1]
     gained, lost = int((pairs.second > pairs.first).sum()), int((pairs.second < pairs.first).sum())
     p = mcnemar(gained, lost)
     low, high = score_interval(gained, lost, num)
-    if p >= 1 - LEVEL:  # the exact test is the stricter one: the interval never contradicts it
+    if p >= 1 - LEVEL:  # the exact test is stricter, so the interval is widened to agree with it
         low, high = min(low, 0.0), max(high, 0.0)
     method = f"exact McNemar test, {gained + lost:,} of {num:,} sequences differ"
     return Found(low, high, p, min_detectable_effect_by_mcnemar((gained + lost) / num, num), method)
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """p of the exact test that a case changes from wrong to right as often as back (McNemar 1947)."""
+    """Return p of the exact test that cases change from wrong to right as often as back (McNemar 1947)."""
     from scipy.stats import binomtest
 
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
 def score_interval(gained: int, lost: int, num: int) -> tuple[float, float]:
-    """95% score interval of the difference of two paired proportions (Tango 1998, Statistics in Medicine 17, 891-908).
+    """Return the 95% score interval of the difference of two paired proportions (Tango 1998, Statistics in Medicine 17,
+    891-908).
 
-    It holds with few discordant pairs too: with none of N it is +-z^2 / (N + z^2), not a point.
+    It is also valid for few discordant pairs: with none of N it is +-z^2 / (N + z^2), not a point.
     """
     from scipy.optimize import brentq
     from scipy.stats import norm
@@ -356,7 +356,7 @@ def score_interval(gained: int, lost: int, num: int) -> tuple[float, float]:
     z = float(norm.ppf((1 + LEVEL) / 2))
 
     def distance(delta: float) -> float:
-        """Tango's statistic at `delta`, by the restricted maximum-likelihood estimate of the share that is lost."""
+        """Return Tango's statistic at `delta`, using the restricted maximum-likelihood estimate of the lost share."""
         b = -gained - lost + (2 * num - gained + lost) * delta
         c = -lost * delta * (1 - delta)
         share = ((b * b - 8 * num * c) ** 0.5 - b) / (4 * num)
@@ -372,9 +372,10 @@ def score_interval(gained: int, lost: int, num: int) -> tuple[float, float]:
 
 
 def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | None:
-    """The difference of two accuracies that McNemar's test finds in 80% of cases (Connor 1987, Biometrics 43, 207-211).
+    """Return the difference of two accuracies that McNemar's test detects in 80% of cases (Connor 1987, Biometrics 43,
+    207-211).
 
-    `discordant`: the share of the `num` pairs that differ. None where no difference is found so often.
+    `discordant`: the share of the `num` pairs that differ. None if no difference is detected so often.
     """
     from scipy.optimize import brentq
     from scipy.stats import norm
@@ -382,14 +383,14 @@ def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | Non
     z_level, z_power = float(norm.ppf((1 + LEVEL) / 2)), float(norm.ppf(POWER))
 
     def excess(delta: float) -> float:
-        share = max(discordant, delta)  # at least so many pairs differ
+        share = max(discordant, delta)  # at least this share of the pairs differs
         return num * delta**2 - (z_level * share**0.5 + z_power * max(share - delta**2, 0.0) ** 0.5) ** 2
 
     return float(brentq(excess, 1e-9, 1.0)) if excess(1.0) > 0 else None
 
 
 def resample_sequences(pairs: Pairs) -> Found:
-    """Percentile bootstrap over the sequences, each with what both sides make of it (Efron and Tibshirani 1993)."""
+    """Percentile bootstrap over the sequences, each with the outputs of both sides (Efron and Tibshirani 1993)."""
     from scipy.stats import bootstrap
 
     num = pairs.first.shape[1]
@@ -408,11 +409,11 @@ def resample_sequences(pairs: Pairs) -> Found:
 
 
 def resample_blocks(pairs: Pairs) -> Found:
-    """Percentile bootstrap over blocks of neighbouring windows (Kuensch 1989), which share most of their steps.
+    """Percentile bootstrap over blocks of neighbouring windows (Kuensch 1989), because these share most of their steps.
 
-    Blocks of sqrt(N) windows, as in forecast's interval of the skill, but round a circle (Politis and Romano 1992):
-    otherwise the first and last windows would count less. The interval is widened for few blocks as Student's is
-    (Hesterberg 2015, The American Statistician 69, 371-386, section 3.5).
+    Blocks have sqrt(N) windows, as for forecast's interval of the skill. They wrap around the end (Politis and Romano
+    1992); otherwise the first and last windows would count less. With few blocks the interval is widened as Student's
+    is (Hesterberg 2015, The American Statistician 69, 371-386, section 3.5).
     """
     from scipy.stats import norm, t
 
@@ -431,7 +432,7 @@ def resample_blocks(pairs: Pairs) -> Found:
 
 
 def min_detectable_effect(standard_error: float) -> float | None:
-    """The difference that an interval of so many standard errors excludes 0 for in 80% of cases."""
+    """Return the difference for which an interval with this standard error excludes 0 in 80% of cases."""
     from scipy.stats import norm
 
     return float((norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) * standard_error) or None
@@ -439,12 +440,12 @@ def min_detectable_effect(standard_error: float) -> float | None:
 
 @dataclass(frozen=True)
 class Measure:
-    """How a task's predictions become a score, and how two of them are told apart."""
+    """The score of a task's predictions, and the test that compares two sides."""
 
     name: str
     unit: str
     is_larger_better: bool
-    moves_in_steps: bool  # the score is a count of units over their number
+    moves_in_steps: bool  # the score is a count of units divided by their number
     read: Callable[[Sequence[Rows]], np.ndarray]  # R runs -> (R, N, ...)
     score: Callable[[np.ndarray], float]  # of units (N, ...)
     test: Callable[[Pairs], Found]
@@ -454,8 +455,8 @@ def mean(units: np.ndarray) -> float:
     return float(units.mean())
 
 
-# By the name that the task gives its score. Of a forecast and of numbers the MAE is what is compared: skill is
-# 1 - MAE / persistence's MAE, and R2 hangs on a few large errors.
+# By the name of the task's score. Forecast and regress are compared by MAE: skill is 1 - MAE / persistence's MAE, and
+# R2 depends on a few large errors.
 MEASURES = {
     "accuracy": Measure("accuracy", "sequences", True, True, read_classified, mean, by_mcnemar),
     "event_f1": Measure("event F1", "sequences", True, False, read_detected, event_f1, resample_sequences),

@@ -1,9 +1,9 @@
-"""The results that are published with the project, and whether one's own are the same.
+"""Compares one's own runs with the results that are published with the project.
 
-docs/published.json has for each workload and kind of hardware the score of every seed and the run of one: its digests,
-its exact losses, and how far rounding moves these there (`envelope`); and the time of every seed's training. In: that
-file's content (`read`) and one's own manifests. Out: verdicts as in stages/comparing/retraced.py. By them a person who
-has the git repository alone sees whether what they get is what was published.
+For each workload and kind of hardware, docs/published.json contains the score and training time of every seed, and one
+reference run: its digests, its exact losses, and the effect of rounding on them there (`envelope`). The inputs are that
+file's content (`read`) and one's own manifests; the results are verdicts as in stages/comparing/retraced.py. With the
+git repository alone, a user can check whether their results are the published ones.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from stages.comparing.retraced import Envelope, EnvironmentInfo, Manifest, Retra
 
 FILE = files.PUBLISHED
 SCHEMA = 1
-# What is published of a manifest; the rest says where and when, or is text to make the run again.
+# The published parts of a manifest. The others describe where and when the run was made, or how to repeat it.
 KEPT = ("schema", "workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
 TIMED = ("epoch_seconds", "samples_per_second", "train_seconds", "peak_allocated_mib", "peak_rss_mib")
 
 
 def read() -> dict[str, list[dict[str, Any]]]:
-    """Workload -> what is published of it, for each kind of hardware. Raises ValueError for another version's file."""
+    """Return workload -> published entries, one per kind of hardware. Raises ValueError for a file of
+    another version.
+    """
     mend = f"`git checkout {files.relative(FILE)}` brings it back"
     content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
     if content["schema"] != SCHEMA:
@@ -39,10 +41,10 @@ def read() -> dict[str, list[dict[str, Any]]]:
 
 
 def entry(manifests: Sequence[Manifest], nudged: Sequence[Retraced]) -> dict[str, Any]:
-    """What is published of a workload on one kind of hardware.
+    """Return the published entry of a workload on one kind of hardware.
 
-    `manifests` are of one run for each seed, the first of them the one that others compare theirs with; `nudged` that
-    run again from weights moved by one unit in the last place.
+    `manifests`: one run per seed; the first is the reference run. `nudged`: reruns of it from weights perturbed by one
+    unit in the last place.
     """
     first, *others = manifests
     envelope = retraced.measure_envelope(as_retraced(first), nudged, [as_retraced(each) for each in others])
@@ -61,7 +63,7 @@ def score_of(manifest: Manifest) -> float:
 
 
 def as_retraced(manifest: Manifest) -> dict[str, Any]:
-    """A recorded run in the words of one that was made again."""
+    """Return a recorded run in the format of a rerun."""
     return {
         **{name: manifest[name] for name in ("device", "seed", "hardware", "environment", "realized", "epochs")},
         "weights": manifest["digests"]["weights"],
@@ -71,22 +73,22 @@ def as_retraced(manifest: Manifest) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Reference:
-    """A published training beside one's own, of the same data with the same parameters."""
+    """A published training on the same data and with the same parameters as one's own."""
 
     device: str
     hardware: str  # the device's name
     scores: Mapping[str, float]  # by seed
-    timings: Sequence[Mapping[str, Any]]  # of each seed, by TIMED; none where they are not published
-    verdict: Verdict | None  # of one's own training with the published run's seed; None: there is none
+    timings: Sequence[Mapping[str, Any]]  # of each seed, with the keys of TIMED; empty if not published
+    verdict: Verdict | None  # of one's own run with the published run's seed; None if there is none
     label: str = "published"
 
     def measured(self, name: str) -> list[float]:
-        """What each seed's training gave of TIMED, where it is known."""
+        """Return the value `name` of TIMED for each seed that has it."""
         return [float(each[name]) for each in self.timings if each.get(name) is not None]
 
 
 def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Manifest]) -> tuple[list[Reference], str]:
-    """Those of `entries` that one's own runs stand beside, the most alike first; in a sentence why there is none."""
+    """Return the references comparable with one's own runs, most similar first; if there are none, also the reason."""
     found, reasons = [], []
     for entry in sorted(entries, key=lambda entry: distance(entry, own[0])):
         if asked := parameters(entry, own[0]):
@@ -103,18 +105,18 @@ def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Manifest]) ->
 
 
 def best_match(entries: Sequence[Mapping[str, Any]], own: Manifest) -> Mapping[str, Any]:
-    """The published run on one's own kind of hardware with one's own settings, else the one that differs least."""
+    """Return the published run on the same kind of hardware with the same settings, otherwise the most similar one."""
     return min(entries, key=lambda entry: distance(entry, own))
 
 
 def distance(published: Mapping[str, Any], own: Manifest) -> tuple[bool, bool, int]:
-    """The smaller, the less differs in what the two ran on and with."""
+    """Return a sort key: smaller if hardware and settings differ less."""
     facts = retraced.environment_of(published, as_retraced(own))
     return published["device"] != own["device"], bool(facts.hardware), len(facts.phrases)
 
 
 def judge(published: Mapping[str, Any], own: Manifest) -> Verdict:
-    """Whether one's own run is the published one."""
+    """Return the verdict on whether one's own run agrees with the published one."""
     if asked := parameters(published, own):
         return Verdict("not verifiable", "other parameters", f"{', '.join(asked)} of params.yaml are not as published")
     found = as_retraced(own)
@@ -128,7 +130,7 @@ def judge(published: Mapping[str, Any], own: Manifest) -> Verdict:
 
 
 def by_score(published: Mapping[str, Any], own: Manifest, facts: EnvironmentInfo) -> Verdict:
-    """By the distance of the scores, against the margin of the published seeds."""
+    """Judge by the difference of the scores and the margin from the published seeds."""
     name, seed = published["score_name"], str(published["seed"])
     here, there = score_of(own), published["scores"][seed]
     margin = margin_of_seeds(list(published["scores"].values()))
@@ -143,13 +145,13 @@ def by_score(published: Mapping[str, Any], own: Manifest, facts: EnvironmentInfo
 
 
 def parameters(published: Mapping[str, Any], own: Manifest) -> list[str]:
-    """The dotted names of what params.yaml asks for and differs, what machines choose (`auto`) left out."""
+    """Return the dotted names of the parameters that differ. Values that `auto` chose are not parameters."""
     pair = [dict(flat(manifest["block"])) for manifest in (published, own)]
     return [name for name in sorted({*pair[0], *pair[1]}) if pair[0].get(name) != pair[1].get(name)]
 
 
 def other_data(published: Mapping[str, Any], own: Manifest) -> list[str]:
-    """The first of raw table, prepared and packed arrays that is another one."""
+    """Return the first difference among raw table, prepared arrays and packed splits; empty if there is none."""
     for name, what in (
         ("table", "the raw table"),
         ("prepared", "the prepared arrays"),

@@ -1,17 +1,17 @@
-"""Whether a recorded run and the same training made again are the same: its manifest and what
-stages/tools/retrace.py wrote in, a verdict out.
+"""Judges whether a recorded run and a rerun of the same training agree. It compares the run's manifest with the output
+of stages/tools/retrace.py and returns a verdict:
 
     bit-equal                  all digests are equal; required on the same hardware, environment and settings
     within rounding            elsewhere: data, initial weights and draws are equal, the losses inside the envelope
-    statistically compatible   beyond the envelope's horizon: the test's scores differ by less than the margin
-    inconclusive               their interval is wider than the margin, or there is none
-    different                  with the first cause, of data, environment, initial weights, draws, epoch, tensor,
+    statistically compatible   beyond the envelope's horizon: the test scores differ by less than the margin
+    inconclusive               the interval of the scores is wider than the margin, or there is no interval
+    different                  with the first cause: data, environment, initial weights, draws, epoch, tensor,
                                predictions
-    not verifiable             the run cannot be made again here, and why
+    not verifiable             the run cannot be repeated here, with the reason
 
-No tolerance is a constant of ours. What rounding does to this training is measured: it is trained again with every
-initial weight moved by one unit in the last place, a few times (the nudges). What another training would be is
-measured too: with other seeds. The envelope holds while the first is small beside the second.
+No tolerance is a fixed constant. The effect of rounding is measured: the training is repeated a few times with every
+initial weight perturbed by one unit in the last place. The spread between different trainings is measured with other
+seeds. The envelope is valid as long as the first effect is small compared with the second.
 
 Call `judge_bitwise`, then `within`, then `judge_final_scores`; each returns None if the next one must decide.
 """
@@ -29,7 +29,7 @@ from typing import Any
 from stages.comparing.differences import difference, margin_of_seeds, measured_scores
 
 Manifest = Mapping[str, Any]
-Retraced = Mapping[str, Any]  # one training of stages/tools/retrace.py's list
+Retraced = Mapping[str, Any]  # one training in the output of stages/tools/retrace.py
 
 STATUS = {
     "bit-equal": 0,
@@ -40,33 +40,33 @@ STATUS = {
     "inconclusive": 3,
 }
 LOSSES = ("train_loss", "val_loss")
-# Nudges that the envelope is measured with: of three to five the middle.
+# Perturbed trainings that measure the envelope: the middle of the sensible range of three to five.
 NUM_NUDGES = 4
-# Other seeds for the spread that ends the horizon: with the run itself three trainings, the fewest whose range is not a
-# single difference.
+# Other seeds for the spread that ends the horizon. With the run itself these are three trainings, the fewest whose
+# range is not a single difference.
 NUM_SEEDS = 2
-# And for a margin (differences.MIN_SEEDS_OF_MARGIN, the run's own among them).
+# Other seeds for a margin (differences.MIN_SEEDS_OF_MARGIN includes the run's own seed).
 NUM_SEEDS_OF_MARGIN = 4
-# How many times the largest of four deviations is allowed. A fifth nudge, a normal draw like the four, is more than 3
-# times as large in 1.1% of all epochs, more than 5 times in 0.2%, more than 10 times in 0.01% (simulated); and another
-# machine rounds otherwise in every step, where a nudge moves the weights once. Measured with two nudges: `pen` on 2
-# threads is at most 1.1 times as far from 1 thread as they are, and its horizon is all 12 epochs; that of `sign` is 37
-# of 100.
+# The allowed multiple of the largest of four deviations. If a fifth deviation is a normal draw like the four, it is
+# more than 3 times as large in 1.1% of all epochs, more than 5 times in 0.2%, more than 10 times in 0.01% (simulated).
+# Another machine also rounds differently in every step, while a perturbation moves the weights once. Measured with two
+# perturbed trainings: the deviation of `pen` on 2 threads from 1 thread is at most 1.1 times theirs, and its horizon is
+# all 12 epochs; the horizon of `sign` is 37 of 100.
 MULTIPLE = 10.0
-# The horizon ends where the envelope is wider than this share of the seeds' spread: inside it, a training with another
-# seed would still be seen.
+# The horizon ends when the envelope is wider than this share of the seeds' spread. Inside it, a training with another
+# seed would still be detected.
 SHARE_OF_SPREAD = 0.5
-FP32_BITS = 23  # of a mantissa: losses and rates are fp32 numbers
-# Of the hardware's identity, what decides bits: neither memory nor the number of cores does, where the threads are set.
+FP32_BITS = 23  # of the mantissa: losses and learning rates are fp32 numbers
+# The hardware fields that affect bits. Memory does not; the number of cores does not if `threads` is set.
 HARDWARE = ("kind", "name", "capability", "driver", "torch", "torch_cuda")
 SETTINGS = ("threads", "precision", "accumulation", "step", "workers")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    name: str  # of STATUS
-    cause: str = ""  # the first one, of `different`; why, of `not verifiable`
-    sentence: str = ""  # what was seen
+    name: str  # a key of STATUS
+    cause: str = ""  # the first cause if `different`; the reason if `not verifiable`
+    sentence: str = ""  # the observed difference
 
     @property
     def status(self) -> int:
@@ -79,7 +79,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class EnvironmentInfo:
-    """What differs around the training: phrases such as `threads 2 here, 1 recorded`; none where nothing does."""
+    """The differences around the training, as phrases such as `threads 2 here, 1 recorded`; empty if there are none."""
 
     data: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ def environment_of(manifest: Manifest, found: Retraced, data: Sequence[str] = ()
     hardware, here = manifest["hardware"], found["hardware"]
     processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
     realized, again = manifest["realized"], found["realized"]
-    # Where memory ran out, steps were taken in other ways from somewhere in the middle on.
+    # After an out-of-memory error, the remaining steps ran differently.
     ran_out = [{"memory": "ran out" if of.get("out_of_memory") else "sufficed"} for of in (realized, again)]
     is_uncertain = ran_out[0] != ran_out[1] or ran_out[0]["memory"] == "ran out"
     return EnvironmentInfo(
@@ -120,17 +120,19 @@ def differing(recorded: Mapping[str, Any], here: Mapping[str, Any], names: Seque
 
 
 def different(cause: str, sentence: str, facts: EnvironmentInfo) -> Verdict:
-    """With the environment as the cause where it is another one: it comes first in the order."""
+    """Return the verdict "different". If the environment differs, it is the cause, because it comes before
+    the others.
+    """
     if facts.environment and cause != "data":
         return Verdict("different", "environment", f"{'; '.join(facts.environment)}; seen first in {cause}: {sentence}")
     return Verdict("different", cause, sentence)
 
 
-# Bit for bit.
+# Bitwise comparison.
 
 
 def judge_bitwise(manifest: Manifest, found: Retraced, facts: EnvironmentInfo) -> Verdict | None:
-    """The verdict where all is equal, or must be, or the inputs differ; None where rounding must be looked at."""
+    """Return a verdict if all bits are equal, or must be, or the inputs differ; None if rounding must be considered."""
     if facts.data:
         return Verdict("different", "data", "; ".join(facts.data))
     if inputs := different_inputs(manifest, found):
@@ -145,7 +147,7 @@ def judge_bitwise(manifest: Manifest, found: Retraced, facts: EnvironmentInfo) -
 
 
 def different_inputs(manifest: Manifest, found: Retraced) -> tuple[str, str] | None:
-    """(cause, sentence) where the initial weights, or what is drawn, are others: no rounding changes these."""
+    """Return (cause, sentence) if the initial weights or the random draws differ: rounding never changes these."""
     initial = manifest["digests"]["weights"]["initial"], found["weights"]["initial"]
     if initial[0] != initial[1]:
         return "initial weights", f"sha256 {initial[1][:12]} here, {initial[0][:12]} recorded"
@@ -163,7 +165,7 @@ def different_inputs(manifest: Manifest, found: Retraced) -> tuple[str, str] | N
 
 
 def different_bits(manifest: Manifest, found: Retraced) -> tuple[str, str] | None:
-    """(cause, sentence) of the first digest or loss that is another one."""
+    """Return (cause, sentence) for the first digest or loss that differs."""
     for recorded, here in pairs(manifest, found):
         if recorded == here:
             continue
@@ -183,32 +185,34 @@ def different_bits(manifest: Manifest, found: Retraced) -> tuple[str, str] | Non
 
 
 def pairs(manifest: Manifest, found: Retraced) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    """The epochs that both have."""
+    """Yield the epochs that both have."""
     return zip(manifest["epochs"], found["epochs"], strict=False)
 
 
 def unit(value: float) -> float:
-    """One unit in the last place of `value` as an fp32 number."""
+    """Return one unit in the last place of `value` as an fp32 number."""
     return math.ldexp(1.0, math.frexp(value)[1] - 1 - FP32_BITS)
 
 
-# What rounding does.
+# The effect of rounding.
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """By how much each epoch's losses may be off by rounding alone: {loss: value} for each epoch."""
+    """The deviation that rounding alone can explain: {loss: value} for each epoch."""
 
     allowed: list[dict[str, float]]
-    horizon: int  # the number of first epochs for which that says something
+    horizon: int  # the number of first epochs for which the envelope is meaningful
     num_nudged: int
 
 
 def measure_envelope(found: Retraced, nudged: Sequence[Retraced], others: Sequence[Retraced]) -> Envelope:
-    """`found` is the training made again, `nudged` the same from moved weights, `others` with other seeds.
+    """Measure the envelope. `found` is the rerun, `nudged` are reruns from perturbed weights, `others` have other
+    seeds.
 
-    A deviation grows on the whole, and a few nudges may meet by chance in one epoch, so that an epoch takes the largest
-    so far. The seeds' range in an epoch is the median over that epoch and two on each side, for the same reason.
+    A deviation grows over the epochs, but a few perturbed trainings may agree by chance in one epoch, so each epoch
+    takes the largest deviation so far. For the same reason, the seeds' range in an epoch is the median over that epoch
+    and two on each side.
     """
     num = len(found["epochs"])
     ranges = {loss: [spread_of([found, *others], epoch, loss) for epoch in range(num)] for loss in LOSSES}
@@ -230,8 +234,8 @@ def spread_of(runs: Sequence[Retraced], epoch: int, loss: str) -> float:
 
 
 def may_round(manifest: Manifest, found: Retraced) -> bool:
-    """Whether rounding of the same kind can explain a difference: dropout draws from a generator of the device's own,
-    and a CPU has no TF32.
+    """Whether rounding can explain a difference. It cannot if the precisions differ (a CPU has no TF32), or if the
+    devices differ and the model has dropout, because each device draws it from its own generator.
     """
     if manifest["realized"]["precision"] != found["realized"]["precision"]:
         return False
@@ -239,7 +243,9 @@ def may_round(manifest: Manifest, found: Retraced) -> bool:
 
 
 def within(manifest: Manifest, found: Retraced, facts: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
-    """None where the envelope ends before the training does, and holds until there."""
+    """Return a verdict for the losses against the envelope; None if the horizon ends before the training and the losses
+    agree up to it.
+    """
     compared = list(pairs(manifest, found))
     for (recorded, here), allowed in zip(compared[: envelope.horizon], envelope.allowed, strict=False):
         for loss in LOSSES:
@@ -278,11 +284,11 @@ def judge_final_scores(
     facts: EnvironmentInfo,
     horizon: int,
 ) -> Verdict:
-    """By the test's scores. `recorded_csv`: the recorded predictions; None where they are not to be had.
+    """Judge by the test scores. `recorded_csv`: the recorded predictions; None if they are not available.
 
-    The margin is twice the seeds' standard deviation (differences.margin_of_seeds). Different is what lies outside it
-    with its whole interval: two networks that rounding has led apart differ as those of two seeds do, and no test of
-    "any difference at all" tells them from that.
+    The margin is twice the seeds' standard deviation (differences.margin_of_seeds). The verdict is "different" only if
+    the whole interval lies outside the margin: two networks that rounding has driven apart differ as much as two seeds,
+    and a test for any difference cannot distinguish these cases.
     """
     beyond = (
         f"rounding reaches the spread over seeds after epoch {horizon} of {len(found['epochs'])}, so the scores decide"

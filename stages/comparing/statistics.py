@@ -1,4 +1,4 @@
-"""Statistics of measured times: lists of numbers in, estimates with their intervals out."""
+"""Statistics of measured times: functions from lists of numbers to estimates with intervals."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
-# Of two pairs the interval would be more than nine times as wide as of five that scatter as much.
+# With two pairs, the interval would be more than nine times as wide as with five pairs of the same spread.
 MIN_PAIRS = 3
 MORE_PAIRS = "dvc exp run -S 'seeds=[0,1,2,3,4]'"
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """How many times as fast one side is as another, and the interval, where there are pairs enough for one."""
+    """How many times as fast one side is as another. The interval exists only if there are enough pairs."""
 
     ratio: float
     low: float | None
@@ -24,40 +24,41 @@ class SpeedUp:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 1: one side is faster, beyond what the pairs scatter."""
+        """Whether the interval excludes 1, so that one side is faster beyond the spread of the pairs."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     @property
     def missing_reason(self) -> str:
-        """Why there is no interval, and how to get one; empty where there is one."""
+        """Why there is no interval and how to get one; empty if there is one."""
         if self.low is not None:
             return ""
         count = "1 pair was" if self.num_pairs == 1 else f"{self.num_pairs} pairs were"
         return f"no interval: {count} measured and it takes {MIN_PAIRS}; `{MORE_PAIRS}` measures 5"
 
     def reversed(self) -> SpeedUp:
-        """How many times as fast the other side is."""
+        """Return how many times as fast the other side is."""
         low, high = (None if bound is None else 1 / bound for bound in (self.high, self.low))
         return SpeedUp(1 / self.ratio, low, high, self.num_pairs)
 
 
 def ratio_of_turns(base_seconds: Sequence[float], other_seconds: Sequence[float]) -> float:
-    """How many times as fast `other` is as `base`: one pair's figure, from two processes that took turns.
+    """Return how many times as fast `other` is as `base`: the ratio of one pair of processes that took turns.
 
-    Numbers at the same place are of the same turn. The median of their ratios: what slows the machine for longer than a
-    turn slows both and is gone from a ratio, and what disturbs single turns is gone from the median. On a busy machine
-    (benchmarks/aa.py) the ratios of medians and of means scattered 1.3 times as much, that of minima 3.6 times.
+    Numbers at the same index belong to the same turn. The result is the median of the turns' ratios. A disturbance
+    longer than a turn slows both processes and cancels in the ratio; a disturbance of single turns does not move the
+    median. On a busy machine (benchmarks/aa.py) the ratios of medians and of means scattered 1.3 times as much, that of
+    minima 3.6 times.
     """
     return math.exp(statistics.median(map(math.log, ratios(base_seconds, other_seconds))))
 
 
 def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
-    """The geometric mean of the pairs' ratios, and its 95% interval.
+    """Return the geometric mean of the pairs' ratios and its 95% interval.
 
-    Each number is of one pair of processes (`ratio_of_turns`). What differs from process to process, where its memory
-    lies and what it is disturbed by, is what their logarithms scatter by: the interval is Student's t on these (Student
-    1908, Biometrika 6). Turns are not counted: those of a process resemble each other. Raises ValueError without a
-    pair.
+    Each number comes from one pair of processes (`ratio_of_turns`). The logarithms scatter by the differences between
+    processes, such as memory placement and disturbances; the interval is Student's t on these logarithms (Student 1908,
+    Biometrika 6). Turns do not count as samples, because the turns of one process resemble each other. Raises
+    ValueError without a pair.
     """
     if not pair_ratios:
         raise ValueError("no pair of processes was measured; a speed-up takes one, and its interval three")
@@ -65,7 +66,7 @@ def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
     count, middle = len(logs), statistics.fmean(logs)
     if count < MIN_PAIRS:
         return SpeedUp(math.exp(middle), None, None, count)
-    from scipy.special import stdtrit  # a third of a second, which nobody needs who has nothing to pair
+    from scipy.special import stdtrit  # takes a third of a second; not needed without pairs
 
     half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(logs) / math.sqrt(count)
     return SpeedUp(math.exp(middle), math.exp(middle - half), math.exp(middle + half), count)

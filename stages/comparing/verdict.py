@@ -1,9 +1,8 @@
-"""What may be said of one workload's runs, in sentences.
+"""Writes the verdict on one workload's runs: sentences on speed, scores and reservations.
 
-Recorded runs (manifests and predictions) and the speed that was measured in turns, in; how fast, how good and what to
-keep in mind, out.
+The input is recorded runs (manifests and predictions) and, if available, the speed measured in turns.
 
-A speed-up is stated only where the work is the same, as an interval. Where it differs, the sentence says in what.
+A speed-up is stated, with an interval, only if the work is the same. Otherwise the sentence names the differences.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from stages.comparing.differences import (
 
 MIN_PAIRS = 3  # for an interval
 HOW_TO_GET_AN_INTERVAL = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"
-# Which of these differ is not seen from the sides' descriptions, so it stands beside the ratio.
+# Differences that the descriptions of the sides do not show, so they are stated with the ratio.
 NOT_DESCRIBED = ("machine", "way of stepping", "place of the data")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training as it was recorded. `predictions`: the rows of predictions.csv; empty where they are not at hand."""
+    """One recorded training. `predictions`: the rows of predictions.csv; empty if they are not available."""
 
     manifest: Manifest
     predictions: Rows = ()
@@ -54,15 +53,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What may be said of one workload. All sentences end with a full stop."""
+    """The verdict on one workload. All sentences end with a full stop."""
 
     workload: str
     speed: str
     scores: str
     notes: tuple[str, ...]
-    comparability: Comparability | None  # None: one side, nothing to compare
-    difference: Difference | None  # None: the scores are not compared, and `scores` says why
-    ratio: Speed | None = None  # None: no speed-up is stated, and `speed` says why
+    comparability: Comparability | None  # None: there is only one side
+    difference: Difference | None  # None: the scores are not compared; `scores` says why
+    ratio: Speed | None = None  # None: no speed-up is stated; `speed` says why
 
     @property
     def sentences(self) -> list[str]:
@@ -70,12 +69,12 @@ class Judgement:
 
 
 def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str, Any] | None = None) -> Judgement:
-    """`sides`: one or two, each called by its device (or as the caller likes), with a run for each seed.
+    """Compare one or two `sides`. Each is named by its device (or as the caller likes) and has a run for each seed.
 
-    `speed`: results/speed/<workload>.json: {"speed_up": {"ratio", "low", "high", "num_pairs"}, "sides": [base, other],
-    "about": ...}, the ratio base's seconds over other's; or {"sentence": why there is none}. None: these runs never
-    took turns, and the ratio is that of the manifests' epochs. Raises ValueError for more than two sides: they are
-    judged pair by pair.
+    `speed` is the content of results/speed/<workload>.json: {"speed_up": {"ratio", "low", "high", "num_pairs"},
+    "sides": [base, other], "about": ...}, where the ratio is base's seconds divided by other's; or {"sentence": why
+    there is no ratio}. If `speed` is None, the runs did not take turns and the ratio comes from the manifests' epochs.
+    Raises ValueError for more than two sides, which must be compared in pairs.
     """
     if not 0 < len(sides) <= 2 or not all(sides.values()):
         counts = ", ".join(f"{name} ({len(runs)} runs)" for name, runs in sides.items()) or "none"
@@ -90,7 +89,7 @@ def judge(workload: str, sides: Mapping[str, Sequence[Run]], speed: Mapping[str,
     first, second = described
     found = compare_sides({side.name: [run.manifest for run in side.runs] for side in described})
     scored, compared = score_sentence(first, second)
-    # In turns the CPU has the number of threads with which it is fastest, whatever the trainings had.
+    # When the sides take turns, the CPU uses its fastest number of threads, whatever the trainings used.
     threads = [] if speed else [best_threads(side.manifest) for side in described]
     notes = tuple(f"{workload}: {each}." for each in (*filter(None, threads), *found.notes))
     known = speed_of(first, second, found, speed)
@@ -119,13 +118,13 @@ class Side:
 
     @cached_property
     def scores(self) -> str:
-        """`accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`, from the manifests."""
+        """The score as text, e.g. `accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`, from the manifests."""
         known = [(value_of(run.manifest, "result.metrics") or {}).get(self.score_name) for run in self.runs]
         scores = [float(score) for score in known if score is not None]
         return f"{self.score_name} {mean_and_range(scores) if scores else 'not recorded'} on {self.name}"
 
     def predictions(self) -> dict[int, Rows]:
-        """By seed. Raises ValueError where some are missing, or a seed is there twice."""
+        """Return the predictions by seed. Raises ValueError if some are missing or a seed occurs twice."""
         if missing := [str(run.seed) for run in self.runs if not run.predictions]:
             raise ValueError(f"the predictions of {self.name} are not at hand (seed {', '.join(missing)})")
         found = {run.seed: run.predictions for run in self.runs}
@@ -141,12 +140,12 @@ class Speed:
     ratio: float
     low: float | None
     high: float | None
-    counted: str  # from how many processes
-    threads: tuple[int | None, int | None]  # of each side, where they were not the training's
+    counted: str  # the number of processes, as text
+    threads: tuple[int | None, int | None]  # of each side, if they differ from the training's
 
 
 def speed_of(first: Side, second: Side, found: Comparability, speed: Mapping[str, Any] | None) -> Speed | str:
-    """The ratio of the two, or why none is stated."""
+    """Return the ratio of the two sides, or the reason why none is stated."""
     if found.refusals:
         return f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
     known = measured_in_turns(first, second, speed) if speed else measured_apart(first, second)
@@ -162,7 +161,7 @@ def speed_sentence(first: Side, second: Side, found: Comparability, known: Speed
 
 
 def measured_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Speed | str:
-    """What results/speed/<workload>.json says of the two, or why it says nothing."""
+    """Return the ratio from results/speed/<workload>.json, or the reason why it does not apply."""
     figures = speed.get("speed_up", speed)
     if "ratio" not in figures:
         reason = str(speed.get("sentence", "the speed is not recorded")).rstrip(".")
@@ -186,7 +185,7 @@ def measured_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> Sp
 
 
 def measured_apart(first: Side, second: Side) -> Speed | str:
-    """The ratio of the recorded trainings' epochs, which is what there is of two machines."""
+    """Return the ratio of the recorded epochs, which is all that two machines offer."""
     if untimed := [side.name for side in (first, second) if not side.epoch_seconds]:
         return f"no epoch of {' and '.join(untimed)} is timed"
     counts = [len(side.epoch_seconds) for side in (first, second)]
@@ -210,7 +209,9 @@ def faster_sentence(first: str, second: str, found: Speed) -> str:
 
 
 def ratio_of_epochs(first: Sequence[float], second: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """(ratio, low, high) of the geometric means; Welch's interval of the logarithms from three processes a side on."""
+    """Return (ratio, low, high) of the geometric means. The interval is Welch's on the logarithms, for at least three
+    processes per side.
+    """
     logs = np.log(first), np.log(second)
     ratio = float(np.exp(logs[0].mean() - logs[1].mean()))
     if min(len(first), len(second)) < MIN_PAIRS:
@@ -230,9 +231,10 @@ def score_sentence(first: Side, second: Side) -> tuple[str, Difference | None]:
         found = difference(name, *pair, margin)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
-    except ModuleNotFoundError as error:  # a GPU's machine may have few packages
+    except ModuleNotFoundError as error:  # a GPU machine may have few packages
         return f"{first.scores}, {second.scores}; the two are not compared, because {error.name} is not installed", None
     sentence = found.sentence(first.name, second.name)
-    # A forecast's score is the skill, and what is tested is the MAE; and a side may have seeds that the other lacks.
+    # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
+    # lacks.
     is_said = MEASURES[name].is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
     return (sentence if is_said else f"{first.scores}, {second.scores}. {sentence}"), found

@@ -1,1 +1,1 @@
-"""What bounds a training, what would help, and whether this machine is in order."""
+"""Finds the bottleneck of a training, settings that would make it faster, and faults of the machine."""

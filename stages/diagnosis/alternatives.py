@@ -1,7 +1,7 @@
-"""What could make a training faster: the settings of params.yaml to try, and a variant of a trainer with them.
+"""Alternative settings that could make a training faster, and a variant of a trainer with such settings.
 
-In: a `Trainer`. Out: name -> changed settings (`alternatives`), and a `Trainer` that shares what it can with the given
-one (`variant`).
+`alternatives` returns name -> changed settings for a `Trainer`. `variant` returns a `Trainer` with these settings that
+shares as much as possible with the given one.
 """
 
 import copy
@@ -19,7 +19,7 @@ from stages.training.memory import OomPolicy
 from stages.training.step import Step, graph_blocker
 from stages.training.trainer import Trainer, computed_in
 
-ROOM = 0.5  # of the free memory, that streamed data may take on the device
+ROOM = 0.5  # share of the free device memory that streamed data may use
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}
 
 Result = TypeVar("Result")
@@ -27,18 +27,18 @@ Changes = dict[str, Any]  # settings of params.yaml: those of `train`, and `data
 
 
 def alternatives(trainer: Trainer) -> dict[str, Changes]:
-    """Settings that could make this training faster, by a name for the change."""
+    """Return settings that could make this training faster, by a name for the change."""
     params, device, precision = trainer.params, trainer.device, trainer.step.precision
-    if params.step == "compile":  # another batch or precision would need another compilation
+    if params.step == "compile":  # another batch size or precision would need another compilation
         return {"step eager": {"step": "eager"}}
     sizes = (2 * params.batch_size, 8 * params.batch_size)
     found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
-    if params.precision != "auto":  # auto has just been chosen by measuring
+    if params.precision != "auto":  # `auto` has just chosen by measuring
         others = [name for name in PRECISIONS[device.type] if name != precision]
         found += [{"precision": name} for name in others if computed_in(name, device) == name]
     if trainer.step.accumulation > 1:
         found.append({"grad_accum_steps": 1})
-    is_eager = params.step == "eager" and not trainer.step.fallback_reason  # several workers cannot take another way
+    is_eager = params.step == "eager" and not trainer.step.fallback_reason  # several workers cannot use graphs
     if device.type == "cuda" and is_eager and not graph_blocker(device, precision, trainer.model):
         found.append({"step": "graph"})
     if trainer.train_split.is_streamed:  # from the host to a GPU
@@ -50,12 +50,13 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
 
 
 def variant(trainer: Trainer, changes: Changes) -> Trainer:
-    """`trainer` with other settings. It shares data, weights, optimizer and generator where it can, to save memory.
+    """Return `trainer` with other settings. It shares data, weights, optimizer and generator where possible, to save
+    memory.
 
-    It raises where memory runs out instead of adapting, so that a trial changes nothing about the training.
+    If memory runs out, the variant raises and does not use a fallback, so a trial does not change the training.
     """
     params = replace(trainer.params, **{name: value for name, value in changes.items() if name != "data_location"})
-    if changes.get("step") == "graph":  # needs an optimizer of another kind, and so weights of its own
+    if changes.get("step") == "graph":  # needs another kind of optimizer, and therefore its own weights
         other = Trainer(copied(trainer.model), trainer.train_split, trainer.val_split, params, trainer.task)
     else:
         other = copy.copy(trainer)
@@ -76,13 +77,13 @@ def change_step(step: Step, changes: Changes) -> None:
     if "precision" in changes:
         step.precision = changes["precision"]
         step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16
-    step.graphs = Graphs(step.device) if step.graphs else None  # what is captured is captured with its settings
+    step.graphs = Graphs(step.device) if step.graphs else None  # a captured graph includes its settings
     if changes.get("step") == "eager":
         step.forward = step.model
 
 
 class NoFallbacks(OomPolicy):
-    """Lets the error through where memory runs out."""
+    """Raises the out-of-memory error and uses no fallback."""
 
     def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
         return work()
@@ -92,10 +93,10 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     model = copy.deepcopy(model)
     for part in model.modules():
         if isinstance(part, torch.nn.RNNBase):
-            part.flatten_parameters()  # the copied weights lie apart, and cuDNN would gather them in every step
+            part.flatten_parameters()  # the copied weights are not contiguous: cuDNN would gather them in every step
     return model
 
 
 def resident(split: Split, count: int) -> Split:
-    """The split's first `count` sequences on the device: enough to measure training from there."""
+    """Return the split's first `count` sequences on the device: enough to measure training from there."""
     return replace(split, tensors={name: tensor[:count].to(split.device) for name, tensor in split.tensors.items()})

@@ -1,4 +1,4 @@
-"""What a training step needs, counted rather than timed: arithmetic, bytes moved, memory by its purpose."""
+"""Counts the needs of a training step: arithmetic, bytes moved, and memory by purpose. Nothing here is timed."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -17,10 +17,10 @@ from stages.training.trainer import Trainer
 
 
 def count_flop(trainer: Trainer, batch: Batch) -> float:
-    """FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU.
+    """Return the FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU.
 
-    In float64, for which torch computes an LSTM by matrix products: oneDNN's float32 one is a single operator, opaque
-    to the counter.
+    It uses float64, for which torch computes an LSTM with matrix products. In float32, oneDNN uses a single operator
+    that the counter cannot see into.
     """
     model, part = copy.deepcopy(trainer.model).cpu().double(), batch.first(2)
     inputs = [tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu() for tensor in part.inputs()]
@@ -31,7 +31,9 @@ def count_flop(trainer: Trainer, batch: Batch) -> float:
 
 
 class Counter(TorchDispatchMode):
-    """Sees every operator. torch would decorate it for torch.compile, and so import torch._dynamo, for seconds."""
+    """Observes every operator. Skips torch's decoration for torch.compile, which imports torch._dynamo and takes
+    seconds.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -39,7 +41,7 @@ class Counter(TorchDispatchMode):
 
 
 class Arithmetic(Counter):
-    """Adds up the FLOP of operators, by torch's own formulas: what FlopCounterMode does, without its modules' names."""
+    """Sums the FLOP of operators with torch's own formulas, like FlopCounterMode but without module names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +50,7 @@ class Arithmetic(Counter):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, formula = kwargs or {}, flop_registry.get(func._overloadpacket)
         if formula is None:
-            with self:  # an operator made of others
+            with self:  # an operator composed of others
                 result = func.decompose(*args, **kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
         result = func(*args, **kwargs)
@@ -61,9 +63,9 @@ OUTPUTS = ("out", "grad_input")
 
 
 class Traffic(Counter):
-    """Adds up the bytes that operators read and write. Views move none, nor does allocating memory.
+    """Sums the bytes that operators read and write. Views and memory allocation move none.
 
-    What a cache keeps counts too, so that a rate can exceed the memory's.
+    Bytes that stay in a cache count too, so a rate can exceed the memory's rate.
     """
 
     def __init__(self) -> None:
@@ -73,7 +75,7 @@ class Traffic(Counter):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not func.is_view and "empty" not in func.__name__:
-            # What is only written, in place or as `out`, is the result, and counts as that alone.
+            # A tensor that is only written, in place or as `out`, counts only as the result.
             read = args[1:] if func.__name__.split(".")[0] in ONLY_WRITE else args
             named = [value for name, value in (kwargs or {}).items() if name not in OUTPUTS]
             self.num_bytes += num_bytes(tree_leaves((read, named, result)))
@@ -81,7 +83,7 @@ class Traffic(Counter):
 
 
 def count_bytes(trainer: Trainer, batch: Batch) -> int:
-    """Bytes that the operators of one eager step read and write."""
+    """Return the bytes that the operators of one eager step read and write."""
     step: Step = copy.copy(trainer.step)
     step.forward = trainer.model
     with Traffic() as traffic:
@@ -90,14 +92,15 @@ def count_bytes(trainer: Trainer, batch: Batch) -> int:
 
 
 def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
-    """MiB that training needs by purpose, counted from the tensors, on any device."""
+    """Return the MiB that training needs, by purpose, counted from the tensors, on any device."""
     weights = list(trainer.model.parameters())
     with saved_for_backward([*weights, *batch.inputs(), batch.targets]) as saved:
         with autocast(trainer.step.precision, trainer.device):
             outputs = trainer.model(*batch.inputs())
             trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
     states = [value for state in trainer.optimizer.state.values() for value in state.values()]
-    splits = {id(split): split for split in (trainer.train_split, trainer.val_split)}.values()  # the sweep: the same
+    # By id, because the batch-size sweep uses one split for both.
+    splits = {id(split): split for split in (trainer.train_split, trainer.val_split)}.values()
     on_device = [split.tensors for split in splits if split.tensors["values"].device == trainer.device]
     in_bytes = {
         "weights": num_bytes(weights),
@@ -111,15 +114,17 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
 
 @contextmanager
 def saved_for_backward(excluded: Iterable[torch.Tensor]) -> Iterator[dict[int, int]]:
-    """Address -> bytes of every storage that autograd saves in the body for the backward pass: the activations."""
+    """Yield address -> bytes of every storage that autograd saves for the backward pass in the body: the
+    activations.
+    """
     saved: dict[int, int] = {}
     counted_apart = {tensor.untyped_storage().data_ptr() for tensor in excluded}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in counted_apart:
-            saved[storage.data_ptr()] = storage.nbytes()  # alive until the backward pass, so no address comes twice
-        # An operator that saves its own output would keep itself alive by it: a cycle that Python cannot free.
+            saved[storage.data_ptr()] = storage.nbytes()  # it lives until the backward pass, so no address is reused
+        # If an operator saved its own output here, it would keep itself alive: a cycle that Python cannot free.
         return tensor.detach()
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -127,7 +132,7 @@ def saved_for_backward(excluded: Iterable[torch.Tensor]) -> Iterator[dict[int, i
 
 
 def num_bytes(values: Iterable[Any]) -> int:
-    """Of the tensors among `values`."""
+    """Return the bytes of the tensors among `values`."""
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 

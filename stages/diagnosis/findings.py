@@ -1,30 +1,36 @@
-"""The result of a probe, as numbers and as sentences: the shares of a step, what bounds it, what would help. No torch.
+"""The result of a probe as numbers and sentences: the shares of a step, its bottleneck and the advice. Does not use
+torch.
 
-- data, copy: waiting for a batch. Gathering (data) and copying to the GPU (copy) overlap: the slower one gets the wait.
-- compute: on the CPU what a step takes longer than on a single sequence; on a GPU the time in which a kernel runs
-- launch: the rest. A GPU's step is launch-bound where the host takes longer to enqueue it than the GPU to compute it.
+- data, copy: waiting for a batch. Gathering (data) and copying to the GPU (copy) overlap, so the slower one gets the
+  wait.
+- compute: on the CPU, the additional time of a step over a step on a single sequence; on a GPU, the time in which a
+  kernel runs.
+- launch: the rest. A step on a GPU is launch-bound if the host takes longer to enqueue it than the GPU takes to compute
+  it.
 """
 
 from dataclasses import asdict, dataclass
 
-MIN_GAIN = 1.1  # an alternative is mentioned from this gain on
+MIN_GAIN = 1.1  # the smallest gain that is mentioned
 SHARE_THAT_BOUNDS = 0.5
-SMALL_SHARE = 0.1  # of the device's memory: a need below it is explained
+SMALL_SHARE = 0.1  # of the device's memory: a smaller need is explained
 NO_GPU = "the device is the CPU: it computes what it launches"
 OF_GPU = ("host_seconds", "device_seconds", "num_kernels", "memory_context_mib")
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Seconds are per step of `batch_size` sequences. None: not measured; `missing_reasons` says why."""
+    """Measurements of a probe. Seconds are per step of `batch_size` sequences. None: not measured; `missing_reasons`
+    says why.
+    """
 
     batch_size: int
-    data_seconds: float  # the batches alone
-    copy_seconds: float  # the copy of a batch to the device alone; 0: none is made
-    wait_seconds: float  # for a batch, in the loop
+    data_seconds: float  # for the batches alone
+    copy_seconds: float  # for the copy of a batch to the device alone; 0 if there is none
+    wait_seconds: float  # waiting for a batch in the loop
     step_seconds: float
-    overhead_seconds: float  # a step on a single sequence
-    gather_seconds: float | None  # of streamed data, on the host
+    overhead_seconds: float  # for a step on a single sequence
+    gather_seconds: float | None  # for streamed data, on the host
     host_seconds: float | None  # until the host has enqueued the step
     device_seconds: float | None  # in which a kernel ran
     num_kernels: int | None
@@ -33,9 +39,9 @@ class Probe:
     bytes_per_second: float  # of the step
     data_bytes_per_second: float  # of the batches alone, read and written
     peak_bytes_per_second: float
-    peak_data_bytes_per_second: float  # where the data lies
+    peak_data_bytes_per_second: float  # of the memory that contains the data
     copy_bytes_per_second: float | None
-    pinned_bytes_per_second: float | None  # at most, from the host to the device
+    pinned_bytes_per_second: float | None  # the maximum from the host to the device
     memory_mib: dict[str, float]  # purpose -> amount
     device_mib: float  # the device's whole memory
     gains: dict[str, float]  # alternative -> times as many sequences per second
@@ -47,7 +53,7 @@ class Probe:
 
     @property
     def bound(self) -> str:
-        """data, copy, launch or compute."""
+        """The bottleneck: data, copy, launch or compute."""
         shares = self.shares()
         waiting = max(("data", "copy"), key=lambda name: shares[name])
         if shares[waiting] >= SHARE_THAT_BOUNDS:
@@ -57,7 +63,7 @@ class Probe:
         return max(("launch", "compute"), key=lambda name: shares[name])
 
     def shares(self) -> dict[str, float]:
-        """Of a step's time, adding up to 1."""
+        """Return the shares of a step's time, which sum to 1."""
         is_copy = self.gather_seconds is not None and self.copy_seconds > self.gather_seconds
         if self.device_seconds is None:
             compute = max(self.step_seconds - self.overhead_seconds, 0.0)
@@ -72,7 +78,7 @@ class Probe:
         return {name: seconds / self.total_seconds for name, seconds in parts.items()}
 
     def rates_of_peak(self) -> dict[str, float]:
-        """Every rate as a share of the largest one measured on this machine."""
+        """Return each rate as a share of the highest rate measured on this machine."""
         found = {
             "flop": self.flop_per_second / self.peak_flop_per_second,
             "bytes": self.bytes_per_second / self.peak_bytes_per_second,
@@ -83,7 +89,7 @@ class Probe:
         return found
 
     def sentence(self) -> str:
-        """What bounds the training and what would help most."""
+        """Return the bottleneck and the most effective changes as a sentence."""
         return f"{self.bound}-bound: {self.bound_sentence()}; {self.advice()}"
 
     def advice(self) -> str:
@@ -120,13 +126,13 @@ class Probe:
         return f"{message}; little of the {self.device_mib:,.0f} MiB there are, {why}"
 
     def missing_sentence(self) -> str:
-        """What should have been measured on this device and was not, with the reason."""
+        """Return the measurements that failed on this device, with the reasons."""
         reasons = self.missing_reasons.items()
         missing = ", ".join(f"{name} ({why})" for name, why in reasons if name in OF_GPU and why != NO_GPU)
         return f"not measured: {missing}" if missing else ""
 
     def numbers(self) -> dict[str, float]:
-        """Everything measured, flat."""
+        """Return all measurements as a flat mapping."""
         flat = {name: value for name, value in asdict(self).items() if isinstance(value, int | float)}
         shares = {f"{name}_share": share for name, share in self.shares().items()}
         rates = {f"{name}_of_peak": rate for name, rate in self.rates_of_peak().items()}

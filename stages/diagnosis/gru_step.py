@@ -1,4 +1,6 @@
-"""`python -m stages.diagnosis.gru_step cuda:0`: facts about a small GRU's training step, for `make doctor`."""
+"""`python -m stages.diagnosis.gru_step cuda:0`: runs a small GRU's training step and prints measurements for `make
+doctor`.
+"""
 
 import json
 import resource

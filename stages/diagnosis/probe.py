@@ -1,21 +1,22 @@
-"""Measures where a training step's time goes, by running its parts apart, and what would help most, by trying it.
+"""Measures how the time of a training step is spent, by running its parts separately, and tries changes that could
+help.
 
-In: a `Trainer` about to start. Out: a `Probe` (findings.py), or why there is none. The trainer, torch's generators and
-its threads stay as they were, bit for bit. Takes one to two seconds where a step takes at most 0.1 s, less those that
-choosing has taken, and as long as compiling where the step is compiled.
+Takes a `Trainer` before its first step. Returns a `Probe` (findings.py), or the reason why there is none. The state of
+the trainer, of torch's generators and of its threads is the same before and after, bit for bit. If a step takes at most
+0.1 s, the probe takes one to two seconds, less the time that `auto` has spent; a compiled step adds its compile time.
 
-The parts run in turns, as the training runs its steps (eager, graph or compiled):
+The parts are interleaved and use the training's step execution mode (eager, graph or compiled):
 
 - loop: batches and steps, as in an epoch
-- batches: the batches alone: gathering, augmentation, and the copy to the device where the data is streamed
-- step: the step alone, on one batch that is already there
-- single: the step on a single sequence, which computes next to nothing
+- batches: the batches alone: gathering, augmentation, and the copy to the device if the data is streamed
+- step: the step alone, on one batch that is already on the device
+- single: the step on a single sequence, with almost no computation
 
-Waiting for a batch takes, on the CPU, where nothing overlaps, as long as the batches alone; on a GPU the time that the
-loop takes longer than the step alone, and at most as long as the batches alone. A GPU's time in kernels comes from
-torch.profiler, the host's from a step without synchronization. An alternative (alternatives.py) runs as the loop does;
-its gain is in sequences per second, against the loop in the same turn, as the median over the turns. FLOP and bytes are
-counted, not timed (counts.py).
+Waiting for a batch: on the CPU nothing overlaps, so it takes as long as the batches alone. On a GPU it is the time of
+the loop minus the time of the step alone, at most the time of the batches alone. A GPU's kernel time comes from
+torch.profiler, the host's time from a step without synchronization. An alternative (alternatives.py) runs as the loop
+does; its gain is in sequences per second relative to the loop in the same turn, as the median over the turns. FLOP and
+bytes are counted, not timed (counts.py).
 """
 
 import copy
@@ -47,21 +48,21 @@ from stages.training.step import AUTOCAST
 from stages.training.trainer import Trainer
 
 BUDGET_SECONDS = 1.0  # for all turns together
-TURN_SECONDS = 0.02  # of one part: many short turns, because disturbances come in bursts
-MIN_TURNS = 3  # fewer where steps are so long that these take twice the budget
-PART_SECONDS = 0.05  # for a part that runs alone, not in turns
-LONGEST_SECONDS = 0.1  # a larger batch is tried where its step should take no longer
-HOPELESS = 3.0  # an alternative that begins with this many times the seconds per sequence is given up
-NUM_TRIES = 3  # before it counts as that slow: something else may have disturbed it
+TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in bursts
+MIN_TURNS = 3  # fewer if the steps are so long that these take twice the budget
+PART_SECONDS = 0.05  # for a part that is measured alone
+LONGEST_SECONDS = 0.1  # a larger batch is tried only if its step should take no longer
+HOPELESS = 3.0  # an alternative that starts this many times slower per sequence is given up
+NUM_TRIES = 3  # attempts before it counts as too slow: a first attempt may be disturbed
 
 Result = TypeVar("Result")
-Steps = Iterator[int]  # each `next` does some work and returns the number of sequences in it
+Steps = Iterator[int]  # each `next` runs some work and returns its number of sequences
 
 
 def probe(trainer: Trainer, spent_seconds: float = 0.0) -> Probe | str:
-    """Measures the trainer's step, or says why it cannot.
+    """Measure the trainer's step, or return the reason why this is not possible.
 
-    `spent_seconds` of its time are spent already, on the choice of threads and precision (stages/training/auto.py).
+    `spent_seconds`: the part of the budget that the choice of threads and precision has used (stages/training/auto.py).
     """
     before = copy.deepcopy(trainer.state())
     try:
@@ -75,7 +76,7 @@ def probe(trainer: Trainer, spent_seconds: float = 0.0) -> Probe | str:
         trainer.restore(before)
         trainer.optimizer.zero_grad(set_to_none=True)
         if trainer.device.type == "cuda":
-            torch.cuda.empty_cache()  # or the memory of the trials would count as reserved by the training
+            torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training
 
 
 def measure_parts(trainer: Trainer, seconds: float) -> Probe:
@@ -124,7 +125,7 @@ def measure_parts(trainer: Trainer, seconds: float) -> Probe:
         peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.step.precision, torch.float32)),
         bytes_per_second=count_bytes(now, batch) / step,
         peak_bytes_per_second=rate,
-        data_bytes_per_second=2 * batch.num_bytes / data,  # read where the data lies, and written
+        data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
         peak_data_bytes_per_second=rate if place == device else memory_rate(place),
         memory_mib=memory_needs(now, batch) | ({} if context is None else {"context": context}),
         device_mib=device_memory_mib(device),
@@ -136,34 +137,34 @@ def measure_parts(trainer: Trainer, seconds: float) -> Probe:
 
 @dataclass(frozen=True)
 class ProbePart:
-    """What runs in a turn, and the trainer whose threads and numerics it runs with."""
+    """A part that runs in turns, and the trainer whose threads and precision it uses."""
 
     trainer: Trainer
     steps: Steps
 
     def warm_up(self) -> float:
-        """Steps until kernels are chosen and a graph is captured; then seconds per sequence of one step."""
+        """Run steps until kernels are chosen and a graph is captured. Returns the seconds per sequence of one step."""
         use(self.trainer)
-        # Twice, because the ragged batch is captured too, in the second epoch.
+        # Twice, because the smaller last batch is captured as well, in the second epoch.
         for _ in range(2 * (NUM_WARMUPS + 1) if self.trainer.device.type == "cuda" else 0):
             next(self.steps)
         return self.turn(0.0)
 
     def turn(self, seconds: float) -> float:
-        """Seconds per sequence."""
+        """Run one turn. Returns its seconds per sequence."""
         use(self.trainer)
         return seconds_per_item(partial(next, self.steps), self.trainer.device, seconds)
 
 
 def use(trainer: Trainer) -> None:
-    """Applies the settings that hold for the whole process."""
+    """Apply the trainer's process-wide settings."""
     if torch.get_num_threads() != trainer.params.threads:
         torch.set_num_threads(trainer.params.num_threads)
     use_tf32(trainer.step.precision == "tf32")
 
 
 def epochs(following: Callable[[], Iterator[Result]]) -> Iterator[Result]:
-    """One epoch after the other, without end."""
+    """Yield the items of one epoch after another, endlessly."""
     while True:
         yield from following()
 
@@ -176,7 +177,9 @@ def repeated(trainer: Trainer, batch: Batch) -> Steps:
 
 
 def start(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
-    """The loop with `changes`, warmed up, or why it gets no turns. `now`: seconds per sequence without them."""
+    """Return the loop with `changes`, warmed up, or the reason why it is not tried. `now`: seconds per sequence without
+    them.
+    """
     if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
     if changes.get("threads", 0) > trainer.params.threads and not has_cores(changes["threads"]):
@@ -185,7 +188,7 @@ def start(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
         other = variant(trainer, changes)
         part = ProbePart(other, epochs(other.training_steps))
         seconds = part.warm_up()
-        # Threads without a core for each may take a hundred times as long, in every try.
+        # More threads than free cores may be a hundred times slower in every attempt.
         is_long = "threads" in changes or now * other.params.batch_size > LONGEST_SECONDS / HOPELESS
         for _ in range(0 if is_long else NUM_TRIES - 1):
             if seconds > HOPELESS * now:
@@ -198,7 +201,9 @@ def start(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
 
 
 def streaming(trainer: Trainer) -> dict[str, float | str]:
-    """Gathering a batch on the host, and copying one from pinned memory, each alone; or why there is no number."""
+    """Measure gathering a batch on the host and copying one from pinned memory, each alone. Missing values
+    are reasons.
+    """
     if not trainer.train_split.is_streamed:
         where = "the device is the CPU" if trainer.device.type == "cpu" else "the data lies on the GPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
@@ -222,7 +227,9 @@ def streaming(trainer: Trainer) -> dict[str, float | str]:
 
 
 def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | str]:
-    """The host's time for a step, the device's, the kernels, and CUDA's own memory; or why there is no number."""
+    """Measure the host's and the device's time for a step, its kernels, and CUDA's own memory. Missing values are
+    reasons.
+    """
     if device.type != "cuda":
         return dict.fromkeys(OF_GPU, NO_GPU)
     host = []
@@ -238,7 +245,7 @@ def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | s
     }
     try:
         kernels = kernels_of(step, device)
-    except (RuntimeError, AssertionError) as error:  # a torch without its profiler asserts
+    except (RuntimeError, AssertionError) as error:  # a torch without its profiler raises AssertionError
         kernels, reason = [], f"torch.profiler: {shorten(error)}"
     else:
         reason = "torch.profiler saw no kernel (it needs CUPTI, and no other profiler beside it)"
@@ -250,8 +257,8 @@ def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | s
 
 
 def kernels_of(step: Callable[[], Any], device: torch.device) -> list[tuple[str, float, float]]:
-    """Name, start and end in microseconds of all that the GPU does in one step."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler prints two lines of its own about its start
+    """Return name, start and end in microseconds of all GPU activities in one step."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # suppresses two lines that the profiler prints at its start
     synchronize(device)
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         step()
@@ -264,7 +271,7 @@ def kernels_of(step: Callable[[], Any], device: torch.device) -> list[tuple[str,
 
 
 def covered(intervals: list[tuple[float, float]]) -> float:
-    """The time in at least one of the intervals (kernels on several streams overlap)."""
+    """Return the time covered by at least one interval (kernels on several streams overlap)."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(intervals):
         total += max(end - max(start, until), 0.0)

@@ -1,7 +1,7 @@
-"""The pictures and the report: plain data in, a figure or a page out.
+"""Figures and the report: functions from plain data to a figure or an HTML page.
 
-Importing a picture's module imports matplotlib (0.3 s and more): a script that does not always draw imports it where it
-draws.
+Importing a figure's module imports matplotlib (0.3 s and more). A script that does not always draw must import it only
+when it draws.
 """
 
 import importlib
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def draw_result(task: str, picture: dict[str, Any], title: str) -> "Figure":
-    """The test result of `task`, a module of this package, which gets `Evaluation.picture`."""
+    """Draw the test result of `task`, a module of this package. `picture`: `Evaluation.picture`."""
     figure: Figure = importlib.import_module(f"{__name__}.{task}").draw(**picture, title=title)
     return figure

@@ -1,8 +1,8 @@
-"""The report's charts of one workload: what each says in numbers, and a figure as narrow as a phone's screen.
+"""The report's charts of one workload: a sentence with numbers, and a figure as narrow as a phone's screen.
 
-In: rows of compare.json with what `stages.compare.facts` adds, whose tables hold text as csv gives it, and the
-published runs beside them. The figures come from the functions that draw the PNG files. Where a figure would show
-nothing (one bar, one epoch) its sentence stands alone.
+The functions take rows of compare.json with the additions of `stages.compare.facts`, whose tables contain text as in a
+CSV, and the published runs. The figures use the functions that draw the PNG files. If a figure would show nothing (one
+bar, one epoch), the chart has only its sentence.
 """
 
 import re
@@ -29,14 +29,14 @@ from stages.figures.training import epochs_of
 
 Row = Mapping[str, Any]
 WIDTH = 3.6  # inches
-MIN_EPOCHS = 3  # fewer are no curve
-MAX_NUMBERED_CLASSES = 20  # the cells of more are too small for numbers
+MIN_EPOCHS = 3  # fewer do not make a curve
+MAX_NUMBERED_CLASSES = 20  # with more classes the cells are too small for numbers
 
 
 @dataclass(frozen=True)
 class Chart:
     title: str
-    sentence: str  # what it shows, in numbers
+    sentence: str  # the content in numbers
     figure: Figure | None = None  # None: there is too little to draw
 
 
@@ -51,10 +51,10 @@ def chart(
     top: float = 0.08,
     num: int = 1,
 ) -> Chart:
-    """A chart of `num` axes below each other, which `draw` gets; it may return what the legend shows.
+    """Return a chart of `num` axes below each other. `draw` gets the axes and may return the legend's handles.
 
-    `height` is that of all axes; `left`, `bottom` and `top` are the room for labels, in inches. The page names what the
-    y axis shows.
+    `height` is for all axes; `left`, `bottom` and `top` are the space for labels, in inches. The report's text names
+    the quantity of the y axis.
     """
     figure = Figure()
     axes: list[Axes] = figure.subplots(num, 1, squeeze=False, sharex=True)[:, 0].tolist()
@@ -75,14 +75,14 @@ def chart(
 
 
 def scores(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None:
-    """The test score of every seed, on every device and of what is published; None for a single one."""
+    """Return the test score of every seed, for every device and the published runs; None for a single score."""
     bars = [bar(row, "score") for row in rows]
     for each in references:
         found = list(each.scores.values())
         bars.append(Bar(each.label, "published", found, statistics.fmean(found)))
     if sum(len(each.values) for each in bars) == 1:
         return None
-    # A forecast's skill is 0 where it is no better than persistence, R2 where it is no better than the targets' mean.
+    # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
     floor = {"forecast": "persistence", "regress": "the mean of what is predicted"}.get(rows[0]["task"])
     is_below = floor is not None and min(min(each.values) for each in bars) < 0
     beside = f" The dashed line is {floor}." if is_below else ""
@@ -97,7 +97,7 @@ def scores(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None
 
 
 def speeds(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None:
-    """Seconds per epoch of every device and of what is published; None for a single one."""
+    """Return the seconds per epoch of every device and of the published runs; None for a single one."""
     bars = [bar(row, "epoch_seconds") for row in rows if row["epoch_seconds"] is not None]
     published = [each for each in references if each.measured("epoch_seconds")]
     for each in published:
@@ -149,7 +149,7 @@ def losses(rows: Sequence[Row]) -> Chart:
 
 
 def validation(rows: Sequence[Row]) -> Chart:
-    """The validation score over the epochs, and the test score at the end."""
+    """Return the validation score over the epochs, and the test score at the end."""
     found, sentences = [], []
     for row in rows:
         name, test = row["score_name"], row["runs"][0]["score"]
@@ -177,7 +177,7 @@ def curves(
 
 
 def epoch_times(row: Row, rows: Sequence[Row]) -> Chart:
-    """Each epoch's seconds. The axis is that of the epochs that count; what lies beyond it stands at its edge."""
+    """Return each epoch's seconds. The axis fits the epochs that count; values beyond it are drawn at its edge."""
     counting, others = training.counted_epochs(row["timings"])
     device = f", {row['label']}" if len(rows) > 1 else ""
     title = f"Every epoch's seconds{device}{first_seed([row])}"
@@ -197,7 +197,7 @@ def epoch_times(row: Row, rows: Sequence[Row]) -> Chart:
 
 
 def first_seed(rows: Sequence[Row]) -> str:
-    """Curves are those of the first seed."""
+    """Return the seed of the curves as text if there are several: curves show the first seed."""
     return f", seed {rows[0]['seeds'][0]}" if len(rows[0]["seeds"]) > 1 else ""
 
 
@@ -210,7 +210,7 @@ def capitalized(sentence: str) -> str:
 
 
 def outcomes(row: Row, where: str = "") -> list[Chart]:
-    """What a trained model did on the test split; `where`: the device and seed, in words."""
+    """Return the charts of a trained model's test results. `where`: the device and seed as text."""
     match row["task"]:
         case "detect":
             found = [events(row), noise(row), confusion(row, where)]
@@ -253,13 +253,13 @@ def confusion(row: Row, where: str) -> Chart | None:
 
 
 def classes_of(row: Row, others: Iterable[str]) -> list[str]:
-    """The classes in the order of the scores, then `others`."""
+    """Return the classes in the order of the scores, then `others`."""
     known = [str(each["class"]) for each in row["scores"] if "class" in each]
     return list(dict.fromkeys([*known, *sorted(set(others))]))
 
 
 def noise(row: Row) -> Chart | None:
-    """The score of a simulation against its noise, which `evaluate` measures on newly simulated sequences."""
+    """Return the score of a simulation by noise, which `evaluate` measures on newly simulated sequences."""
     name = row["score_name"]
     pattern = re.compile(rf"{re.escape(name)}_at_noise_([\d.]+)px")
     known = {key: value for key, value in row["metrics"].items() if value is not None}
@@ -279,7 +279,7 @@ def noise(row: Row) -> Chart | None:
 
 
 def errors_ahead(row: Row) -> Chart | None:
-    """The error by step ahead, relative to what says that nothing changes, or that the last season comes again."""
+    """Return the error by step ahead relative to persistence or the seasonal naive forecast."""
     names = [key.removesuffix("_mae") for key in (row["scores"] or [{}])[0] if key.endswith("_mae")]
     if len(row["scores"]) < 2 or not {"network", "persistence"} <= set(names):
         return None
@@ -299,7 +299,7 @@ def errors_ahead(row: Row) -> Chart | None:
 
 
 def last_forecasts(row: Row) -> Chart | None:
-    """The longest forecasts at the end of the test split, each at the time when it was made."""
+    """Return the longest forecasts at the end of the test split, each at the time when it was made."""
     if not row["predictions"] or "step_ahead" not in row["predictions"][0]:
         return None
     steps = max(int(each["step_ahead"]) for each in row["predictions"])
@@ -314,7 +314,7 @@ def last_forecasts(row: Row) -> Chart | None:
     }
     lines = {label: (np.array([float(each[name]) for each in own]), style) for label, (name, style) in styles.items()}
     errors = [np.abs(lines[name][0] - lines["actual"][0]).mean() for name in ("network", simple)]
-    # matplotlib reads UTC without its name.
+    # matplotlib needs UTC times without a time zone.
     when = [datetime.fromisoformat(each["time"]).astimezone(UTC).replace(tzinfo=None) for each in own]
     times = np.array(when, dtype="datetime64[us]")
     day = "%Y-%m-%d" if np.median(np.diff(times)) >= np.timedelta64(1, "D") else "%Y-%m-%d %H:%M"
@@ -351,7 +351,9 @@ def predicted_numbers(row: Row) -> Chart | None:
 
 
 def events(row: Row) -> Chart | None:
-    """Actual above predicted events of a few sequences: the two with the most, and the first two with a mistake."""
+    """Return actual and predicted events of a few sequences: the two with the most, and the first two with
+    a mistake.
+    """
     if not row["predictions"] or "event" not in row["predictions"][0]:
         return None
     by_sequence: dict[str, list[Mapping[str, str]]] = {}
@@ -387,7 +389,7 @@ def events(row: Row) -> Chart | None:
 def lanes_of(
     rows: Sequence[Mapping[str, str]], classes: Sequence[str]
 ) -> tuple[detect.Events, detect.Events, list[tuple[int, int]]]:
-    """The actual events, the predicted ones, and the indices of those that belong together."""
+    """Return the actual events, the predicted events, and the index pairs of those that match."""
     actual, predicted = ([each for each in rows if each[side]] for side in ("actual", "predicted"))
     truth = [(int(each["actual"]), classes.index(each["event"])) for each in actual]
     found = [(int(each["predicted"]), classes.index(each["event"])) for each in predicted]

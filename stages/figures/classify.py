@@ -17,9 +17,9 @@ MAX_MATRIX_INCHES = 9.0
 
 
 def draw(cells: Sequence[Sequence[int]], classes: Sequence[Any], title: str) -> Figure:
-    """`cells` (C, C) are counts with true classes as rows. Colours show the share of the row, numbers the count.
+    """Draw `cells` (C, C), counts with true classes as rows. Colours show the share of the row, numbers the count.
 
-    With more than 30 classes some labels are left out, and a list of the most frequent confusions replaces the numbers.
+    With more than 30 classes, some labels are left out and a list of the most frequent confusions replaces the numbers.
     """
     names = [plain(name, 32) for name in classes]
     is_numbered = len(names) <= MAX_NUMBERED_CLASSES
@@ -47,10 +47,10 @@ def draw_matrix(
     fontsize: float = 8,
     label_size: float | None = None,
 ) -> AxesImage:
-    """The matrix, `size` inches wide; `fontsize` is that of its numbers, `label_size` that of the names beside them."""
+    """Draw the matrix, `size` inches wide. `fontsize` is for its numbers, `label_size` for the class names."""
     counts = np.array(cells)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    # With many classes a confusion is a small share of its row, and white on a linear scale.
+    # With many classes, a confusion is a small share of its row and would be white on a linear scale.
     norm = PowerNorm(1 if is_numbered else 0.4, vmin=0, vmax=1)
     image = axes.imshow(shares, cmap="Blues", norm=norm, interpolation="none")
     step = 1 if is_numbered else -(-len(names) * 16 // int(100 * size))  # a label needs 0.16 inches
@@ -67,7 +67,7 @@ def draw_matrix(
 
 
 def draw_confused(part: SubFigure, listed: list[tuple[int, int, int]], names: list[str]) -> None:
-    """The most frequent confusions as text, in two columns."""
+    """Draw the most frequent confusions as text, in two columns."""
     half = -(-len(listed) // 2)
     for x, rows in ((0.03, listed[:half]), (0.52, listed[half:])):
         lines = [f"{counted(count, 'time')} {names[row]} taken for {names[other]}" for row, other, count in rows]
@@ -75,7 +75,7 @@ def draw_confused(part: SubFigure, listed: list[tuple[int, int, int]], names: li
 
 
 def most_confused(cells: Sequence[Sequence[int]], limit: int) -> list[tuple[int, int, int]]:
-    """(actual, predicted, count) of the `limit` largest cells off the diagonal, the largest first."""
+    """Return (actual, predicted, count) of the `limit` largest cells off the diagonal, largest first."""
     counts = np.array(cells)
     np.fill_diagonal(counts, 0)
     found = [(row, column, int(counts[row, column])) for row, column in np.argwhere(counts).tolist()]

@@ -1,7 +1,7 @@
-"""The comparison of all runs, as compare.md and the first screen of report.html show it.
+"""The comparison of all runs, for compare.md and the first screen of report.html.
 
-In: rows of compare.json, what may be said of them, and the published runs beside them. Out: cells, short verdicts, and
-short names of the hardware, which is named in full once.
+The functions take rows of compare.json, their verdicts and the published runs. They return table cells, short verdicts,
+and short names for the hardware, whose full names appear once.
 """
 
 import statistics
@@ -17,7 +17,7 @@ from stages.figures.text import as_number, score_text, seconds, words
 
 Row = Mapping[str, Any]
 KINDS = {"cpu": "CPU", "cuda": "GPU"}
-# Title in compare.md, and what stands there before a cell's first detail and between the others.
+# Title in compare.md, the separator before a cell's first detail, and the separator between further details.
 COLUMNS = {
     "workload": ("workload", ": ", ", "),
     "device": ("device", ", ", ", "),
@@ -28,7 +28,7 @@ COLUMNS = {
     "memory": ("peak memory", " ", ", "),
     "measured": ("measured", " ", ", "),
 }
-# How a verdict on the published run is said in a few words.
+# Short texts for the verdicts on the published run.
 AS_PUBLISHED = {
     "bit-equal": "Bit-equal to the published run",
     "within rounding": "Within rounding of the published run",
@@ -42,12 +42,12 @@ AS_PUBLISHED = {
 @dataclass(frozen=True)
 class Cell:
     text: str
-    details: tuple[str, ...] = ()  # the lines below it
+    details: tuple[str, ...] = ()  # the lines below the text
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A device under the short name that the tables and charts have for it."""
+    """A device with its short name in tables and charts."""
 
     css: str
     label: str
@@ -56,12 +56,12 @@ class Hardware:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """One workload: its rows, one for each device, and what stands beside them."""
+    """One workload: its rows, one per device, with the judgement and the published runs."""
 
     rows: Sequence[Row]
     judgement: Judgement
     references: Sequence[Reference] = ()
-    no_reference: str = ""  # why there are none
+    no_reference: str = ""  # why `references` is empty
 
     @property
     def workload(self) -> str:
@@ -69,14 +69,14 @@ class ReportSection:
 
     @property
     def is_alone(self) -> bool:
-        """Whether one kind of device is all there is."""
+        """Whether there is only one kind of device."""
         return self.judgement.comparability is None
 
 
 def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
-    """The rows, each with a `label`; and the hardware that the labels stand for.
+    """Return the rows, each with a `label`, and the hardware that the labels stand for.
 
-    `CPU`, or `CPU 1` and `CPU 2` where rows come from two machines.
+    Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines.
     """
     found: list[Hardware] = []
     for kind in dict.fromkeys(row["device"] for row in rows):
@@ -86,7 +86,7 @@ def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
             found.append(Hardware(kind, label if len(names) == 1 else f"{label} {index}", name))
     labels = {(each.css, each.name): each.label for each in found}
     own = [{**row, "label": labels[row["device"], row["device_name"]]} for row in rows]
-    # `cpu` and `auto` may have come to the same device.
+    # `cpu` and `auto` may be the same device.
     num = Counter((row["workload"], row["label"]) for row in own)
     twice = [num[row["workload"], row["label"]] > 1 for row in own]
     return [
@@ -98,7 +98,7 @@ def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
 def name_references(
     sections: Sequence[ReportSection], known: Sequence[Hardware]
 ) -> tuple[list[ReportSection], list[Hardware]]:
-    """The same for what is published."""
+    """Return the sections with labels for their published runs, and the hardware that the labels stand for."""
     names = list(dict.fromkeys(each.hardware for section in sections for each in section.references))
     labels = {name: "published" if len(names) == 1 else f"published {index}" for index, name in enumerate(names, 1)}
     here = {each.name: f"the same as {each.label}" for each in known}
@@ -110,7 +110,7 @@ def name_references(
 
 
 def cells(row: Row) -> dict[str, Cell]:
-    """One run, a cell for each of COLUMNS."""
+    """Return the cells of one run, one for each of COLUMNS."""
     num_seeds, epoch, rate = len(row["seeds"]), row["epoch_seconds"], row["samples_per_second"]
     score_details = [words(row["score_name"])]
     low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
@@ -136,7 +136,7 @@ def cells(row: Row) -> dict[str, Cell]:
 
 
 def memory(row: Row) -> Cell:
-    """The most of the device's own memory, which for the CPU is the process's."""
+    """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = ("peak_rss_mib", "MiB of RAM") if row["device"] == "cpu" else ("peak_allocated_mib", "MiB of VRAM")
     if row.get(name) is None:
         return Cell("not measured", (row["missing_reasons"].get(name, "no reason is recorded"),))
@@ -144,7 +144,7 @@ def memory(row: Row) -> Cell:
 
 
 def reference_cells(reference: Reference) -> dict[str, Cell]:
-    """A published training, with the same columns; empty where nothing of the kind is published."""
+    """Return the cells of a published training in the same columns; empty if the value is not published."""
     scores, times = list(reference.scores.values()), reference.measured("epoch_seconds")
     is_cpu = reference.device == "cpu"
 
@@ -167,7 +167,7 @@ def reference_cells(reference: Reference) -> dict[str, Cell]:
     }
 
 
-# What evaluate scores beside the network, by the name that its metrics begin with.
+# Prefix of evaluate's baseline metrics -> the baseline's name.
 YARDSTICKS = {
     "nearest_neighbour": "1-NN",
     "most_frequent": "always the most frequent class",
@@ -180,14 +180,14 @@ YARDSTICKS = {
 
 
 def baselines(row: Row) -> list[tuple[str, float]]:
-    """What the score has to beat, the strongest first. Empty for a forecast, and for runs that lack them."""
+    """Return the baselines of the score, strongest first. Empty for a forecast, and for runs without them."""
     found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in YARDSTICKS.items()}
     known = [(name, value) for name, value in found.items() if value is not None and row["task"] != "forecast"]
     return sorted(known, key=lambda each: -each[1])
 
 
 def baseline(row: Row) -> Cell:
-    """What the score has to beat, and how it is had without training a network."""
+    """Return the strongest baseline of the score, with the others as details."""
     if found := baselines(row):
         (name, value), *others = found
         return Cell(score_text(value), (name, *(f"{each}: {score_text(beside)}" for each, beside in others)))
@@ -200,7 +200,7 @@ def baseline(row: Row) -> Cell:
 
 
 def verdict(section: ReportSection) -> list[str]:
-    """Whether the difference is real, in a few words; empty where there is nothing to compare with."""
+    """Return the verdict in a few words; empty if there is nothing to compare with."""
     if section.is_alone:
         is_one = len(section.references) == 1
         found = [published_result(each, "" if is_one else f" ({each.label})") for each in section.references]
@@ -211,13 +211,15 @@ def verdict(section: ReportSection) -> list[str]:
 
 
 def against_yardsticks(row: Row) -> list[str]:
-    """Said only where the network's score is no better."""
+    """Return a sentence only if the network does not beat a baseline."""
     unbeaten = [f"{name} ({score_text(value)})" for name, value in baselines(row) if row["score"] <= value]
     return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
 
 
 def against_persistence(row: Row) -> list[str]:
-    """A forecast's score is the share of persistence's error that it takes away, and `evaluate` gives its interval."""
+    """Return the verdict on persistence. A forecast's score is the share of persistence's error that it removes;
+    `evaluate` gives its interval.
+    """
     low, high = (row["metrics"].get(f"{row['score_name']}_{end}") for end in ("low", "high"))
     if low is None or high is None:
         return []
@@ -228,7 +230,9 @@ def against_persistence(row: Row) -> list[str]:
 
 
 def published_result(reference: Reference, which: str) -> str:
-    """`which`: of several published runs, with what stands before it."""
+    """Return the verdict on a published run. `which`: which of several published runs, with a leading space or
+    preposition.
+    """
     if reference.verdict is None:
         return f"Other seeds than the published run{which}, so no verdict"
     cause = f": {reference.verdict.cause}" if reference.verdict.cause else ""
@@ -236,7 +240,7 @@ def published_result(reference: Reference, which: str) -> str:
 
 
 def sentences(section: ReportSection) -> list[str]:
-    """The verdict in full."""
+    """Return the full verdict."""
     if not section.is_alone:
         return section.judgement.sentences
     found, is_one = [], len(section.references) == 1
@@ -263,7 +267,7 @@ def speed_in_short(judgement: Judgement, first: str, second: str) -> str:
 
 
 def turned(known: Speed) -> Speed:
-    """The ratio the other way round."""
+    """Return the inverse ratio."""
     low, high = (None if bound is None else 1 / bound for bound in (known.high, known.low))
     return replace(known, ratio=1 / known.ratio, low=low, high=high)
 
@@ -285,13 +289,13 @@ def score_in_short(judgement: Judgement, first: str, second: str) -> str:
 
 
 def markdown(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
-    """The hardware, the table, the verdicts, then what is said of each run."""
+    """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
     shown, hardware = named(rows)
     lines = [[title for title, *_ in COLUMNS.values()], ["---"] * len(COLUMNS)]
     for found in map(cells, shown):
         lines.append([in_one_line(found[name], *joins).replace("|", r"\|") for name, (_, *joins) in COLUMNS.items()])
     table = [f"| {' | '.join(line)} |" for line in lines]
-    # What bounds the training, what its memory is for, whether its device was used.
+    # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
         f"- {row['workload']} on {row['label']}: {row['sentence']}"
         + "".join(f"\n  - {line}" for line in row["summary_lines"].values())

@@ -1,4 +1,4 @@
-"""Events on timelines: actual ones, predicted ones and their probabilities.
+"""Timelines of events: actual events, predicted events and their probabilities.
 
 Shapes: K sequences, T steps, F features, C classes.
 """
@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
 from stages.tasks.scores import match_steps
 
-Events = list[tuple[int, int]]  # (step, class) in order of time
-# Without red and grey, which stand for errors and signals.
+Events = list[tuple[int, int]]  # (step, class), ordered by time
+# Red and grey are reserved for errors and signals.
 CLASS_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:pink", "tab:olive", "tab:cyan")
 CLASS_MARKERS = "oDs^vPX"
 MAX_CLASSES = 22  # in the legend
@@ -39,11 +39,12 @@ def draw(
     tolerance: int,
     title: str,
 ) -> Figure:
-    """The two sequences with the most events and the first two with a wrongly predicted number, each on a timeline.
+    """Draw timelines of the two sequences with the most events and the first two with a wrong number of predicted
+    events.
 
-    `values` (N, T, F) are the signals, NaN where one is missing; `actual` and `predicted` (N, T) the classes of single
-    steps, 0 for no event; `probabilities` (N, T, C); `classes[0]` is the name of no event. An event counts as found if
-    one of its class is predicted at most `tolerance` steps away. A red ring marks a miss or a false alarm.
+    `values` (N, T, F) are the signals, NaN if missing; `actual` and `predicted` (N, T) are the classes per step, 0 for
+    no event; `probabilities` (N, T, C); `classes[0]` is the name of no event. An event is found if one of its class is
+    predicted at most `tolerance` steps away. A red ring marks a miss or a false alarm.
     """
     num_actual, num_predicted = (actual > 0).sum(axis=1), (predicted > 0).sum(axis=1)
     most, wrong = np.argsort(-num_actual, kind="stable")[:2], np.flatnonzero(num_actual != num_predicted)[:2]
@@ -59,7 +60,7 @@ def draw(
         message = draw_lanes(lanes, truth, found, matched(truth, found, tolerance))
         for label in shown:
             curve = probabilities[row][:, label]
-            if curve.max() > 0.02:  # a smaller one cannot be seen
+            if curve.max() > 0.02:  # smaller ones are not visible
                 colour = class_style(label)["color"]
                 lanes.fill_between(np.arange(len(curve)), curve * 0.85, color=colour, alpha=0.45, linewidth=0)
         signals.set_title(plain(f"sequence {ids[row]}: {message}", 120), fontsize=10, loc="left")
@@ -68,7 +69,7 @@ def draw(
     grid[-1].set_xlabel("step")
     handles = legend_of(shown, classes)
     longest = max((len(str(handle.get_label())) for handle in handles[:-1]), default=0)
-    num_columns = max(1, min(6, int(9 / (0.5 + 0.07 * longest))))  # as many as the width of the page holds
+    num_columns = max(1, min(6, int(9 / (0.5 + 0.07 * longest))))  # as many as fit into the width
     figure.legend(handles=handles, loc="outside lower center", ncols=num_columns, fontsize=8)
     figure.suptitle(plain(title, 120), fontsize=10)
     return figure
@@ -84,7 +85,9 @@ def legend_of(labels: Collection[int], classes: Sequence[Any]) -> list[Line2D]:
 
 
 def draw_lanes(axes: Axes, truth: Events, found: Events, pairs: list[tuple[int, int]]) -> str:
-    """Actual events above predicted ones, pairs joined by a line, the rest ringed; returns the counts in words."""
+    """Draw actual events above predicted events, with a line for each pair and rings around the others. Returns the
+    counts as text.
+    """
     lanes, alone = {"actual": (2.2, truth), "predicted": (1.4, found)}, []
     for number, other in pairs:
         axes.plot([truth[number][0], found[other][0]], [2.2, 1.4], color="tab:grey", linewidth=0.8, zorder=1)
@@ -106,7 +109,9 @@ def events_of(labels: np.ndarray) -> Events:
 
 
 def matched(truth: Events, found: Events, tolerance: int) -> list[tuple[int, int]]:
-    """Pairs (index in truth, index in found) of one class at most `tolerance` steps apart, as many as there can be."""
+    """Return a maximum matching (index in truth, index in found) of events of one class at most `tolerance` steps
+    apart.
+    """
     pairs = []
     for label in sorted({label for _, label in truth}):
         left, right = ([index for index, (_, its) in enumerate(lane) if its == label] for lane in (truth, found))
@@ -118,7 +123,7 @@ def matched(truth: Events, found: Events, tolerance: int) -> list[tuple[int, int
 def draw_signals(axes: Axes, values: np.ndarray, features: Sequence[str]) -> None:
     num_features = values.shape[1]
     for index in range(num_features):
-        # Darkest first, and a style of its own: greys alone are hard to tell apart.
+        # Darkest first, each with its own line style: greys alone are hard to distinguish.
         grey = str(0.25 + 0.5 * index / max(num_features, 2))
         style = ("-", *LINE_STYLES)[index % 5]
         axes.plot(values[:, index], color=grey, linestyle=style, linewidth=1, marker="." if len(values) < 40 else None)
@@ -131,6 +136,6 @@ def draw_signals(axes: Axes, values: np.ndarray, features: Sequence[str]) -> Non
 
 
 def class_style(label: int) -> dict[str, Any]:
-    """Colour and marker of a class: with both, more classes can be told apart than there are colours."""
+    """Return colour and marker of a class: together they distinguish more classes than there are colours."""
     turn, colour = divmod(label - 1, len(CLASS_COLOURS))
     return {"color": CLASS_COLOURS[colour], "marker": CLASS_MARKERS[turn % len(CLASS_MARKERS)]}

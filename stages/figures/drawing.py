@@ -1,4 +1,4 @@
-"""What all figures share: an empty figure, text, colours, axes, and the PNG and SVG files."""
+"""Functions shared by all figures: an empty figure, text, colours, axes, and PNG and SVG output."""
 
 import base64
 import io
@@ -18,13 +18,13 @@ from stages import files
 DPI = 110
 LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green", "published": "tab:purple"}
-FEW_POINTS = 20  # a line of so few points has a marker at each: a single point would be no line
-MANY_POINTS = 300  # an SVG holds more points than these as an image, which is smaller
+FEW_POINTS = 20  # a line with at most this many points has markers, because a single point draws no line
+MANY_POINTS = 300  # an SVG stores more points than this as an image, which is smaller
 
 
 def report_style() -> AbstractContextManager[None]:
-    """Within it the report's figures are drawn, which are narrow. Their text stays text, which is small and shows every
-    script.
+    """Use the style of the report's figures, which are narrow. Text stays text in the SVG, which is small and supports
+    every script.
     """
     return matplotlib.rc_context(
         {"font.size": 9, "font.sans-serif": ["DejaVu Sans"], "svg.fonttype": "none", "svg.hashsalt": "tandem"}
@@ -32,12 +32,14 @@ def report_style() -> AbstractContextManager[None]:
 
 
 def png_bytes(figure: Figure) -> bytes:
-    """`figure` as a PNG file, without a date or matplotlib's version: the same figure gives the same bytes."""
+    """Return `figure` as a PNG file without date or matplotlib version: the same figure gives the same bytes."""
     return rendered(figure, format="png", dpi=DPI, metadata={"Software": None})
 
 
 def svg_address(figure: Figure) -> str:
-    """`figure` as an SVG without background, in an address for <img>: there its ids meet no other figure's."""
+    """Return `figure` as a transparent SVG in an address for <img>, where its ids cannot clash with those of other
+    figures.
+    """
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     content = rendered(figure, format="svg", dpi=2 * DPI, transparent=True, metadata=metadata)
     return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
@@ -46,9 +48,10 @@ def svg_address(figure: Figure) -> str:
 def rendered(figure: Figure, **options: Any) -> bytes:
     file = io.BytesIO()
     with warnings.catch_warnings():
-        # matplotlib's font lacks some scripts: it draws boxes and warns of each character. The tables hold the names.
+        # matplotlib's font lacks some scripts: it draws boxes and warns for each character. The tables contain the
+        # names.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        # Constrained layout moves things in every run. The first is the best: later ones push labels over the edge.
+        # Constrained layout moves artists on every run. The first is the best: later ones push labels over the edge.
         if layout := figure.get_layout_engine():
             layout.execute(figure)
             figure.set_layout_engine("none")
@@ -61,14 +64,14 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def blank(width: float, height: float) -> Figure:
-    """An empty figure of inches that belongs to no window and no global state."""
+    """Return an empty figure, sized in inches, that belongs to no window and no global state."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def plain(text: Any, limit: int = 80) -> str:
-    """`text` on one line of at most `limit` characters, with `$` escaped: matplotlib would read a formula."""
+    """Return `text` on one line of at most `limit` characters. `$` is escaped: matplotlib would read a formula."""
     line = " ".join(str(text).split())
     return (line if len(line) <= limit else line[: limit - 1] + "…").replace("$", r"\$")
 
@@ -82,5 +85,5 @@ def short_seconds(seconds: float) -> str:
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Ticks of the x axis at whole numbers: there is no epoch 2.5."""
+    """Put the ticks of the x axis at whole numbers: there is no epoch 2.5."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

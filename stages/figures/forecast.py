@@ -14,25 +14,26 @@ from matplotlib.figure import Figure
 from stages.figures.drawing import LINE_STYLES, blank, counted, plain, whole_numbers
 from stages.figures.text import words
 
-ROUNDING = 1e-6  # an error this small beside that of other steps is the rounding of 32-bit floats
+ROUNDING = 1e-6  # relative to the error of other steps, a smaller error is rounding of 32-bit floats
 NETWORK = "tab:orange"
 BASELINES = ("tab:grey", "tab:purple", "tab:brown", "tab:cyan")
 Lines = dict[str, tuple[np.ndarray, dict[str, Any]]]  # label -> (M,) levels, style
-NUM_LAST = 150  # forecasts in the close up
-MAX_POINTS = 4000  # of a line or band that is far wider than the picture's pixels
+NUM_LAST = 150  # forecasts in the close-up
+MAX_POINTS = 4000  # of a line or band: far more than the figure's width in pixels
 BAND_WINDOWS, MIN_BAND_WINDOWS = 500, 20
 
 
 def draw(
     times: Sequence[str], anchors: np.ndarray, actual: np.ndarray, forecasts: Mapping[str, np.ndarray], title: str
 ) -> Figure:
-    """The last step of every forecast over the test period and close up at its end, and the error by step ahead.
+    """Draw the last step of every forecast over the test period, with a close-up of its end, and the error by step
+    ahead.
 
-    `times` (M,) ISO text and `anchors` (M,) are the time and the level when a forecast was made (its last known step),
-    in order of time; `actual` and each of `forecasts` are (M, H) levels: of the `network`, and of its baselines.
-    A forecast is drawn at the time when it was made: what was known, predicted and observed stand above each other.
+    `times` (M,) as ISO text and `anchors` (M,) are the time and the level when a forecast was made (its last known
+    step), ordered by time. `actual` and each of `forecasts` are (M, H) levels: of the `network` and of its baselines. A
+    forecast is drawn at the time when it was made, so the known, predicted and observed levels are above each other.
     """
-    import pandas as pd  # here, because the report draws without it
+    import pandas as pd  # imported here because the report draws without it
 
     when = pd.to_datetime(pd.Series(list(times)), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
     num_steps = actual.shape[1]
@@ -83,16 +84,16 @@ def draw(
 def draw_levels(
     axes: Axes, when: np.ndarray, chosen: slice, lines: Lines, band: Sequence[np.ndarray] = (), band_label: str = ""
 ) -> None:
-    """`lines`, and the area between the two of `band`."""
+    """Draw `lines`, and the area between the two arrays of `band`."""
     columns = [*(line for line, _ in lines.values()), *band]
     times, *levels = with_gaps(when[chosen], *(column[chosen] for column in columns))
     if band and np.isfinite(levels[-1]).any():
         low, high = levels[-2:]
         axes.fill_between(times, low, high, color=NETWORK, alpha=0.25, linewidth=0, label=plain(band_label, 140))
-    marker = "." if len(times) < 60 else ""  # a few forecasts, or one alone between gaps, would be no line
+    marker = "." if len(times) < 60 else ""  # a few forecasts, or a single one between gaps, would draw no line
     for line, (name, (_, style)) in zip(levels, lines.items(), strict=False):
         axes.plot(times, line, label=plain(name), marker=marker, **style)
-    locator = AutoDateLocator(minticks=3, maxticks=7)  # as many as a narrow figure has room for
+    locator = AutoDateLocator(minticks=3, maxticks=7)  # as many ticks as fit into a narrow figure
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     axes.set_xlabel("time when the forecast was made")
@@ -100,7 +101,8 @@ def draw_levels(
 
 
 def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """5% and 95% quantile (M,) of the last 500 errors known when a forecast was made; NaN with fewer than 20.
+    """Return the 5% and 95% quantiles (M,) of the last 500 errors known when a forecast was made; NaN with fewer than
+    20.
 
     Empirical prediction interval of Williams and Goodman 1971 (J. American Statistical Association 66). `errors` (M,)
     are actual minus predicted, `num_steps` after their forecast. Windows are at least one step apart, so the error of a
@@ -113,7 +115,7 @@ def error_band(errors: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarr
 
 
 def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
-    """`times` and `columns`, with a NaN wherever time jumps, so that no line is drawn across a gap."""
+    """Return `times` and `columns` with a NaN at each gap in time, so that no line crosses a gap."""
     steps = np.diff(times)
     after = np.flatnonzero(steps > 4 * np.median(steps)) + 1 if len(steps) else np.array([], dtype=np.int64)
     with_nan = [np.insert(column.astype(float), after, np.nan) for column in columns]
@@ -121,7 +123,7 @@ def with_gaps(times: np.ndarray, *columns: np.ndarray) -> list[np.ndarray]:
 
 
 def draw_errors_by_step(axes: Axes, errors: Mapping[str, np.ndarray], **labels: Any) -> None:
-    """A line through each of `errors` (H,)."""
+    """Draw a line for each of `errors` (H,)."""
     for name, error in errors.items():
         ahead = np.arange(1, len(error) + 1)
         axes.plot(ahead, error, label=plain(words(name)), marker="o", markersize=3, **line_style(name, errors))
@@ -131,7 +133,9 @@ def draw_errors_by_step(axes: Axes, errors: Mapping[str, np.ndarray], **labels: 
 
 
 def relative_errors(errors: Mapping[str, np.ndarray]) -> tuple[str, dict[str, np.ndarray]]:
-    """A baseline, and the errors relative to its own in percent: small differences show. NaN where it makes none."""
+    """Return a baseline and the errors relative to it in percent, so that small differences are visible. NaN if its
+    error is 0.
+    """
     reference = "seasonal_naive" if "seasonal_naive" in errors else next(name for name in errors if name != "network")
     base = errors[reference]
     compared = base > ROUNDING * base.max()

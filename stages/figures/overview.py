@@ -1,4 +1,4 @@
-"""Score and epoch time of every run side by side: a row of panels per workload, with axes of its own."""
+"""Score and epoch time of every run side by side: one row of panels per workload, each with its own axes."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 
 from stages.figures.drawing import DEVICE_COLOURS, blank, plain
 
-MAX_LABEL = 20  # letters
+MAX_LABEL = 20  # characters
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Values of one kind, such as one of each seed, and their middle; None: nothing was measured."""
+    """Values of one kind, such as one per seed, and their middle. None: nothing was measured."""
 
     label: str
-    device: str  # decides the colour
+    device: str  # sets the colour
     values: Sequence[float]
     middle: float | None
 
@@ -50,10 +50,11 @@ def bar(row: Mapping[str, Any], name: str) -> Bar:
 def draw_bars(
     axes: Axes, bars: Sequence[Bar], text: Callable[[float], str], unit: float = 0.0, room: float = 0.16
 ) -> None:
-    """A bar from zero for each, with its number; where it has several values, a line from the lowest to the highest.
+    """Draw a bar from zero with its number for each entry; for several values, also a line from the lowest to the
+    highest.
 
-    The axis reaches `unit` (a perfect score is 1), and goes below zero only where a value does. `room` is the share of
-    the axis that is left for the numbers.
+    The axis reaches `unit` (a perfect score is 1), and goes below zero only if a value does. `room` is the share of the
+    axis that is reserved for the numbers.
     """
     middles = [each.middle or 0.0 for each in bars]
     errors = [
@@ -79,7 +80,9 @@ def draw_bars(
 
 
 def draw_values(axes: Axes, bars: Sequence[Bar]) -> None:
-    """A dot for each value and a line through their middle, on an axis that fits them: small differences show."""
+    """Draw a dot for each value and a line at their middle, on an axis that fits them, so that small differences are
+    visible.
+    """
     for index, each in enumerate(bars):
         colour = DEVICE_COLOURS[each.device]
         axes.plot(each.values, [index] * len(each.values), "o", color=colour, alpha=0.75, markeredgewidth=0)

@@ -1,4 +1,4 @@
-"""Predicted against actual numbers, and how far off they are.
+"""Predicted over actual numbers, and the errors.
 
 Shapes: N test sequences.
 """
@@ -14,7 +14,9 @@ NUM_BINS = 30
 
 
 def draw(actual: np.ndarray, predicted: np.ndarray, linear: np.ndarray, target: str, title: str) -> Figure:
-    """Left each sequence's prediction over its number; right the errors. All (N,), in the target's own unit."""
+    """Draw each sequence's prediction over its actual number on the left, the errors on the right. All (N,), in the
+    target's own unit.
+    """
     figure = blank(11, 5)
     left, right = figure.subplots(1, 2)
     name = plain(target, 40)

@@ -1,7 +1,7 @@
 """results/report.html: all runs in one file that needs no network, no script and no other file.
 
-In: a `comparison.Section` for each workload, its rows with what `stages.compare.facts` adds. Out: report.html.j2 filled
-in; equal input gives equal bytes.
+Takes a `comparison.ReportSection` for each workload, with the rows that `stages.compare.facts` extends, and fills in
+report.html.j2. Equal input gives equal bytes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ Table = tuple[list[tuple[str, str]], list[tuple[str, ...]]]  # (title, CSS class
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the comparison."""
+    """One line of the comparison."""
 
     css: str
     cells: Mapping[str, Cell]
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Page:
-    """A workload, as the template shows it."""
+    """One workload in the template."""
 
     section: ReportSection
     lines: Sequence[Line]
@@ -39,12 +39,12 @@ class Page:
     verdict: Sequence[str]
     charts: Sequence[Chart]
     times: Sequence[Chart]
-    outcomes: Sequence[tuple[str, Sequence[Chart]]]  # of which device
-    sentences: Sequence[str]  # the verdict in full
+    outcomes: Sequence[tuple[str, Sequence[Chart]]]  # device -> its charts
+    sentences: Sequence[str]  # the full verdict
 
 
 def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
-    """Write the report to `path`. All text may come from a user's data."""
+    """Write the report to `path`. Any text may come from a user's data."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -72,7 +72,7 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
 
 
 def named(sections: Sequence[ReportSection]) -> tuple[list[ReportSection], list[Hardware]]:
-    """The sections with short names for their hardware, and what these stand for."""
+    """Return the sections with short names for their hardware, and the full names."""
     rows, own = comparison.named([row for section in sections for row in section.rows])
     of = [[row for row in rows if row["workload"] == section.workload] for section in sections]
     renamed = [replace(section, rows=each) for section, each in zip(sections, of, strict=True)]
@@ -109,7 +109,7 @@ def page(section: ReportSection) -> Page:
 
 
 def grouped(reasons: Mapping[str, str]) -> list[tuple[list[str], str]]:
-    """Workloads that share a reason, said once."""
+    """Group workloads by reason, so that each reason is stated once."""
     return [
         ([workload for workload, own in reasons.items() if own == reason], reason)
         for reason in dict.fromkeys(reasons.values())
@@ -117,23 +117,26 @@ def grouped(reasons: Mapping[str, str]) -> list[tuple[list[str], str]]:
 
 
 def metrics(rows: Sequence[Row]) -> list[Row]:
-    """A row per metric, a column per device."""
+    """Return one row per metric, with one column per device."""
     names = dict.fromkeys(name for row in rows for name in row["metrics"])
     columns = {row["label"]: row["metrics"] for row in rows}
     return [{"metric": words(name), **{title: own.get(name) for title, own in columns.items()}} for name in names]
 
 
 def by_device(rows: Sequence[Row], key: str) -> list[tuple[Row, str]]:
-    """The rows that hold anything under `key`, each with its device in words; one without where all hold the same."""
+    """Return the rows that have a value for `key`, each with its device as text; only the first row if all values are
+    equal.
+    """
     if rows[0][key] and all(row[key] == rows[0][key] for row in rows):
         return [(rows[0], "")]
     return [(row, f", {row['label']}") for row in rows if row[key]]
 
 
 def records(rows: Sequence[Row]) -> Table:
-    """Columns (title, CSS class) and lines of a table of dicts; its columns are all their keys, in order of appearance.
+    """Return columns (title, CSS class) and lines of a table of dicts. Its columns are all keys, in order of
+    appearance.
 
-    A column of numbers, or of their text as in a CSV, is shortened. The first column names the row and stays as it is.
+    Numbers, or their text as in a CSV, are shortened. The first column names the row and is not changed.
     """
     columns, contents = [], []
     for index, key in enumerate(dict.fromkeys(key for row in rows for key in row)):
@@ -147,14 +150,14 @@ def records(rows: Sequence[Row]) -> Table:
 
 
 def facts(values: Row, format_bytes: bool = True) -> Table:
-    """Names and values."""
+    """Return a table of names and values."""
     return [("name", ""), ("value", "")], [
         (words(name) if format_bytes else name, readable(value)) for name, value in flat(values)
     ]
 
 
 def flat(values: Row, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Names and values; a group of groups becomes one name per group, with a dot."""
+    """Yield names and values. A group of groups becomes one dotted name per inner group."""
     for name, value in values.items():
         if isinstance(value, Mapping) and any(isinstance(each, Mapping) for each in value.values()):
             yield from flat(value, f"{prefix}{name}.")

@@ -1,4 +1,4 @@
-"""Something measured against a setting: score against noise, throughput and memory against batch size."""
+"""Curves over a setting: score over noise, throughput and memory over batch size."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from stages.figures.drawing import DEVICE_COLOURS, blank, plain
 
 
 def noise(levels: Sequence[float], scores: Sequence[float], title: str) -> Figure:
-    """Macro event F1 against the noise of a simulation's signals."""
+    """Draw the macro event F1 over the noise of a simulation's signals."""
     figure = blank(8, 4.8)
     axes = figure.subplots()
     draw_noise(axes, levels, scores)
@@ -26,7 +26,7 @@ def draw_noise(axes: Axes, levels: Sequence[float], scores: Sequence[float]) -> 
 
 
 def sweep(workload: str, points: Sequence[Any]) -> Figure:
-    """Samples per second and memory against batch size, a line per device. `points`: those of stages/tools/sweep.py."""
+    """Draw samples per second and memory over batch size, one line per device. `points`: from stages/tools/sweep.py."""
     figure = blank(11, 4.2)
     rates, memory = figure.subplots(1, 2)
     for device in dict.fromkeys(point.device for point in points):
@@ -46,9 +46,9 @@ def sweep(workload: str, points: Sequence[Any]) -> Figure:
 
 
 def scaling(workload: str, points: Sequence[Any]) -> Figure:
-    """Throughput and waiting against batch size, a line for each number of workers and threads.
+    """Draw throughput and waiting time over batch size, one line for each number of workers and threads.
 
-    `points`: those of stages/tools/scaling.py.
+    `points`: from stages/tools/scaling.py.
     """
     figure = blank(11, 4.2)
     rates, waits = figure.subplots(1, 2)

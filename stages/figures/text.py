@@ -1,13 +1,13 @@
-"""Values as a person reads them: any value of a recorded run in, text out."""
+"""Formats the values of a recorded run as text for people."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-MAX_ITEMS = 30  # of a list or a group in one cell
+MAX_ITEMS = 30  # of a list or group in one cell
 
 
 def readable(value: Any) -> str:
-    """A setting. Empty for None; a long list or group is cut, and says how much is left out."""
+    """Format a setting. Empty for None. A long list or group is cut, with the number of items left out."""
     match value:
         case None:
             return ""
@@ -28,14 +28,14 @@ def readable(value: Any) -> str:
 
 
 def number(value: Any) -> str:
-    """A measured value: whole numbers with every digit, others with four significant ones. Empty for None."""
+    """Format a measured value: whole numbers with every digit, others with four significant digits. Empty for None."""
     if not isinstance(value, float):
         return readable(value)
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:#.4g}"
 
 
 def as_number(value: Any) -> float | None:
-    """`value` if it is a number or, as in a CSV, the text of one; else None."""
+    """Return `value` if it is a number or, as in a CSV, the text of one; else None."""
     if isinstance(value, bool):
         return None
     if not isinstance(value, str):
@@ -51,12 +51,12 @@ def seconds(value: float) -> str:
 
 
 def score_text(value: float) -> str:
-    """Scores are at most 1, and of a few hundred or thousand cases: four decimals."""
+    """Format a score with four decimals: scores are at most 1 and come from a few hundred or thousand cases."""
     return f"{value:.4f}"
 
 
 def spread(values: Sequence[float], middle: float, show: Callable[[float], str], one: str) -> str:
-    """`0.9789 (0.9722 to 0.9889, 5 seeds)`; `one` is what there is a value of."""
+    """Return e.g. `0.9789 (0.9722 to 0.9889, 5 seeds)`. `one`: the singular noun for a value."""
     if len(values) == 1:
         return f"{show(middle)} (one {one})"
     many = f"{one}es" if one.endswith("s") else f"{one}s"
@@ -67,5 +67,5 @@ WORDS = {"mae": "MAE", "rmse": "RMSE", "f1": "F1", "r2": "R2", "num": "number of
 
 
 def words(name: Any) -> str:
-    """A name of the code as words: `num_duplicates_across_splits` -> `number of duplicates across splits`."""
+    """Return a name in the code as words: `num_duplicates_across_splits` -> `number of duplicates across splits`."""
     return " ".join(WORDS.get(part, part) for part in str(name).split("_"))

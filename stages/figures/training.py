@@ -24,10 +24,11 @@ VRAM = {"peak_allocated_mib": "allocated", "peak_reserved_mib": "reserved", "pro
 
 
 def draw(workload: str, runs: Sequence[Mapping[str, Any]]) -> Figure:
-    """One workload's trainings: losses and score of all devices together, then seconds per epoch and memory of each.
+    """Draw one workload's trainings: losses and score of all devices together, then seconds per epoch and memory of
+    each.
 
-    A run is {label, device, history, score_name, timings, missing_reasons, metrics}: `history` and `timings` are the
-    rows of history.csv and timings.csv as numbers (None where a cell is empty), `missing_reasons` says why a value is
+    A run is {label, device, history, score_name, timings, missing_reasons, metrics}. `history` and `timings` are the
+    rows of history.csv and timings.csv as numbers (None for an empty cell). `missing_reasons` says why a value is
     absent.
     """
     figure = blank(12, 3.9 + 3.1 * len(runs))
@@ -51,7 +52,7 @@ def draw_losses(axes: Axes, runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_scores(axes: Axes, runs: Sequence[Mapping[str, Any]]) -> None:
-    """The validation score over the epochs; a diamond for the test score, at the last one."""
+    """Draw the validation score over the epochs, and the test score as a diamond at the last epoch."""
     for run, label, width in styled(runs):
         name = run["score_name"]
         draw_curve(axes, run, "history", f"val_{name}", f"val, {label}", linewidth=width)
@@ -64,9 +65,11 @@ def draw_scores(axes: Axes, runs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def styled(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str, float]]:
-    """Each run with its label and line width. The devices' curves nearly coincide: one shows below the other."""
+    """Yield each run with its label and line width. The devices' curves nearly coincide; a wider line stays visible
+    below the other.
+    """
     for index, run in enumerate(runs):
-        # The names of the hardware stand above the lower axes; a legend of them would be cut.
+        # The names of the hardware are above the lower axes; in a legend they would be cut.
         is_one = [each["device"] for each in runs].count(run["device"]) == 1
         yield run, run["device"] if is_one else run["label"], 1.5 if index == len(runs) - 1 else 3.5
 
@@ -78,14 +81,16 @@ def over_epochs(axes: Axes, **labels: Any) -> None:
 
 
 def draw_curve(axes: Axes, run: Mapping[str, Any], table: str, key: str, label: str, **style: Any) -> None:
-    """A column of a table over the epochs; a few epochs get a marker each, because a single one would be no line."""
+    """Draw a column of a table over the epochs. A few epochs get markers, because a single point draws no line."""
     epochs, values = epochs_of(run[table], key)
     marker = "." if len(epochs) <= FEW_POINTS else ""
     axes.plot(epochs, values, color=DEVICE_COLOURS[run["device"]], marker=marker, label=plain(label, 64), **style)
 
 
 def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
-    """A dot per epoch and a box of those that count. The axis fits these; an epoch beyond it is written at its edge."""
+    """Draw a dot per epoch and a box of the epochs that count. The axis fits these; the value of an epoch beyond it is
+    written at the edge.
+    """
     counting, others = counted_epochs(run["timings"])
     warmup = epochs_of(others, "epoch_seconds")
     epochs, seconds = epochs_of(counting, "epoch_seconds")
@@ -117,7 +122,7 @@ def draw_seconds(axes: Axes, run: Mapping[str, Any]) -> None:
 
 
 def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
-    """VRAM on a GPU, with a note of what was not measured and why; else the process's memory."""
+    """Draw the VRAM on a GPU, with a note on missing measurements; on a CPU the memory of the process."""
     columns = VRAM if run["device"] == "cuda" else {"peak_rss_mib": "process (RAM)"}
     for (key, name), style in zip(columns.items(), ("-", "--", ":"), strict=False):
         _, values = epochs_of(run["timings"], key)
@@ -126,8 +131,8 @@ def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
     if axes.lines:
         axes.set_ylim(0, 1.4 * axes.get_ylim()[1])  # room for the legend
         axes.legend(handles=axes.lines, fontsize=8, loc="upper right")
-    why: dict[str, list[str]] = {}  # reason -> what is absent for it
-    for key in [name for name in columns if name in run["missing_reasons"]]:  # a CPU has no VRAM to measure
+    why: dict[str, list[str]] = {}  # reason -> the missing measurements
+    for key in [name for name in columns if name in run["missing_reasons"]]:  # on a CPU there is no VRAM to measure
         why.setdefault(run["missing_reasons"][key], []).append(columns[key])
     if why:
         absent = {reason: "VRAM" if len(names) == len(VRAM) else " and ".join(names) for reason, names in why.items()}
@@ -140,12 +145,12 @@ def draw_memory(axes: Axes, run: Mapping[str, Any]) -> None:
 
 
 def counted_epochs(timings: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """The epochs whose time counts, and those of the warm-up."""
+    """Return the epochs whose time counts, and those of the warm-up."""
     warmup = [row for row in timings if row["is_warmup"]]
     return [row for row in timings if not row["is_warmup"]], warmup
 
 
 def epochs_of(rows: Sequence[Mapping[str, Any]], key: str) -> tuple[list[float], list[float]]:
-    """Epochs and values of the rows that have a finite one; a training that diverges has losses that are no numbers."""
+    """Return epochs and values of the rows with a finite value: a training that diverges has non-finite losses."""
     present = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None and math.isfinite(row[key])]
     return [epoch for epoch, _ in present], [value for _, value in present]

@@ -1,1 +1,1 @@
-"""params.yaml: the accepted keys and values (schema), reading and messages (loading, parsing), and presets."""
+"""params.yaml: the accepted keys and values (schema), reading and error messages (loading, parsing), and presets."""

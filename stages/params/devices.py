@@ -6,12 +6,14 @@ from typing import Any
 from stages.params.parsing import nearest, shown
 
 SINGLE = ("auto", "cpu", "cuda")
-SEVERAL = ("cpu", "cuda")  # what several workers can train on
+SEVERAL = ("cpu", "cuda")  # the kinds that several workers can train on
 MAX_WORKERS = 4096
 
 
 def split_device(name: Any, where: str = "device") -> tuple[int, str]:
-    """`2xcpu` -> (2, "cpu"), `auto` -> (1, "auto"). Raises ValueError that begins with `where` for another name."""
+    """`2xcpu` -> (2, "cpu"), `auto` -> (1, "auto"). Raises ValueError for other names; its message begins
+    with `where`.
+    """
     if name in SINGLE:
         return 1, name
     found = re.fullmatch(r"(\d{1,9})x([a-z]+)", name) if isinstance(name, str) else None

@@ -1,8 +1,8 @@
-"""The interval between two points of a series, as params.yaml writes it: `15min`, or a calendar's `month`.
+"""The interval between two points of a series in params.yaml: `15min`, or `month` on the calendar.
 
-Accepted are a whole number with `s`, `min`, `h` or `d`, which always last the same, and the calendar's own steps with
-or without a number (`month`, `6month`), also under pandas' names for them (`MS`, `QE`, `W-SUN`, `B`). Imports nothing
-heavy, because params are read by what always runs.
+Accepted are a whole number with `s`, `min`, `h` or `d`, which have a fixed length, and calendar steps with or without a
+number (`month`, `6month`), also under pandas' names (`MS`, `QE`, `W-SUN`, `B`). Imports nothing heavy, because stages
+that always run read the params.
 """
 
 import re
@@ -34,22 +34,22 @@ class Interval:
 
     @property
     def is_calendar(self) -> bool:
-        """Whether it is counted in dates as they are written, not in seconds."""
+        """Whether the interval counts calendar dates, not seconds."""
         return self.unit in CALENDAR
 
     @property
     def months(self) -> int:
-        """0: it is no whole number of months."""
+        """The number of months; 0 if it is not a whole number."""
         return self.count * MONTHS.get(self.unit, 0)
 
     @property
     def seconds(self) -> int:
-        """0: its length varies; of days, on the clock that shows no change to summer time."""
+        """The length in seconds; 0 if it varies. For days, it is the length without daylight-saving changes."""
         return self.count * (FIXED.get(self.unit) or FIXED["d"] * DAYS.get(self.unit, 0))
 
     @cached_property
     def words(self) -> str:
-        """`15min`, `one month`, `6 months`."""
+        """The interval as text: `15min`, `one month`, `6 months`."""
         if not self.is_calendar:
             return f"{self.count}{self.unit}"
         name = self.unit.replace("-", " ")
@@ -57,7 +57,7 @@ class Interval:
 
 
 def parse_interval(text: str) -> Interval:
-    """Raises ValueError, in one sentence that begins with the key's name."""
+    """Parse an interval. Raises ValueError with one sentence that begins with the key's name."""
     found = re.fullmatch(r"([1-9]\d{0,8})?([A-Za-z]+(?:-day)?)(-[A-Z]{3})?", text)
     if found:
         number, name, anchor = found.groups()

@@ -1,6 +1,6 @@
-"""params.yaml -> Params, and a workload's block as it takes effect, with the preset.
+"""Loads params.yaml as `Params`, and a workload's block with the preset applied.
 
-Imports nothing heavy, because flows and a stage that always runs read params too. Every ValueError is one sentence.
+Imports nothing heavy, because flows and a stage that always runs also read params. Every ValueError is one sentence.
 """
 
 import re
@@ -16,7 +16,7 @@ from stages.params.schema import Params, Workload
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Reads DVC's dialect (YAML 1.2, where 1e-3 is a number; PyYAML would read it as text)."""
+    """Read YAML 1.2, as DVC does: 1e-3 is a number there; PyYAML would read it as text."""
     from ruamel.yaml import YAML
 
     try:
@@ -26,7 +26,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path.name} is missing in {path.parent}; {advice}") from None
     except OSError:
         raise
-    except Exception as error:  # ruamel's own failures on what is no YAML have no base in common
+    except Exception as error:  # ruamel's errors for invalid YAML share no base class
         raise ValueError(yaml_mistake(path.name, error)) from None
     if not isinstance(loaded, dict):
         advice = "it must be a mapping of workloads, devices and one block per workload"
@@ -35,19 +35,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def yaml_mistake(name: str, error: Exception) -> str:
-    """Where a file stops being YAML and why, in one sentence; the parser's own words quote lines and addresses."""
+    """Return where and why a file is not valid YAML, in one sentence; the parser's own message quotes lines and
+    addresses.
+    """
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     why = getattr(error, "problem", None) or str(error)
-    why = re.sub(r" with value .*", "", one_line(why))  # a key that is there twice, with all that it holds
+    why = re.sub(r" with value .*", "", one_line(why))  # a duplicate key, quoted with its whole value
     at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     return f"{name}{at}: not valid YAML: {why}; correct it there or in the line before"
 
 
 def parse_params(raw: dict[str, Any], path: Path | None = None) -> Params:
-    """`path`: the file that holds `raw`; the message about a mistake then says in which line it is."""
+    """Parse `raw`. `path`: the file that contains it; error messages then include the line."""
     try:
         params: Params = parse(Params, raw)
-        for preset in params.presets:  # a mistake in a preset shows now, not when the preset is first used
+        for preset in params.presets:  # reports a mistake in a preset now, not at its first use
             try:
                 blocks = {
                     name: changed(name, raw[name], overrides_of(params.presets, preset, name)) for name in params.blocks
@@ -62,7 +64,9 @@ def parse_params(raw: dict[str, Any], path: Path | None = None) -> Params:
 
 
 def line_of(path: Path, keys: Sequence[Any]) -> int:
-    """The line of the YAML file `path` in which the value under `keys` begins, or its key where it has one."""
+    """Return the line of the YAML file `path` in which the value under `keys` begins; the key's line if it
+    has a key.
+    """
     from ruamel.yaml import YAML
 
     found = node = YAML().compose(path)
@@ -71,14 +75,14 @@ def line_of(path: Path, keys: Sequence[Any]) -> int:
             parts = {str(name.value): (name, value) for name, value in node.value}
         else:
             parts = {str(index): (value, value) for index, value in enumerate(node.value)}
-        if str(key) not in parts:  # YAML's `<<` put it there
+        if str(key) not in parts:  # it comes from YAML's `<<`
             break
         found, node = parts[str(key)]
     return int(found.start_mark.line) + 1
 
 
 def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload:
-    """The block of one workload with the dotted `overrides` put in."""
+    """Return the block of one workload with the dotted `overrides` applied."""
     parsed: Workload = parse(Workload, changed(name, block, overrides), name)
     return parsed
 
@@ -97,7 +101,7 @@ def load_params(path: Path = ROOT / "params.yaml") -> Params:
 
 
 def load_workload(name: str) -> Workload:
-    """The block of one workload with the preset that `hardware` chose (results/presets/<name>.json)."""
+    """Return the block of one workload with the preset that `hardware` chose (results/presets/<name>.json)."""
     params = load_params()
     if name not in params.blocks:
         raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, params.blocks)}")

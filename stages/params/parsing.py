@@ -1,4 +1,6 @@
-"""Plain YAML values -> the types of schema.py, or one sentence about the first mistake; dataclasses -> dotted names."""
+"""Converts plain YAML values to the types of schema.py, or reports the first mistake in one sentence. Converts
+dataclasses to dotted names.
+"""
 
 import copy
 import difflib
@@ -14,9 +16,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-MAX_LETTERS = 1000  # of a message: what it quotes may be a whole file
-MAX_WHOLE = 2**63 - 1  # no tensor or database holds a larger one
-# Keys of older versions, and what replaces them.
+MAX_LETTERS = 1000  # of a message, which may quote a whole file
+MAX_WHOLE = 2**63 - 1  # the largest value that tensors and databases can store
+# Keys of older versions, with their replacements.
 MOVED = {
     "train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each",
     "augment.group": "; it is called coupled_features now",
@@ -37,7 +39,7 @@ class InvalidParams(ValueError):
 
 @contextmanager
 def prefixed(prefix: str) -> Iterator[None]:
-    """Put `prefix` in front of the message of a ValueError."""
+    """Prefix the message of a ValueError."""
     try:
         yield
     except ValueError as error:
@@ -45,30 +47,31 @@ def prefixed(prefix: str) -> Iterator[None]:
 
 
 def one_line(text: object) -> str:
-    """`text` as one line that a terminal can show, and not a whole file of it."""
+    """Return `text` as one printable line of limited length."""
     line = " ".join(str(text).split())
     line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
     return line if len(line) <= MAX_LETTERS else f"{line[:MAX_LETTERS]} ..."
 
 
 def shown(value: Any) -> str:
-    """`value` as Python writes it, shortened: a few lines of YAML can stand for gigabytes (`*aliases`)."""
+    """Return a shortened repr of `value`: a few lines of YAML can stand for gigabytes (`*aliases`)."""
     short = reprlib.Repr()
     short.maxstring = short.maxother = short.maxlong = 200
     return short.repr(value)
 
 
 def nearest(name: Any, known: Iterable[str]) -> str:
-    """`; did you mean 'x'? accepted: x, y`, without the question where no known name is similar."""
+    """Return `; did you mean 'x'? accepted: x, y`, without the question if no known name is similar."""
     known = sorted(known)
     similar = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), known, n=1)
     return (f"; did you mean '{similar[0]}'?" if similar else ";") + f" accepted: {', '.join(known)}"
 
 
 def parse(kind: Any, value: Any, where: str = "") -> Any:
-    """`value` as `kind`: a type of schema.py, or any other that pydantic knows.
+    """Convert `value` to `kind`: a type of schema.py, or any other that pydantic knows.
 
-    Raises InvalidParams about the first mistake. It begins with the dotted name of the value, and that with `where`.
+    Raises InvalidParams about the first mistake. Its message begins with the dotted name of the value, which begins
+    with `where`.
     """
     adapter = adapter_of(kind)
     try:
@@ -83,7 +86,7 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
 
 
 def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> InvalidParams:
-    """The first of pydantic's mistakes in one sentence. A misspelled key comes before the key that is missing."""
+    """Return the first of pydantic's mistakes in one sentence. A misspelled key comes before a missing key."""
     order = ("unexpected_keyword_argument", "invalid_key", "missing")
     first = min(mistakes, key=lambda mistake: (*order, mistake["type"]).index(mistake["type"]))
     kind, loc, value = first["type"], first["loc"], first["input"]
@@ -100,7 +103,7 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
     if kind == "missing":
         missing = [each["loc"][-1] for each in mistakes if each["type"] == kind and each["loc"][:-1] == loc[:-1]]
         return InvalidParams(format_missing(parent, missing, section["properties"]), keys[:-1])
-    if kind == "value_error":  # of a validator in schema.py, which names a key of its section first
+    if kind == "value_error":  # from a validator in schema.py; its message begins with a key of its section
         separator = "." if name and "properties" in node else " "
         return InvalidParams(f"{name}{separator}{first['ctx']['error']}", keys)
     if union := node.get("discriminator"):
@@ -117,7 +120,9 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
 
 
 def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """The keys in pydantic's `loc`, the JSON schema of the value there, and that of the mapping that holds it."""
+    """Return the keys in pydantic's `loc`, the JSON schema of that value, and the schema of the mapping that contains
+    it.
+    """
 
     def resolved(node: Any) -> dict[str, Any]:
         if not isinstance(node, dict):  # additionalProperties may be true or false
@@ -135,7 +140,7 @@ def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[
         elif node.get("type") == "object":
             keys.append(part)
             section, node = node, resolved(node.get("properties", {}).get(part, node.get("additionalProperties")))
-        # else it is pydantic's name for a member of a union such as `int | float`
+        # otherwise it is pydantic's name for a member of a union such as `int | float`
     return keys, node, section
 
 
@@ -153,7 +158,7 @@ def format_missing(section: str, missing: list[str], properties: dict[str, Any])
 
 
 def accepted_values(node: dict[str, Any], value: Any) -> str:
-    """What a JSON schema accepts in the place of `value`, in words."""
+    """Return a description of the values that a JSON schema accepts in the place of `value`."""
     if "anyOf" in node:
         members = [each for each in node["anyOf"] if each.get("type") != "null"]
         return ", or ".join(accepted_values(each, value) for each in members)
@@ -175,14 +180,18 @@ def accepted_values(node: dict[str, Any], value: Any) -> str:
 
 
 def check_name(name: str) -> str:
-    """Names become folders: refuse what leaves the project, and what DVC or a URL would misread."""
+    """Return `name`, which becomes a folder. Refuses names that leave the project or that DVC or a URL
+    would misread.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"{name!r} is not a usable name; use letters, digits, _ and - only")
     return name
 
 
 def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], str]) -> Any:
-    """A copy of `nested` with the dotted `overrides` put in. Raises ValueError(complain(name)) for a name it lacks."""
+    """Return a copy of `nested` with the dotted `overrides` applied. Raises ValueError(complain(name)) for an unknown
+    name.
+    """
     if not overrides or not isinstance(nested, dict):
         return nested
     changed = copy.deepcopy(nested)
@@ -198,7 +207,9 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
 
 
 def literal(value: Any) -> Any:
-    """A dataclass as params.yaml holds it: dictionaries, lists and values; no optional key that has its default."""
+    """Return a dataclass in the format of params.yaml: dictionaries, lists and values; optional keys at their default
+    are left out.
+    """
     if is_dataclass(value):
         parts = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: literal(part) for field, part in parts if part != field.default}
@@ -206,7 +217,7 @@ def literal(value: Any) -> Any:
 
 
 def flatten(value: Any) -> dict[str, Any]:
-    """A dataclass as dotted keys, as MLflow and `dvc exp run -S` write them."""
+    """Return a dataclass as dotted keys, the format of MLflow and `dvc exp run -S`."""
 
     def leaves(part: Any, name: str) -> Iterator[tuple[str, Any]]:
         if isinstance(part, dict):

@@ -4,15 +4,18 @@ from typing import Any
 
 
 def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
-    """What `preset` changes in the block of `workload`: its values for all workloads, then those for this one."""
+    """Return the changes of `preset` to the block of `workload`: its values for all workloads, then those
+    for this one.
+    """
     parts = presets.get(preset, {})
     return {**parts.get("all", {}), **parts.get(workload, {})}
 
 
 def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:
-    """`wanted`, or for `auto` the preset that fits the memory of the machine's best device, if there is such a preset.
+    """Return `wanted`; for `auto`, the preset for the memory of the machine's best device, if such a preset exists.
 
-    `identity` is results/hardware/auto.json. small-gpu is meant for cards of 6 GB, large-gpu for those over 20 GB.
+    `identity` is results/hardware/auto.json. small-gpu is meant for GPUs with 6 GB, large-gpu for those with over 20
+    GB.
     """
     if wanted != "auto":
         return wanted

@@ -1,8 +1,8 @@
-"""params.yaml as dataclasses that pydantic validates: every key with its type, limits and usual value, and what goes
-together.
+"""params.yaml as dataclasses that pydantic validates: every key with its type, limits and usual value, and the valid
+combinations.
 
 The types are strict: neither text nor `true` is a number. A key without a default is required. The message about a
-missing key suggests its usual value, and stages/tools/new_workload.py writes it. flows/form.py makes Prefect's form
+missing key suggests its usual value, and stages/tools/new_workload.py writes it. flows/form.py builds Prefect's form
 from `Params`. DVC depends on the values in params.yaml, not on this file.
 """
 
@@ -31,7 +31,7 @@ NO_GROUPS = "none"
 
 
 class Section:
-    """A mapping in params.yaml. The message of its `check` begins with the key that it is about."""
+    """A mapping in params.yaml. Error messages of its `check` begin with the key."""
 
     # Not `strict`, which would refuse a mapping for a dataclass. The types of the values are strict instead.
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -53,12 +53,12 @@ def check_device(name: str) -> str:
 
 
 def usual(value: Any) -> Any:
-    """Marks the usual value of a key, which is not filled in where the key is missing."""
+    """Mark the usual value of a key. It is not a default."""
     return Field(examples=[value])
 
 
 def usual_values(kind: type) -> dict[str, Any]:
-    """The usual value of each key of a section that has one."""
+    """Return the usual value of each key of a section that has one."""
     notes = {key: getattr(hint, "__metadata__", ()) for key, hint in get_type_hints(kind, include_extras=True).items()}
     return {key: note.examples[0] for key, found in notes.items() for note in found if getattr(note, "examples", None)}
 
@@ -90,8 +90,8 @@ class Columns(Section):
 @dataclass(frozen=True)
 class SeriesColumns(Section):
     time: StrictStr
-    target: StrictStr  # what is forecast, and the first feature
-    features: Unique[StrictStr]  # further ones
+    target: StrictStr  # the forecast column; it is also the first feature
+    features: Unique[StrictStr]  # additional columns
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class Split(Section):
 
 @dataclass(frozen=True)
 class SequenceTable(Section):
-    """A table of many sequences (stages/data/sequences.py): one label each (classify), a
-    number each (regress), or a label per step (detect).
+    """A table of many sequences (stages/data/sequences.py): one label each (classify), one number each (regress), or
+    one label per step (detect).
     """
 
     source: Literal["sequences"]
@@ -124,7 +124,8 @@ class SequenceTable(Section):
     seed: Annotated[Whole, usual(0)]
     velocity: Annotated[StrictBool, usual(False)]
     missing: Annotated[Literal["refuse", "interpolate"], usual("refuse")]
-    # A column, each of whose values (a person, a device) stays on one side of the split: scikit-learn's `groups`.
+    # A column such as the person or device. All sequences with one value stay on one side of the split: scikit-learn's
+    # `groups`.
     groups: Annotated[StrictStr, usual(NO_GROUPS)]
 
     @model_validator(mode="after")
@@ -154,7 +155,7 @@ class Series(Section):
     horizon: Positive
     stride: Annotated[Positive, usual(1)]
     split: Split
-    # Steps after which the series resembles itself; left out: none.
+    # Period of the series in steps; None if there is none.
     season: Annotated[int, Field(strict=True, ge=2, le=MAX_WHOLE)] | None = None
 
     @model_validator(mode="after")
@@ -176,7 +177,7 @@ class Rally(Section):
     num_steps: Annotated[int, Field(strict=True, ge=16, le=MAX_WHOLE)]
     noise: Real  # standard deviation of a detected position, pixels
     missed: Annotated[float, Field(strict=True, ge=0, le=0.9)]  # share of the frames in which the ball is not found
-    occlusion: Share  # of the sequences in which it is hidden for a while
+    occlusion: Share  # share of the sequences in which the ball is hidden for a while
     split: Split
     seed: Annotated[Whole, usual(0)]
 
@@ -192,7 +193,7 @@ Preprocess = Annotated[SequenceTable | Series | Rally, Field(discriminator="sour
 
 
 def leaves_folder(name: str) -> bool:
-    """Whether a table's name leads out of its workload's folder. A link in there may lead to another disk."""
+    """Whether a table's name leads out of its workload's folder. A link inside the folder may lead to another disk."""
     parts = PurePosixPath(name)
     return parts.is_absolute() or ".." in parts.parts or "\\" in name
 
@@ -206,7 +207,7 @@ def check_table(name: str) -> None:
 
 
 def check_columns(roles: dict[str, str], features: Sequence[str]) -> None:
-    """Raises ValueError where a column is two things at once."""
+    """Raises ValueError if a column has two roles."""
     for role, column in roles.items():
         if column in features:
             more = ", and the target is the first feature anyway" if role == "target" else ""
@@ -237,7 +238,7 @@ class GRU(Section):
     hidden_size: Positive  # per direction
     num_layers: Positive
     bidirectional: StrictBool
-    dropout: Fraction  # between layers and before the last one
+    dropout: Fraction  # between layers and before the last layer
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ class Transformer(Section):
     num_heads: Positive
     feedforward_size: Positive  # width of the hidden layer inside each block
     dropout: Fraction  # on the output of each sublayer
-    checkpoint_activations: Annotated[StrictBool, usual(False)]  # computed again in the backward pass, not kept
+    checkpoint_activations: Annotated[StrictBool, usual(False)]  # recomputed in the backward pass, not stored
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -263,7 +264,7 @@ class Transformer(Section):
 @dataclass(frozen=True)
 class ConvGRU(Section):
     name: Literal["conv_gru"]
-    hidden_size: Positive  # per direction, and channels of the convolutions
+    hidden_size: Positive  # per direction; also the channels of the convolutions
     num_layers: Positive  # of the GRU
     num_convolutions: Whole
     kernel_size: Positive  # odd
@@ -278,7 +279,7 @@ class ConvGRU(Section):
 
 @dataclass(frozen=True)
 class TeacherForcing(Section):
-    """Share of the decoder's inputs that are the true values, from the first epoch to the last."""
+    """The share of the decoder's inputs that are true values, from the first epoch to the last."""
 
     start: Annotated[Share, usual(1.0)]
     end: Annotated[Share, usual(0.0)]
@@ -291,34 +292,34 @@ class Seq2Seq(Section):
     hidden_size: Positive
     num_layers: Positive
     dropout: Fraction
-    cell: Annotated[Literal["native", "manual"], usual("native")]  # nn.LSTM, or the same written by hand
+    cell: Annotated[Literal["native", "manual"], usual("native")]  # nn.LSTM, or the same cell written by hand
     teacher_forcing: Annotated[TeacherForcing, usual(usual_values(TeacherForcing))]
 
 
 @dataclass(frozen=True)
 class Rocket(Section):
-    """Fixed convolutions with a linear layer that is fitted in closed form: one epoch, and no learning rate."""
+    """Fixed convolutions and a linear layer fitted in closed form: one epoch, no learning rate."""
 
     name: Literal["rocket"]
     num_kernels: Annotated[
         int, Field(strict=True, ge=84, le=MAX_WHOLE, examples=[10_000])
-    ]  # of MiniRocket, a feature each
-    num_groups: Annotated[Whole, usual(64)]  # of HYDRA's competing kernels, in each dilation; 0: without HYDRA
+    ]  # of MiniRocket, one feature each
+    num_groups: Annotated[Whole, usual(64)]  # groups of HYDRA's competing kernels per dilation; 0: without HYDRA
 
 
 @dataclass(frozen=True)
 class Hybrid(Section):
-    """A linear forecast in closed form, and a network for what it leaves (stages/models/hybrid.py)."""
+    """A linear forecast in closed form, and a network for its residual (stages/models/hybrid.py)."""
 
     name: Literal["hybrid"]
-    hidden_size: Whole  # of the network's one hidden layer; 0: there is none
+    hidden_size: Whole  # of the network's single hidden layer; 0: no hidden layer
     dropout: Fraction
 
 
 # A model's name is its file in stages/models/; a task's name is its file in stages/tasks/.
 Model = Annotated[GRU | Transformer | ConvGRU | Seq2Seq | Rocket | Hybrid, Field(discriminator="name")]
 Task = Literal["classify", "regress", "forecast", "detect"]
-# What goes together: the models that a task can be trained with, and where its data can come from.
+# Valid combinations: the models that a task can be trained with, and the sources of its data.
 ANY_TASK = ("gru", "transformer", "conv_gru")
 MODELS = {
     "classify": (*ANY_TASK, "rocket"),
@@ -332,7 +333,7 @@ SOURCES = {
     "forecast": ("series",),
     "detect": ("sequences", "rally"),
 }
-# Augmentation changes only the inputs, so a task whose targets would have to change with them refuses it.
+# Augmentation changes only the inputs, so it is refused for a task whose targets would have to change with them.
 FORBIDDEN_AUGMENT = {"classify": (), "regress": (), "detect": ("warp",), "forecast": ("mix", "shift", "warp")}
 
 
@@ -340,7 +341,8 @@ FORBIDDEN_AUGMENT = {"classify": (), "regress": (), "detect": ("warp",), "foreca
 class Augment(Section):
     """Random changes to training sequences (stages/training/augment.py): standard deviations, 0 turns one off."""
 
-    # How many features belong together, as x and y of a point do, and are mixed; divides their number.
+    # The number of features that are mixed together, such as 2 for x and y of a point; it divides the number of
+    # features.
     coupled_features: Annotated[Positive, usual(1)]
     mix: Annotated[Real, usual(0.0)]  # of each entry added to the identity matrix that maps coupled features
     shift: Annotated[Real, usual(0.0)]  # of a constant added to each coordinate, in training standard deviations
@@ -354,24 +356,24 @@ class Train(Section):
     epochs: Positive
     warmup_epochs: Annotated[Whole, usual(1)]
     batch_size: Positive
-    grad_accum_steps: Annotated[Positive, usual(1)]  # parts of a batch, to save memory; the step is the same
+    grad_accum_steps: Annotated[Positive, usual(1)]  # parts of a batch, to save memory; the step stays the same
     precision: Annotated[Literal["fp32", "tf32", "bf16", "fp16", "auto"], usual("fp32")]
     step: Annotated[Literal["auto", "eager", "graph", "compile"], usual("auto")]
-    probe: Annotated[StrictBool, usual(True)]  # spend a second or two before the first epoch to find out what bounds it
+    probe: Annotated[StrictBool, usual(True)]  # find the bottleneck before the first epoch, in a second or two
     learning_rate: Annotated[float, Field(strict=True, gt=0, le=10)]
     weight_decay: Annotated[float, Field(strict=True, ge=0, le=100, examples=[0.01])]
     schedule: Annotated[Literal["cosine", "one-cycle"], usual("one-cycle")]
     max_grad_norm: Annotated[Real, usual(1.0)]
     label_smoothing: Annotated[Fraction, usual(0.0)]
-    threads: Annotated[Threads, usual("auto")]  # of the CPU; auto: as many as are fastest, by measuring
+    threads: Annotated[Threads, usual("auto")]  # of the CPU; auto: the fastest number, by measuring
     deterministic: Annotated[StrictBool, usual(True)]
-    # Of several workers. strong: they share the batch. weak: each has a whole one, and the learning rate grows with
-    # their number (Goyal et al. 2017, arXiv:1706.02677), or with its root (Krizhevsky 2014, arXiv:1404.5997).
+    # For several workers. strong: they share the batch. weak: each has a whole batch, and the learning rate grows with
+    # their number (Goyal et al. 2017, arXiv:1706.02677), or with its square root (Krizhevsky 2014, arXiv:1404.5997).
     scaling: Literal["strong", "weak-linear", "weak-sqrt"] = "strong"
 
     @property
     def num_threads(self) -> int:
-        """Of a training that has begun: stages/training/auto.py has put a number in the place of `auto`."""
+        """The number of threads, after stages/training/auto.py has replaced `auto`."""
         assert self.threads != "auto", "threads: auto has not been measured"
         return self.threads
 
@@ -392,7 +394,7 @@ class Train(Section):
         return self
 
     def check_closed_form(self) -> None:
-        """Refuse what a fit in closed form would ignore: it sees every sequence once, as it is."""
+        """Refuse settings that a closed-form fit would ignore: it sees every sequence once, unchanged."""
         for key, value, accepted in (
             ("epochs", self.epochs, 1),
             ("warmup_epochs", self.warmup_epochs, 0),
@@ -421,7 +423,7 @@ class Workload(Section):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        """The task must go with the source of data, the model, and what training may do to the sequences."""
+        """Check that the task matches the source of data, the model, and the augmentation."""
         task, train = self.task, self.train
         for key, value, accepted, what in (
             ("preprocess.source", self.preprocess.source, SOURCES, "sources"),
@@ -456,7 +458,7 @@ class Params(BaseModel):
     devices: Unique[Device] = Field(
         min_length=1, examples=[["auto"]], description="auto: the best one here. cpu and cuda: both, and compared."
     )
-    # One training each: weights, order and draws; the split has its own (preprocess.seed).
+    # One training per seed: it sets weights, order and draws. The split has its own seed (preprocess.seed).
     seeds: Unique[Whole] = Field(
         min_length=1,
         examples=[[0]],

@@ -1,1 +1,1 @@
-"""What is kept of a training while it runs and after it: rows and totals, checkpoints, the run directory for MLflow."""
+"""Records of a training during and after it: rows and totals, checkpoints, the run directory for MLflow."""

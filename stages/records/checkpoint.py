@@ -1,16 +1,18 @@
-"""Checkpoints: the state of a training after an epoch, from which a killed one goes on, bit for bit.
+"""Checkpoints: the state of a training after an epoch. A killed training resumes from it with identical bits.
 
-A training has at most these files in `.tandem/checkpoints/<workload>/`, outside every DVC out (DVC deletes outs before
-a stage runs). The digest is of what the training belongs to: parameters, data, code and hardware.
+The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
+a stage runs. A training has at most the files below. The digest covers the inputs of the training: parameters, data,
+code and hardware.
 
     <device>-<digest>.pt             the newest checkpoint
-    <device>-<digest>.previous.pt    the one before it
-    <device>-<digest>.token          names its MLflow run, until the first checkpoint does
+    <device>-<digest>.previous.pt    the checkpoint before it
+    <device>-<digest>.token          names the MLflow run until the first checkpoint is saved
     <device>-<digest>.result         the training has ended: the md5 of its timings.csv, as DVC records it
     <device>-<digest>.lock           names the process that trains
 
-A checkpoint is written aside, synced, read back and checked before it replaces another. Its first 32 bytes are the
-sha256 of the rest: tensors and plain values, which `weights_only` loads, so a file from elsewhere cannot run code.
+A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
+bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a
+file from elsewhere cannot run code.
 """
 
 import hashlib
@@ -31,7 +33,7 @@ from stages import files
 from stages.files import ROOT, STATE, relative
 
 DIGEST_BYTES = hashlib.sha256().digest_size
-NUM_KEPT = 8  # trainings of a workload on a device whose checkpoints are kept
+NUM_KEPT = 8  # trainings per workload and device whose checkpoints are kept
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Checkpoint:
         return self.path.with_suffix(".token")
 
     def token(self) -> str:
-        """Names the MLflow run of a training without a checkpoint: the same one each time until there is one."""
+        """Return the token that names the MLflow run. It stays the same until the first checkpoint contains it."""
         with suppress(FileNotFoundError):
             kept = self.token_file.read_text(encoding="ascii", errors="replace")
             if re.fullmatch("[0-9a-f]{32}", kept):
@@ -69,16 +71,16 @@ class Checkpoint:
         return token
 
     def save(self, state: dict[str, Any]) -> None:
-        """Make `state` the newest checkpoint, and the newest so far the one before it.
+        """Save `state` as the newest checkpoint. The newest checkpoint so far becomes the previous one.
 
-        Raises OSError that names the path, the bytes needed and the bytes free; the checkpoints are then what they
-        were.
+        Raises OSError that names the path, the bytes needed and the bytes free. The existing checkpoints are then
+        unchanged.
         """
         buffer = io.BytesIO()
         torch.save({"belongs_to": as_text(self.belongs_to), "state": state}, buffer)
         kept = "the checkpoint before it is untouched; "
         with (
-            buffer.getbuffer() as payload,  # ended in time: Python frees the two that an error keeps in any order
+            buffer.getbuffer() as payload,  # released here: after an error, Python frees buffer and view in any order
             files.replacing(self.path, num_bytes=DIGEST_BYTES + len(payload), kept=kept) as temporary,
         ):
             digest = hashlib.sha256(payload).digest()
@@ -87,7 +89,7 @@ class Checkpoint:
                 file.write(payload)
                 file.flush()
                 os.fsync(file.fileno())
-                if hasattr(os, "posix_fadvise"):  # read back what the disk has, not what memory has
+                if hasattr(os, "posix_fadvise"):  # read back from the disk, not from the page cache
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             written = temporary.read_bytes()
             if written[:DIGEST_BYTES] != digest or hashlib.sha256(written[DIGEST_BYTES:]).digest() != digest:
@@ -97,12 +99,13 @@ class Checkpoint:
                 )
             if self.path.exists():
                 os.replace(self.path, self.previous)
-        self.token_file.unlink(missing_ok=True)  # `state` has it, and what starts anew without it is another run
+        self.token_file.unlink(missing_ok=True)  # now in `state`; a training that starts over is another run
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
-        """The newest state that can be used, on `device`, or None; and a sentence on what was found, empty for nothing.
+        """Return the newest usable state on `device`, or None, and a message about what was found (empty if nothing
+        was).
 
-        What cannot be used is removed, so that it never replaces a good one.
+        Unusable checkpoints are removed, so that they never replace a good one.
         """
         reasons: list[str] = []
         for path in (self.path, self.previous):
@@ -116,7 +119,7 @@ class Checkpoint:
         return None, f"{''.join(reasons)}starting from the first epoch" if reasons else self.others()
 
     def others(self) -> str:
-        """Why the newest checkpoint of this workload and device does not fit; empty where there is none."""
+        """Return why the newest other checkpoint of this workload and device does not fit; empty if there is none."""
         found = self.siblings()
         if not found:
             return ""
@@ -128,29 +131,31 @@ class Checkpoint:
         return f"not going on from {relative(found[-1])}: it {reason}"
 
     def siblings(self) -> list[Path]:
-        """The newest checkpoints of the other trainings of this workload and device, the oldest first."""
+        """Return the newest checkpoints of the other trainings of this workload and device, oldest first."""
         found = self.newest_last("pt")
         return [path for path in found if path != self.path and not path.name.endswith(".previous.pt")]
 
     def newest_last(self, ending: str) -> list[Path]:
-        """The files of all trainings of this workload and device with that ending."""
+        """Return the files with that ending of all trainings of this workload and device, oldest first."""
         found = []
         for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.{ending}"):
-            with suppress(FileNotFoundError):  # its training has just ended
+            with suppress(FileNotFoundError):  # a training that has just ended removes its files
                 found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
     def ended(self, timings: Path) -> None:
-        """Note that the training has ended with the result that holds `timings`. DVC may not have it yet."""
+        """Mark the training as ended. `timings` belongs to its result, which DVC may not have stored yet."""
         files.write_text(self.result, hashlib.md5(timings.read_bytes(), usedforsecurity=False).hexdigest())
 
     def remove(self) -> None:
-        """The note of the result last: a process that is killed in between leaves what tells the next one to go on."""
+        """Remove the files of this training. The result marker goes last: if the process is killed in between, the next
+        one still resumes.
+        """
         for path in (self.previous, self.path, self.token_file, self.result):
             path.unlink(missing_ok=True)
 
     def prune(self) -> None:
-        """Remove what is needed no more: of trainings whose result DVC has, and of all but the newest few."""
+        """Remove checkpoints that are no longer needed: those whose result DVC has, and all but the newest NUM_KEPT."""
         remove_stored(self.path.parent)
         for path in self.siblings()[: -NUM_KEPT + 1]:
             Checkpoint(path, {}).remove()
@@ -159,7 +164,7 @@ class Checkpoint:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running this training. Raises ValueError that names the one which does."""
+        """Lock this training against other processes. Raises ValueError that names the process that holds the lock."""
         with files.locked(self.path.with_suffix(".lock"), wait=False) as holder:
             if holder is not None:
                 running = f"this very training is already running (process {holder or 'unknown'})"
@@ -173,7 +178,7 @@ def folder_of(workload: str) -> Path:
 
 
 def remove_stored(folder: Path) -> None:
-    """Remove the checkpoints of the trainings that have ended and whose result dvc.lock records."""
+    """Remove the checkpoints of ended trainings whose result dvc.lock records."""
     lock = ROOT / "dvc.lock"
     stored = lock.read_text(encoding="utf-8") if lock.exists() else ""
     for result in folder.glob("*.result"):
@@ -188,13 +193,13 @@ def as_text(belongs_to: dict[str, Any]) -> str:
 
 
 def read(path: Path, device: torch.device) -> tuple[dict[str, Any] | None, str]:
-    """What `save` wrote to `path`; or None and what is wrong with the file."""
+    """Return what `save` wrote to `path`, or None and the reason why the file is unusable."""
     raw = path.read_bytes()
     if hashlib.sha256(raw[DIGEST_BYTES:]).digest() != raw[:DIGEST_BYTES]:
         return None, "is damaged (its sha256 does not match)"
     try:
         content = torch.load(io.BytesIO(raw[DIGEST_BYTES:]), map_location=device, weights_only=True)
         json.loads(content["belongs_to"]), content["state"]
-    except Exception as error:  # a pickle that would run code, or any other file: torch raises what it likes
+    except Exception as error:  # a pickle that would run code, or any other file: torch raises many types
         return None, f"is no checkpoint of Tandem ({type(error).__name__})"
     return content, ""

@@ -1,6 +1,6 @@
-"""MLflow's client on a store that answers, and in words why one does not.
+"""Connects to MLflow's store, and explains why a store does not answer.
 
-The store is what stages/records/store.py says. Where it is a SQLite file, its tables are made here.
+stages/records/store.py decides which store is used. If it is a SQLite file, this module creates its tables.
 """
 
 import gc
@@ -17,7 +17,7 @@ from stages.records import store, views
 from stages.records.store import shown, tracking_uri
 from stages.urls import without_password
 
-# The exceptions, or causes of one, that mean that no server answered; the most telling first.
+# Exceptions, also as causes of others, that mean that no server answered; the most specific first.
 UNREACHABLE = {
     "ConnectionRefusedError": " (connection refused)",
     **dict.fromkeys(("Timeout", "TimeoutError", "ReadTimeoutError"), " (no answer in time)"),
@@ -25,13 +25,13 @@ UNREACHABLE = {
     "ConnectionError": "",
 }
 KIND_TAG = "mlflow.experimentKind"
-KIND = "custom_model_development"  # training runs, instead of traces of language models
-# A file that changed more recently may belong to a process that is still making its schema.
+KIND = "custom_model_development"  # training runs, not traces of language models
+# A file that changed within this time may belong to a process that is still creating its schema.
 QUIET_SECONDS = 10.0
 
 
 def open_client() -> Any:
-    """MLflow's client on a store that answers. Raises what MLflow raises, and what `make_schema` does."""
+    """Return an MLflow client whose store answers. Raises MLflow's exceptions and those of `make_schema`."""
     set_environment()
     uri = tracking_uri()
     if path := store.database_file(uri):
@@ -44,9 +44,10 @@ def open_client() -> Any:
 
 @cache
 def import_mlflow() -> Any:
-    """The module, and with it what opening a store imports. Looking through it for garbage takes a third of 1.9 s.
+    """Import mlflow and the modules that opening a store needs. Without `gc.disable`, garbage collection takes a third
+    of 1.9 s.
 
-    Once in a process: freezing again, as each try of a store that is away would, keeps what has become garbage since.
+    This runs once per process: freezing at each retry of an unreachable store would keep garbage alive.
     """
     set_environment()
     gc.disable()
@@ -63,15 +64,15 @@ def import_mlflow() -> Any:
 
 def connect(uri: str) -> Any:
     mlflow = import_mlflow()
-    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs, with tracebacks, what it raises
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs its exceptions, with tracebacks
     client = mlflow.MlflowClient(uri)
     client.search_experiments(max_results=1)
     return client
 
 
 def set_environment() -> None:
-    """Set MLflow's variables in this process."""
-    # MLflow's defaults keep trying a dead server for four minutes, and one that never answers for twenty.
+    """Set MLflow's environment variables in this process."""
+    # With MLflow's defaults, a dead server is retried for four minutes, and one that never answers for twenty.
     defaults = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "3"}
     switches = ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT")
     for name, value in {**defaults, **dict.fromkeys(switches, "true")}.items():
@@ -79,18 +80,18 @@ def set_environment() -> None:
     uri = tracking_uri()
     parts = urlsplit(uri)
     if parts.scheme in ("http", "https") and parts.username is not None:
-        # In variables of their own, because MLflow prints the address in exceptions and links.
+        # Separate variables, because MLflow prints the address in exceptions and links.
         os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
         os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
         os.environ["MLFLOW_TRACKING_URI"] = without_password(uri)
 
 
 def make_schema(path: Path) -> None:
-    """Make MLflow's schema in the SQLite file at `path` where it is missing. Raises RuntimeError where that is unsafe.
+    """Create MLflow's schema in the SQLite file at `path` if it is missing. Raises RuntimeError if that is unsafe.
 
-    A kill in the middle of MLflow's migrations leaves a file that no MLflow opens, so the schema is made in a file
-    aside and renamed into place, under a lock beside it: projects may share one file. An unfinished schema without
-    records is moved aside first.
+    If a process is killed during MLflow's migrations, no MLflow can open the file. Therefore the schema is created in a
+    temporary file and renamed into place. A lock file beside `path` is held, because projects may share one store. An
+    unfinished schema without records is moved aside first.
     """
     if store.inspect(path, timeout_seconds=20.0).kind == "whole":
         return
@@ -104,9 +105,9 @@ def make_schema(path: Path) -> None:
                 if old.exists():
                     os.replace(old, kept)
         elif condition.kind != "absent":
-            raise RuntimeError(condition.message)  # `explain` finds the command that mends it
+            raise RuntimeError(condition.message)  # `explain` finds the command that repairs it
         new = path.with_name(f"{path.name}.new")
-        for leftover in (*with_journals(new), *with_journals(path)[1:]):  # of a process that was killed here
+        for leftover in (*with_journals(new), *with_journals(path)[1:]):  # left by a process that was killed here
             leftover.unlink(missing_ok=True)
         connect(f"sqlite:///{new}")
         with new.open("rb") as file:
@@ -115,7 +116,9 @@ def make_schema(path: Path) -> None:
 
 
 def quiet_condition(path: Path) -> store.Condition:
-    """The condition of `path`, once no process that ignores our lock (`mlflow server`) changes its schema."""
+    """Return the condition of `path`, after waiting for processes without our lock (`mlflow server`) to finish its
+    schema.
+    """
     while True:
         condition = store.inspect(path, timeout_seconds=20.0)
         may_change = condition.kind in ("absent", "unfinished") and path.exists()
@@ -125,7 +128,7 @@ def quiet_condition(path: Path) -> store.Condition:
 
 
 def with_journals(path: Path) -> list[Path]:
-    """`path` and SQLite's files of unfinished transactions: SQLite would apply one that is left to a new `path`."""
+    """Return `path` and SQLite's journal files: SQLite would apply a leftover journal to a new `path`."""
     return [path, *(path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm"))]
 
 
@@ -134,22 +137,22 @@ def find_or_create_experiment(client: Any, name: str) -> str:
 
     if found := client.get_experiment_by_name(name):
         return str(found.experiment_id)
-    # A sqlite store would put artifacts under the working directory; a server has a place of its own.
+    # By default a SQLite store puts artifacts under the working directory. A server has its own location.
     location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
     try:
         return str(client.create_experiment(name, location, {KIND_TAG: KIND, store.VIEW_TAG: views.view()}))
     except MlflowException:
-        if found := client.get_experiment_by_name(name):  # another run was faster
+        if found := client.get_experiment_by_name(name):  # another run has created it meanwhile
             return str(found.experiment_id)
         raise
 
 
 def explain(error: Exception, refused: str = "did not take the record") -> dict[str, str]:
-    """What went wrong (`error`, a clause without a password) and the command that mends it (`fix`, may be empty).
+    """Return the error (`error`, a clause without a password) and the command that fixes it (`fix`, may be empty).
 
-    `refused`: what a store that was reached did not do.
+    `refused`: the operation that failed if the store was reached.
     """
-    if type(error) is ValueError:  # a damaged file of ours, which the message names
+    if type(error) is ValueError:  # a damaged file of this project, which the message names
         return {"error": str(error), "fix": ""}
     uri = tracking_uri()
     if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:

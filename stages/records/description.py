@@ -1,8 +1,8 @@
-"""What the records hold of one training: its run in MLflow, and the files that it leaves beside its weights.
+"""Writes the records of one training: its run in MLflow, and the files beside its weights.
 
-In: a run context, its trainer and what was recorded of its epochs (history.py). Out, in the run's folder: the weights,
+Takes a run context, its trainer and the recorded epochs (history.py). Writes to the run's folder: the weights,
 `model.json`, `history.csv`, `timings.csv`, `timings.json`, `measured.json` and `training.json`, the manifest
-(manifest.py); and the same for MLflow, in the run's directory (run_dir.py).
+(manifest.py). Writes the same to the run directory for MLflow (run_dir.py).
 """
 
 import hashlib
@@ -38,13 +38,13 @@ from stages.training.device import describe
 from stages.training.trainer import Trainer, snapshot
 from stages.training.workload import RunContext
 
-# The outputs of a training besides training.json, which holds their sha256.
+# The outputs of a training, without training.json, which contains their sha256.
 FILES = (
     "best.safetensors", "last.safetensors", "model.json", "history.csv", "timings.csv", "timings.json", "measured.json",
 )  # fmt: skip
-# What preprocess learned from the data, which a new table must be treated with too.
+# Values that preprocessing learned from the data. New tables must be preprocessed with them.
 LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
-# What the manifest takes from measured.json and timings.json.
+# The fields that the manifest takes from measured.json and timings.json.
 REALIZED = (
     "threads", "precision", "step", "why_not_graph", "residency", "out_of_memory", "workers", "workers_from_epoch",
     "batch_size", "learning_rate",
@@ -56,7 +56,9 @@ TIMING = (
 
 
 def describe_start(trainer: Trainer) -> dict[str, Any]:
-    """What the manifest holds of a training's first moment, also where another process ends it."""
+    """Return the manifest's entries for the start of a training. They are recorded now because another process may end
+    it.
+    """
     return {
         "tree": provenance.tree(),
         "conditions": conditions.read(gpu_uuid(trainer.device)),
@@ -66,23 +68,24 @@ def describe_start(trainer: Trainer) -> dict[str, Any]:
 
 
 def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
-    """What the results hold of a training's last moment, also where another process writes them.
+    """Return the results' entries for the end of a training. They are recorded now because another process may write
+    them.
 
-    `cpu_seconds_of_others`: the processor time that the other workers on this machine have taken for it.
+    `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
     """
     before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
     after["own_cpu_seconds"] += cpu_seconds_of_others
     return {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "conditions": after,
-        # The processor's time is counted by process: that of a resumed training has no sum.
+        # Processor time is counted per process, so a resumed training has no total.
         "between": conditions.between(before, after) if record.start["process"] == os.getpid() else {},
         **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
     }
 
 
 def write_results(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
-    """Write all but tracking.json, and give MLflow copies."""
+    """Write all results except tracking.json, and copy them for MLflow."""
     out = context.folder
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
         files.write_bytes(out / f"{name}.safetensors", save(weights))
@@ -103,7 +106,7 @@ def write_results(context: RunContext, trainer: Trainer, record: Record, inputs:
         probed = {"probe": record.probe, "not_probed": record.not_probed}
         run.text(json.dumps(probed, indent=2) + "\n", "probe.json")
     run.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
-    run.save_epochs(record)  # the last ones too, if their checkpoint could not be written
+    run.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
     run.artifact(out / manifest.OF_TRAINING, name=manifest.NAME)
     if others := conditions.others_on_gpu(about["conditions"]):
         run.tag({"not_comparable": others})
@@ -119,7 +122,7 @@ def write_results(context: RunContext, trainer: Trainer, record: Record, inputs:
 def describe_measurement(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], result: dict[str, Any]
 ) -> dict[str, Any]:
-    """measured.json. Completes the record's sentences."""
+    """Return the content of measured.json. Completes the record's summary lines."""
     seen = {**result, "num_kernels": record.probe.get("num_kernels")}
     record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
     if trainer.oom.actions:
@@ -145,7 +148,9 @@ def describe_measurement(
 
 
 def batch_of(context: RunContext) -> dict[str, Any]:
-    """What several workers came to with `scaling: weak-...`; otherwise params.yaml has it."""
+    """Return the batch size and learning rate that `scaling: weak-...` set; empty if params.yaml's values
+    are in force.
+    """
     if context.settings.batch_size == context.params.train.batch_size:
         return {}
     return {"batch_size": context.settings.batch_size, "learning_rate": context.settings.learning_rate}
@@ -154,12 +159,12 @@ def batch_of(context: RunContext) -> dict[str, Any]:
 def describe_run(
     context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], measured: dict[str, Any]
 ) -> dict[str, Any]:
-    """The manifest (stages/records/manifest.py) without the test's result."""
+    """Return the manifest (stages/records/manifest.py) without the test result."""
     found = provenance.environment()
     if trainer.device.type == "cuda":
         found["versions"] |= provenance.gpu_versions(context.identity["driver"])
     losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{context.task.score_name}")
-    others = measured["other_processes"]  # the most of all readings
+    others = measured["other_processes"]  # the maximum of all readings
     return {
         "schema": manifest.SCHEMA,
         **{name: measured[name] for name in ("device", "measured_at")},
@@ -209,7 +214,7 @@ def digest(value: Any) -> str:
 
 
 def describe_model(context: RunContext) -> dict[str, Any]:
-    """model.json: how to build the network, and what must be done to a new table before the model sees it."""
+    """Return the content of model.json: how to build the network and how to preprocess a new table for it."""
     learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
     return {
         "model": asdict(context.params.train.model),
@@ -221,7 +226,7 @@ def describe_model(context: RunContext) -> dict[str, Any]:
 
 
 def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
-    """Tell MLflow what is trained, where, on what data, and from which code."""
+    """Open the MLflow run: what is trained, on which device, on what data, and from which code."""
     about, git = describe(trainer.device, context.identity), provenance.git_tags(record.start["tree"])
     preset = read_json(preset_file(context.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
@@ -231,7 +236,7 @@ def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict
     run.open(
         experiment=context.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
-        # What two runs may differ in stands among the parameters too: MLflow's compare page shows no tags.
+        # Values in which two runs may differ are also parameters, because MLflow's compare page shows no tags.
         params={
             **flatten(context.params),
             **{name: about[name] for name in ("device", "device.name", "torch")},
@@ -269,12 +274,12 @@ def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict
 
 
 def group_of(inputs: dict[str, Any]) -> str:
-    """What the runs have in common that differ in their seed alone."""
+    """Return the digest that all runs share if they differ only in their seed."""
     return digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
 
 
 def data_sha256(context: RunContext) -> str:
-    """Of the raw table; where the data is simulated, of the packed training split."""
+    """Return the sha256 of the raw table; for simulated data, of the packed training split."""
     return str(context.summary.get("table_sha256", context.plan["sha256"]["train"]))
 
 

@@ -1,11 +1,12 @@
-"""The follower: one process for each project, which publishes run directories while stages write them.
+"""The follower: one process per project that publishes run directories while stages write them.
 
     python -m stages.records.follower [PID]    ends with process PID, or when no stage has run for IDLE_SECONDS
 
-`run_dir.start_follower` starts it. It imports mlflow once for all stages of a `dvc repro`, so that no stage spends time
-on it. It also reads what the machine does while a training runs, for MLflow's page "System metrics": this costs the
-training no thread and no call.
-What could not be published stays in its directory, and is published by the next follower or by `publish sync`.
+`run_dir.start_follower` starts it. It imports mlflow once for all stages of a `dvc repro`, so no stage spends time on
+the import. While a training runs, it also reads the machine's activity for MLflow's page "System metrics"; this costs
+the training no thread and no call.
+
+If publishing fails, the data stays in its directory. The next follower or `publish sync` publishes it.
 """
 
 import json
@@ -25,26 +26,26 @@ from stages.records.publish import Publisher, publish, run_dirs
 
 IDLE_SECONDS = 10.0
 POLL_SECONDS = 0.1
-RETRY_SECONDS = 3.0  # after a store that did not answer
-ACTIVITY_SECONDS = 5.0  # between two times that the machine's curves are published: each makes the store's disk sync
+RETRY_SECONDS = 3.0  # after a store did not answer
+ACTIVITY_SECONDS = 5.0  # interval at which the machine's curves are published: each time, the store syncs its disk
 # The machine is read every second in the first minute, then less and less often, from the tenth minute on every 10 s.
 FIRST_SECONDS, LAST_SECONDS, SHARE = 1.0, 10.0, 1 / 60
 
 
 class Followed:
-    """One run directory: what of it is published, and when it is due again."""
+    """One run directory: what is already published, and when it is due again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.publisher: Publisher | None = None
-        self.version: object = None  # of its files when they were published last
+        self.version: object = None  # of its files at the last publication
         self.due = 0.0
         self.has_failed = False
         self.activity: Activity | None = None
         self.watched_since = self.read_due = 0.0
 
     def read_activity(self) -> None:
-        """Read what the machine and the stage's process do, if it is due."""
+        """Read the activity of the machine and the stage's process, if a reading is due."""
         now, watched = time.monotonic(), self.folder / "watched"
         if now < self.read_due or not watched.exists():
             return
@@ -56,7 +57,7 @@ class Followed:
                 point = {"ms": run_dir.now_ms(), "metrics": self.activity.read()}
                 with (self.folder / "activity.jsonl").open("a", encoding="utf-8") as file:
                     file.write(json.dumps(point) + "\n")
-        except (OSError, ValueError, psutil.Error):  # the process is gone, or the disk is full: no result is in it
+        except (OSError, ValueError, psutil.Error):  # the process is gone, or the disk is full: no result is lost
             return
         self.read_due = now + min(LAST_SECONDS, max(FIRST_SECONDS, (now - self.watched_since) * SHARE))
 
@@ -75,7 +76,7 @@ class Followed:
             print(sentence(problem), flush=True)
 
     def present_version(self) -> object:
-        """Changes with the files that a stage writes, and with its end."""
+        """Return a value that changes with the stage's files and when the stage ends."""
         names = ("run.json", "artifacts/timings.csv", *(f"{stage}.json" for stage in run_dir.STAGES))
         paths = [self.folder / name for name in names]
         times = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
@@ -83,7 +84,7 @@ class Followed:
 
 
 def serve(served: psutil.Process | None) -> None:
-    """Publish until `served` has ended, or without it until no stage has run for IDLE_SECONDS."""
+    """Publish until `served` has ended; without `served`, until no stage has run for IDLE_SECONDS."""
     client: Any = None
     followed: dict[tuple[Path, int], Followed] = {}
     last_written, retry_at = time.monotonic(), 0.0
@@ -106,7 +107,9 @@ def serve(served: psutil.Process | None) -> None:
 
 
 def keys() -> set[tuple[Path, int]]:
-    """The run directories. One that was removed and made again is another one: its inode differs."""
+    """Return the run directories with their inodes. A directory that was removed and created again has
+    another inode.
+    """
     found = set()
     for folder in run_dirs():
         try:
@@ -117,7 +120,7 @@ def keys() -> set[tuple[Path, int]]:
 
 
 def open_store(followed: dict[tuple[Path, int], Followed]) -> Any:
-    """MLflow's client; None if the store does not answer, which the stages then read."""
+    """Return MLflow's client; None if the store does not answer. The stages then read the error."""
     try:
         client = open_client()
     except Exception as error:
@@ -126,7 +129,7 @@ def open_store(followed: dict[tuple[Path, int], Followed]) -> Any:
         for each in followed.values():
             write_json(run_dir.state_file(each.folder), problem)
         return None
-    # Only now: while it makes a new store, it holds a lock that others wait for.
+    # Lower the priority only now: while a new store is created, this process holds a lock that others wait for.
     os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
     return client
 

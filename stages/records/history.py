@@ -1,7 +1,8 @@
-"""What a training records: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
+"""Records of a training: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
 
-In: epochs as `Trainer.epoch` returns them. Out: plain dictionaries; nothing here opens a file or imports torch. One
-number has one source: history.csv, timings.csv, timings.json and MLflow hold the same value.
+The functions take epochs as `Trainer.epoch` returns them and return plain dictionaries. This module opens no file and
+does not import torch. Each number has one source: history.csv, timings.csv, timings.json and MLflow hold the same
+value.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stages.training.trainer import Epoch
 
-# What timings.json holds for the whole run, under MLflow's names.
+# MLflow's metric name -> the field of timings.json, for the whole run.
 RUN_METRICS = {
     "time/epoch_seconds_median": "epoch_seconds",
     "time/train_seconds": "train_seconds",
@@ -30,11 +31,11 @@ RUN_METRICS = {
     "gpu/energy_joules_sum": "energy_joules",
     "cpu/share_mean": "cpu_share",
 }
-# What the sampler reads of the GPU, from the first epoch to the last.
+# What the sampler reads from the GPU, from the first epoch to the last.
 SAMPLED = (
     "sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts", "energy_joules",
 )  # fmt: skip
-# What is measured of an epoch besides its time: MLflow's name, and the field of a Measurement.
+# The measurements of an epoch besides its time: MLflow's metric name -> the field of a Measurement.
 EPOCH_METRICS = {
     "vram/peak_allocated_mib": "peak_allocated_mib",
     "vram/peak_reserved_mib": "peak_reserved_mib",
@@ -46,41 +47,43 @@ EPOCH_METRICS = {
     "memory/peak_rss_mib": "peak_rss_mib",
     "cpu/share": "cpu_share",
 }
-PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # of the training or of the validation, whichever is larger
+PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
 
 
 @dataclass
 class Record:
-    """The results of the epochs so far, saved with every checkpoint. `token` names the MLflow run for all restarts."""
+    """The results of the epochs so far. Every checkpoint contains them. `token` names the MLflow run across
+    restarts.
+    """
 
     token: str
     history: list[dict[str, Any]] = field(default_factory=list)
     timings: list[dict[str, Any]] = field(default_factory=list)
-    probe: dict[str, float] = field(default_factory=dict)  # where a step's time goes, in numbers
-    not_probed: dict[str, str] = field(default_factory=dict)  # what of it is missing, and why
-    bound: dict[str, str] = field(default_factory=dict)  # what bounds it and what would help, as MLflow's parameters
-    summary_lines: dict[str, str] = field(default_factory=dict)  # and in words
-    # What could not be measured on the device asked for, and why.
+    probe: dict[str, float] = field(default_factory=dict)  # how the time of a step is spent
+    not_probed: dict[str, str] = field(default_factory=dict)  # probe values that are missing -> the reason
+    bound: dict[str, str] = field(default_factory=dict)  # the bottleneck and the advice, as MLflow parameters
+    summary_lines: dict[str, str] = field(default_factory=dict)  # the same as sentences
+    # Measurements that the device does not support -> the reason.
     missing_reasons: dict[str, str] = field(default_factory=dict)
-    # Of each part of the training, up to where it was interrupted: its first epoch, and what the GPU's sampler read.
+    # First epoch of each part of a resumed training -> what the GPU sampler read in that part.
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
-    # What the manifest holds of the training's start: the code's tree, the conditions, the initial weights.
+    # The manifest's entries for the start of the training: the code's tree, the conditions, the initial weights.
     start: dict[str, Any] = field(default_factory=dict)
-    digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and draws
-    # How many workers trained from an epoch on, by that epoch's number: a training may go on with another number.
+    digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
+    # First epoch -> the number of workers from there on: a training may resume with another number.
     workers: dict[int, int] = field(default_factory=dict)
-    # When the last epoch ended, and what the manifest holds of that moment; empty before.
+    # The time at which the last epoch ended, and the manifest's entries for that moment. Empty before.
     end: dict[str, Any] = field(default_factory=dict)
 
 
 def num_workers_in(record: Record, epoch: int) -> int:
-    """How many workers trained `epoch` (from 1); one alone is not recorded."""
+    """Return how many workers trained `epoch` (from 1). A single worker is not recorded."""
     since = [first for first in record.workers if first <= epoch]
     return record.workers[max(since)] if since else 1
 
 
 def note_workers(record: Record, epochs_done: int, num_workers: int) -> str:
-    """Record how many workers go on after `epochs_done`. Returns a sentence where they are not as many as before."""
+    """Record the number of workers that continue after `epochs_done`. Returns a sentence if the number changed."""
     before = num_workers_in(record, epochs_done)
     if num_workers == before:
         return ""
@@ -96,12 +99,14 @@ def count_workers(number: int) -> str:
 
 
 def first_timed_epoch(record: Record) -> int:
-    """The first epoch (from 1) that as many workers trained as the last one."""
+    """Return the first epoch (from 1) that was trained by the same number of workers as the last one."""
     return max(record.workers, default=1)
 
 
 def workers_of(record: Record) -> dict[str, Any]:
-    """What is recorded of the number of workers: nothing of one; where it changed, from which epoch on it was which."""
+    """Return the fields for the number of workers: none for one worker; if the number changed, each number by first
+    epoch.
+    """
     if not record.workers:
         return {}
     since = {str(first): count for first, count in sorted(({1: 1} | record.workers).items())}
@@ -125,7 +130,7 @@ def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, 
     measured = epoch.training
     return {
         "epoch": epoch.number,
-        "ended_ms": int(time.time() * 1000),  # since 1970: MLflow's time of the epoch
+        "ended_ms": int(time.time() * 1000),  # since 1970; MLflow's timestamp of the epoch
         "is_warmup": int(epoch.number <= warmup_epochs),
         "epoch_seconds": measured.seconds,
         "samples_per_second": num_samples / measured.seconds,
@@ -141,7 +146,7 @@ def peak_of(epoch: Epoch, name: str) -> float | None:
 
 
 def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, float | None]:
-    """MLflow's metrics of an epoch, from its rows in history.csv and timings.csv."""
+    """Return the MLflow metrics of an epoch from its rows in history.csv and timings.csv."""
     score = next(name for name in history if name.startswith("val_") and name != "val_loss")
     return {
         "train/loss": history["train_loss"],
@@ -158,8 +163,8 @@ def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, 
 def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, Any]:
     """Summarize the epochs' measurements: medians and quartiles after warm-up, peaks and means over all epochs.
 
-    Epochs before `first_epoch`, which another number of workers trained, count only in `train_seconds`. A value that
-    could not be measured is None.
+    Epochs before `first_epoch` were trained by another number of workers and count only in `train_seconds`. A value
+    that could not be measured is None.
     """
     here = [row for row in timings if row["epoch"] >= first_epoch]
     measured = [row for row in here if not row["is_warmup"]]
@@ -186,9 +191,10 @@ def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, 
 
 
 def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | None], dict[str, str]]:
-    """What the sampler read of the GPU in the whole training, validation included, and why the rest is missing.
+    """Summarize the sampler's GPU readings over the whole training, validation included. Returns the values and the
+    reasons for missing ones.
 
-    What one part of a resumed training lacks, the whole lacks. On the CPU all is None.
+    A value that is missing in one part of a resumed training is missing in the summary. On the CPU all values are None.
     """
     found, missing_reasons = dict.fromkeys(SAMPLED, None), {}
     parts = [part for part in parts if part]
@@ -206,7 +212,7 @@ def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | No
 
 
 def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_workers: int = 1) -> str:
-    """Say where the epochs computed, and what the GPU did meanwhile."""
+    """Return a sentence on which device the epochs ran and how the device was used."""
     measured = {
         "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
         "the process kept {:.2f} CPU cores busy": result["cpu_share"],
@@ -223,14 +229,14 @@ def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_work
 
 
 def memory_tags(actions: list[str]) -> dict[str, str]:
-    """What MLflow records about memory that ran out; empty where it did not."""
+    """Return MLflow's tag for the out-of-memory fallbacks; empty if memory did not run out."""
     return {"out_of_memory": "; ".join(actions)} if actions else {}
 
 
 def measurement_context(
     missing_reasons: dict[str, str], identity: dict[str, Any], num_threads: int, measured_at: str
 ) -> dict[str, Any]:
-    """Where, when and with how many threads the times were measured, and why what is missing could not be."""
+    """Return where, when and with how many threads the times were measured, and the reasons for missing values."""
     return {
         "missing_reasons": missing_reasons,
         "torch": identity["torch"],

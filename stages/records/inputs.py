@@ -1,8 +1,8 @@
-"""What a training rests on, and whether it is still that: asked after every epoch. Of `preprocess`, asked at its end.
+"""Checks that the inputs of a training do not change. `train` checks after every epoch, `preprocess` at its end.
 
-A file that changes while a stage runs is recorded by DVC as what the result was made from (treeverse/dvc#11058), so
-such a stage must fail. Asking for the time and the size of some fifty files takes less than a millisecond; only
-where one of these moved are the contents compared.
+If a file changes while a stage runs, DVC records the new content as the input of the result (treeverse/dvc#11058), so
+such a stage must fail. Reading the time and size of about fifty files takes less than a millisecond; contents are
+compared only if one of these changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Stamp = tuple[int, int, int] | None
 
 
 def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
-    """All that decides the result: what a checkpoint belongs to, and what must not change while training."""
+    """Return everything that determines the result: a checkpoint belongs to it, and it must not change
+    during training.
+    """
     load_params.cache_clear()
     block = load_workload(workload)
     return {
@@ -36,7 +38,7 @@ def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
 
 
 class Inputs:
-    """The inputs of one training as they were at its start: `values` as `read_inputs` returns them."""
+    """The inputs of one training at its start. `values`: as `read_inputs` returns them."""
 
     def __init__(self, workload: str, device: str, seed: int, table_sha256: str | None) -> None:
         self.names = workload, device, seed
@@ -66,7 +68,7 @@ class Inputs:
         return {path: stamp_of(path) for path in self.watched}
 
     def changed(self) -> list[str]:
-        """What is not as it was, in words: "parameters (params.yaml)". Empty where all is."""
+        """Return descriptions of the changed inputs, e.g. "parameters (params.yaml)"; empty if nothing changed."""
         stamps = self.stamp()
         moved = [path for path in self.watched if stamps[path] != self.stamps[path]]
         if not moved:
@@ -76,7 +78,7 @@ class Inputs:
             return found
         try:
             now = read_inputs(*self.names)
-        except (ValueError, OSError) as error:  # in the middle of an edit, params.yaml may be none
+        except (ValueError, OSError) as error:  # during an edit, params.yaml may be invalid
             return [f"{', '.join(map(relative, moved))} ({error})"]
         for name, value in self.values.items():
             if now[name] != value:
@@ -85,11 +87,11 @@ class Inputs:
             if path in self.digests and files.sha256_file(path) != self.digests[path]:
                 found.append(relative(path))
         if not found:
-            self.stamps = stamps  # written again as it was
+            self.stamps = stamps  # rewritten with the same content
         return found
 
     def where(self, name: str, now: Any) -> list[str]:
-        """The files in which the input `name` is now another."""
+        """Return the files in which the input `name` changed."""
         workload, device, _ = self.names
         if name == "code":
             then = self.values["code"]
@@ -99,7 +101,7 @@ class Inputs:
 
 
 def require_prepared(table: Path, sha256: str, workload: str) -> None:
-    """Raises ValueError where `table` was edited after preprocess ended: DVC looks at it a moment later."""
+    """Raises ValueError if `table` was edited after preprocess ended: DVC reads it a moment later."""
     then, now = stamp_of(files.prepared_dir(workload) / "summary.json"), stamp_of(table)
     if then and now and now > then and files.sha256_file(table) != sha256:
         raise ValueError(
@@ -110,9 +112,9 @@ def require_prepared(table: Path, sha256: str, workload: str) -> None:
 
 @contextmanager
 def unchanged(workload: str) -> Iterator[None]:
-    """Raises ValueError where the raw table of `workload`, or what is to be done with it, changes before the end.
+    """Raises ValueError if the raw table of `workload` or its preprocess parameters change while the body runs.
 
-    One that was written anew with the same bytes counts too: it may have been read half-written.
+    A table that was rewritten with the same bytes also counts as changed: it may have been read half-written.
     """
     params = load_workload(workload).preprocess
     table = None if isinstance(params, Rally) else files.raw_dir(workload) / params.table

@@ -1,24 +1,24 @@
-"""The manifest of a run: what it takes to compare it with another run, wherever that was made, or to make it again.
+"""The manifest of a run: everything needed to compare it with a run from any machine, or to reproduce it.
 
-`train` writes what it knows to training.json in results/runs/<workload>/<device>/<seed>/; `evaluate` adds the test's
-result, and that is manifest.json there, and an artifact of MLflow's run. It is text, and small. Imports neither torch
-nor mlflow.
+`train` writes its part to training.json in results/runs/<workload>/<device>/<seed>/. `evaluate` adds the test result
+and writes manifest.json there, which is also an artifact of the MLflow run. It is a small text file. This module
+imports neither torch nor mlflow.
 
     schema              SCHEMA
-    workload, requested (device as params.yaml asks), device (cpu or cuda), seed, machine, made_at
-    tree                commit; patch from it to the files of the run (stages/records/provenance.py)
-    block               the workload's block of params.yaml as it took effect, preset included; preset: its name
+    workload, requested (device in params.yaml), device (cpu or cuda), seed, machine, measured_at, token
+    tree                commit; patch from the commit to the files of the run (stages/records/provenance.py)
+    block               the workload's block of params.yaml in force, with the preset applied; preset: its name
     realized            threads, precision, accumulation, step, why_not_graph, residency, out_of_memory;
-                        of several workers: workers; where their number changed, workers_from_epoch (epoch -> number)
+                        for several workers: workers; if their number changed, workers_from_epoch (epoch -> number)
     digests             data: table, prepared (file -> sha256), packed (split -> sha256); code (file -> fingerprint);
                         weights: initial, best, last; predictions
-    files               the sha256 of every other output of train and evaluate, by name
+    files               file name -> sha256, for every other output of train and evaluate
     environment         requirements_sha256, versions
-    hardware            the device's identity (stages/machine/identity.py); kernels: who wrote what computes
+    hardware            the device's identity (stages/machine/identity.py); kernels: whose kernels run
     conditions          before, after (stages/machine/conditions.py), between: shares of the machine's time
     epochs              per epoch: the exact losses and score, weights_sha256, order_sha256, draws_sha256
-    timing              epoch_seconds (one figure a process), samples_per_second, num_epochs_measured, peaks of memory
-    result              score_name, metrics, weights: what evaluate adds
+    timing              epoch_seconds (one value per process), samples_per_second, num_epochs_measured, peak memory
+    result              score_name, metrics, weights (added by evaluate)
 """
 
 import json
@@ -29,11 +29,11 @@ from stages.files import parse_json, relative, sha256_file, verified
 
 SCHEMA = 1
 NAME = "manifest.json"
-OF_TRAINING = "training.json"  # without the test's result
+OF_TRAINING = "training.json"  # without the test result
 
 
 def parse(text: bytes | str, source: str) -> dict[str, Any]:
-    """Raises ValueError where `text` is no manifest that this version reads; `source` says where it comes from."""
+    """Raises ValueError if `text` is not a manifest that this version reads. `source`: its origin, for the message."""
     try:
         found = parse_json(text, source, "a training leaves another one")
         schema = found["schema"]
@@ -53,14 +53,15 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def digests(folder: Path, *names: str) -> dict[str, str]:
-    """The sha256 of the files `names`."""
+    """Return the sha256 of each of the files `names`."""
     return {name: sha256_file(folder / name) for name in names}
 
 
 def require_intact(folder: Path, stage: str) -> None:
-    """Raises ValueError if a file of an evaluated run is not the recorded one: DVC restores damaged files unchecked.
+    """Raises ValueError if a file of an evaluated run is not the recorded one: DVC does not check the files that it
+    restores.
 
-    `stage`: of dvc.yaml, which makes them again. What the manifest itself holds is checked against other files.
+    `stage`: the stage of dvc.yaml that makes the files. The manifest's own content is checked against the other files.
     """
     whole = read(folder / NAME)
     for name, sha256 in whole["files"].items():
@@ -75,7 +76,7 @@ def require_intact(folder: Path, stage: str) -> None:
 def with_result(
     manifest: dict[str, Any], score_name: str, metrics: dict[str, float], weights: str, files: dict[str, str]
 ) -> dict[str, Any]:
-    """`manifest` with what evaluate found. `files`: the sha256 of its outputs."""
+    """Return `manifest` with the result of evaluate. `files`: the sha256 of its outputs."""
     return {
         **manifest,
         "digests": {**manifest["digests"], "predictions": files["predictions.csv"]},

@@ -1,4 +1,4 @@
-"""Which code a training runs from, in which environment, and who started it."""
+"""Provenance of a training: its code, its environment, and the process that started it."""
 
 import hashlib
 import os
@@ -13,17 +13,17 @@ from typing import Any
 from stages.files import ROOT, sha256_file
 from stages.urls import without_password
 
-# No edit of these is one of the code: DVC and its stages write the first two, and raw data has a digest of its own.
+# Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
 NO_CODE = (":!*dvc.lock", ":!results", ":!data")
-# Where a file that git does not track may be part of what runs.
+# Files in these places belong to the code even if git does not track them.
 CODE = ("stages", "flows", "hw", "dvc.yaml", "params.yaml")
-MAX_PATCH_MIB = 4.0  # more is no edit of code, and the patch is kept with every run
+MAX_PATCH_MIB = 4.0  # a larger patch is not a code edit, and every run stores its patch
 LOCK = ROOT / "requirements.txt"
 PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
 
 
 def git(root: Path, *arguments: str, **environment: str) -> bytes | None:
-    """What git prints; None where it fails, or is not installed."""
+    """Return git's output; None if git fails or is not installed."""
     command, own = ["git", *arguments], {**os.environ, **environment}
     try:
         done = subprocess.run(command, cwd=root, capture_output=True, check=False, env=own)
@@ -33,10 +33,10 @@ def git(root: Path, *arguments: str, **environment: str) -> bytes | None:
 
 
 def tree(root: Path = ROOT) -> dict[str, Any]:
-    """The commit, and the patch from it to the files as they are: `commit`, `patch` (empty: not edited), its sha256.
+    """Return `commit`, `patch` from the commit to the current files (empty if they are equal), and `patch_sha256`.
 
-    Untracked code that git does not ignore is part of it. Where one of the two cannot be had, it is None and
-    `missing_reason` says why. Leaves git's index and objects alone.
+    The patch includes untracked code that git does not ignore. If the commit or the patch is not available, it is None
+    and `missing_reason` says why. Git's index and objects are not changed.
     """
     commit = git(root, "rev-parse", "HEAD")
     if commit is None:
@@ -51,19 +51,19 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     encoding = "utf-8"
     try:
         text = patch.decode()
-    except UnicodeDecodeError:  # a source file in an older encoding: every byte is a character of this one
+    except UnicodeDecodeError:  # a source file in an older encoding: latin-1 decodes every byte
         encoding, text = "latin-1", patch.decode("latin-1")
     sha256 = hashlib.sha256(patch).hexdigest() if patch else None
     return {**found, "patch": text, "patch_encoding": encoding, "patch_sha256": sha256}
 
 
 def patch_bytes(tree: dict[str, Any]) -> bytes:
-    """The patch as `git apply` takes it. The first manifests name no encoding: theirs is UTF-8."""
+    """Return the patch for `git apply`. The first manifests name no encoding; they use UTF-8."""
     return str(tree["patch"]).encode(tree.get("patch_encoding", "utf-8"))
 
 
 def patch_of(root: Path) -> bytes | None:
-    """The difference between the commit and the files, in git's binary format; an index of its own holds them."""
+    """Return the difference between the commit and the files in git's binary format, computed in a temporary index."""
     folder = git(root, "rev-parse", "--absolute-git-dir")
     objects = git(root, "rev-parse", "--path-format=absolute", "--git-path", "objects")
     if folder is None or objects is None:
@@ -72,7 +72,7 @@ def patch_of(root: Path) -> bytes | None:
         index, own = Path(temporary) / "index", Path(temporary) / "objects"
         own.mkdir()
         if (present := Path(folder.decode().strip()) / "index").exists():
-            shutil.copyfile(present, index)  # it knows which files have not changed
+            shutil.copyfile(present, index)  # it records which files have not changed
         aside = {
             "GIT_INDEX_FILE": str(index),
             "GIT_OBJECT_DIRECTORY": str(own),
@@ -82,20 +82,20 @@ def patch_of(root: Path) -> bytes | None:
         for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
             if git(root, "add", *arguments, **aside) is None:
                 return None
-        # As `git apply` takes it, whatever the user's settings are.
+        # The format that `git apply` reads, whatever the user's settings are.
         plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
         return git(root, "diff", "--cached", "--binary", *plain, "HEAD", "--", ".", *NO_CODE, **aside)
 
 
 def git_tags(tree: dict[str, Any]) -> dict[str, str]:
-    """What MLflow's pages and its users know: the commit, and whether the files differ from it."""
+    """Return the tags that MLflow's UI shows: the commit, and whether the files differ from it."""
     if tree["commit"] is None:
         return {"git.absent": tree["missing_reason"]}
     return {"mlflow.source.git.commit": tree["commit"], "git.dirty": str(tree["patch"] != "").lower()}
 
 
 def environment() -> dict[str, Any]:
-    """The lock's digest, and the versions of what computes."""
+    """Return the digest of requirements.txt and the versions of Python and the numerical packages."""
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -106,14 +106,14 @@ def environment() -> dict[str, Any]:
 
 
 def gpu_versions(driver: str | None) -> dict[str, str]:
-    """The versions that a GPU adds to those of `environment`. Of a process that has torch."""
+    """Return the versions of CUDA, cuDNN and the driver. Imports torch."""
     import torch
 
     return {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version()), "driver": str(driver)}
 
 
 def caller_tags() -> dict[str, str]:
-    """DVC's stage and experiment and Prefect's flow runs, where they started this process."""
+    """Return tags for the DVC stage, DVC experiment and Prefect flow runs that started this process, if any."""
     known = {
         "dvc.stage": "DVC_STAGE",
         "dvc.experiment": "DVC_EXP_NAME",

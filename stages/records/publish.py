@@ -1,11 +1,11 @@
 """Publishes run directories (stages/records/run_dir.py) in MLflow.
 
-    python -m stages.records.publish sync    publish the directories that no stage writes
-    python -m stages.records.publish open    make the store's tables if it is a SQLite file without any
+    python -m stages.records.publish sync    publish the directories that no stage is writing
+    python -m stages.records.publish open    create the tables of a SQLite store that has none
 
-`Publisher.publish` makes MLflow equal to the directory. It can be killed at any point and called again: a point of a
-metric keeps the time that is stored with it, so sending it twice changes nothing, and everything else is looked up
-before it is created. MLflow cannot replace a point, so the directory has only epochs that a checkpoint contains.
+`Publisher.publish` is idempotent: it makes MLflow equal to the directory, and can be killed at any point and called
+again. A metric's point keeps its stored time, so publishing it twice changes nothing. Everything else is looked up
+before it is created. MLflow cannot replace a point, so the directory contains only epochs that a checkpoint contains.
 """
 
 import json
@@ -22,27 +22,27 @@ from stages.records.store import shown, tracking_uri
 from stages.records.summary import PARENT_TAG
 
 TOKEN_TAG = "tandem.token"
-GROUP_TAG = "tandem.group"  # of runs that differ only in their seed: the token of the run above them
-# What the run above several seeds takes from the one that opens it.
+GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the token of their parent run
+# The tags that the parent run of several seeds copies from the run that creates it.
 OF_GROUP = ("workload", "device", "device.name", "host", "preset", "dvc.experiment")
-MOST_METRICS = 1000  # that one call takes
+MOST_METRICS = 1000  # limit of one call
 
 
 class Publisher:
-    """Publishes the run directory `folder` through MLflow's `client`, again and again while a stage writes it."""
+    """Publishes the run directory `folder` through MLflow's `client`, repeatedly while a stage writes it."""
 
     def __init__(self, folder: Path, client: Any) -> None:
         self.folder, self.client = folder, client
-        self.about: dict[str, Any] = {}  # run.json as it was published
+        self.about: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
         self.started_ms = 0
         self.num_epochs = self.activity_position = 0  # published so far
-        self.ended: dict[str, Any] = {}  # by stage, its end as it was published
+        self.ended: dict[str, Any] = {}  # stage -> its published end
 
     def publish(self) -> bool:
         """Publish what is new. Returns whether this was all, because no stage writes the directory any more."""
         with locked(self.folder / "lock"):
-            is_written = run_dir.has_writer(self.folder)  # asked first: what it writes later is for the next call
+            is_written = run_dir.has_writer(self.folder)  # checked first: later writes are left to the next call
             path = self.folder / "run.json"
             if not path.exists():  # the stage has not opened the run, or another process has just published all
                 return not is_written
@@ -50,7 +50,7 @@ class Publisher:
             if not self.run_id:
                 self.find_or_create_run(about)
             ids = {"run_id": self.run_id, "experiment_id": self.experiment_id}
-            if run_dir.read_state(self.folder) != ids:  # a stage that begins removes those of the one before
+            if run_dir.read_state(self.folder) != ids:  # a starting stage removes the ids of the stage before it
                 write_json(run_dir.state_file(self.folder), ids)
             if about != self.about:
                 self.publish_about(about)
@@ -72,10 +72,10 @@ class Publisher:
         self.started_ms = found.info.start_time
 
     def find_run(self, token: str) -> Any:
-        """The run of `token`, or None.
+        """Return the run of `token`, or None.
 
-        A server that hangs while it creates a run may create it after all, when it was asked again: of two runs the
-        empty one is removed.
+        A server that hangs may still create a run after the request was repeated. If there are two runs, the empty one
+        is deleted.
         """
         found = self.client.search_runs([self.experiment_id], f"tags.`{TOKEN_TAG}` = '{token}'")
         is_empty = {run.info.run_id: not (run.data.params or run.data.metrics) for run in found}
@@ -91,7 +91,7 @@ class Publisher:
         if about.get("parent"):
             self.parent_id = self.find_or_create_parent(about)
         tags = [RunTag(name, value) for name, value in about["tags"].items()]
-        # MLflow refuses to change a parameter: a resumed training keeps those it has.
+        # MLflow refuses to change a parameter: a resumed training keeps its parameters.
         has_params = self.client.get_run(self.run_id).data.params
         params = [] if has_params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
         self.client.log_batch(self.run_id, params=params, tags=tags)
@@ -101,9 +101,11 @@ class Publisher:
         self.about = about
 
     def find_or_create_parent(self, about: dict[str, Any]) -> str:
-        """The id of the run above this one and above the others of its group, also one that was alone before."""
+        """Return the id of the parent run, and set it on all runs of the group, including one that had no parent
+        before.
+        """
         parent = about["parent"]
-        with locked(STATE / "parents.lock"):  # two seeds may be published at once
+        with locked(STATE / "parents.lock"):  # two seeds may be published at the same time
             found = self.find_run(parent["token"])
             if not found:
                 of_group = {name: value for name, value in about["tags"].items() if name in OF_GROUP}
@@ -132,7 +134,7 @@ class Publisher:
         self.num_epochs = min(len(history), len(timings))
 
     def publish_activity(self) -> None:
-        """The curves of what the machine did. Their steps are seconds since the run began."""
+        """Publish the machine's activity curves. Their steps are seconds since the run began."""
         from mlflow.entities import Metric
 
         path = self.folder / "activity.jsonl"
@@ -140,7 +142,7 @@ class Publisher:
             return
         with path.open("rb") as file:
             file.seek(self.activity_position)
-            lines = file.read().split(b"\n")[:-1]  # the rest is of a process that was killed, or of a full disk
+            lines = file.read().split(b"\n")[:-1]  # the last piece may be cut by a killed process or a full disk
         points = [point for line in lines if (point := parsed(line))]
         self.log(
             [
@@ -152,7 +154,7 @@ class Publisher:
         self.activity_position += sum(len(line) + 1 for line in lines)
 
     def publish_end(self, stage: str, about: dict[str, Any]) -> None:
-        """What a stage has left at its end."""
+        """Publish the end of a stage: its metrics, artifacts and model."""
         from mlflow.entities import Metric
 
         path = self.folder / f"{stage}.json"
@@ -174,7 +176,9 @@ class Publisher:
         self.ended[stage] = end
 
     def set_status(self, is_written: bool) -> None:
-        """The training's: an evaluation only adds to a run. MLflow would show a killed run as RUNNING for ever."""
+        """Set the status of the training. An evaluation does not change it. MLflow would show a killed run as RUNNING
+        forever.
+        """
         if not self.about.get("params"):
             return
         train, status = self.ended.get("train"), self.client.get_run(self.run_id).info.status
@@ -192,7 +196,7 @@ class Publisher:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """Empty if a full disk has cut the line."""
+    """Return the point in `line`; empty if a full disk has cut the line."""
     try:
         return dict(json.loads(line))
     except (ValueError, TypeError):
@@ -202,12 +206,12 @@ def parsed(line: bytes) -> dict[str, Any]:
 def publish(publisher: Publisher) -> dict[str, str]:
     """Publish what is new, and remove the directory if that was all.
 
-    Returns what went wrong (connection.explain), which is also left for the stage to read; empty if nothing did.
+    Returns the error (connection.explain), empty if there was none. It is also written to the state file for the stage.
     """
     folder = publisher.folder
     try:
         is_all = publisher.publish()
-    except Exception as error:  # whatever the store's trouble is, the directory stays and the training goes on
+    except Exception as error:  # after any error of the store, the directory stays and the training continues
         problem = explain(error)
         ids = {"run_id": publisher.run_id, "experiment_id": publisher.experiment_id} if publisher.run_id else {}
         write_json(run_dir.state_file(folder), {**ids, **problem})
@@ -218,7 +222,7 @@ def publish(publisher: Publisher) -> dict[str, str]:
 
 
 def sync() -> list[str]:
-    """Publish the directories that no stage writes. Returns why each of the others could not be published."""
+    """Publish the directories that no stage is writing. Returns an error message for each one that failed."""
     waiting = [folder for folder in run_dirs() if not run_dir.has_writer(folder)]
     if not waiting:
         return []
@@ -230,7 +234,7 @@ def sync() -> list[str]:
 
 
 def run_dirs() -> list[Path]:
-    """The run directories, the oldest first."""
+    """Return the run directories, oldest first."""
     folders = [path for path in RUNS.glob("*") if path.is_dir()]
     return sorted(folders, key=lambda path: (path.stat().st_ctime_ns, path.name))
 

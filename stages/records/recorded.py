@@ -1,14 +1,14 @@
-"""Runs that are recorded, by the names that people give them: `find("sign@cpu")` is the latest of them.
+"""Finds recorded runs by name: `find("sign@cpu")` returns the latest of them.
 
-A run is found by
+A run is named by
 
-    an MLflow run id          of the tracking store in use: the project's, or the one that MLFLOW_TRACKING_URI names
-    sign@cpu, sign@cpu-0      workload@device[-seed], as params.yaml asks for them (`auto` is a device too), or with
-                              the device that was used: the latest finished run of it in the tracking store
-    a path                    of a manifest.json, or of a folder with one; its other files lie beside it
+    an MLflow run id          in the tracking store in use: the project's, or the one that MLFLOW_TRACKING_URI names
+    sign@cpu, sign@cpu-0      workload@device[-seed]: the latest finished run in the tracking store. The device is the
+                              one in params.yaml (including `auto`), or the one that was used
+    a path                    of a manifest.json, or of a folder with one; its other files are in the same folder
 
-What comes out holds the run's manifest (stages/records/manifest.py) and reads its artifacts, which of a tracking
-server come through that server. Whatever the caller can do something about is a ValueError with one sentence.
+A `Recorded` has the run's manifest (stages/records/manifest.py) and reads its artifacts. Artifacts on a tracking server
+come through that server. Errors that the caller can fix are ValueErrors with one sentence.
 """
 
 import os
@@ -30,9 +30,9 @@ from stages.urls import without_password
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z0-9]+)(?:-(?P<seed>\d+))?")
 FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a manifest.json"
-NUM_LISTED = 8  # of the runs there are, where the one asked for is none of them
+NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
 NUM_SEARCHED = 200
-IS_TRAINING = "tags.requested_device LIKE '%'"  # what `is_training` asks, as a clause
+IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a query
 OF_OLDER = "it was made by an older Tandem, which left none; train again to have one"
 
 
@@ -40,9 +40,9 @@ OF_OLDER = "it was made by an older Tandem, which left none; train again to have
 class Recorded:
     """One recorded run. `read` returns an artifact's bytes by its path in MLflow (evaluation/predictions.csv)."""
 
-    name: str  # as messages and tables show it
+    name: str  # as shown in messages and tables
     manifest: dict[str, Any]
-    run_id: str | None  # MLflow's; None where the run is known from files
+    run_id: str | None  # MLflow's; None if the run was read from files
     read: Callable[[str], bytes] = field(repr=False, compare=False)
 
     @property
@@ -51,7 +51,7 @@ class Recorded:
 
 
 def find(run: str) -> Recorded:
-    """The run that `run` names. Raises ValueError where there is none, or none that this version can read."""
+    """Return the run that `run` names. Raises ValueError if it does not exist or this version cannot read it."""
     if (path := Path(run)).exists():
         return of_path(path)
     entry = entry_of(run)
@@ -62,10 +62,10 @@ def find(run: str) -> Recorded:
 
 
 def find_seeds(run: str) -> list[Recorded]:
-    """The runs that `run` stands for, in the order of their seeds: of a run above several seeds each of them.
+    """Return the runs that `run` names, ordered by seed.
 
-    So does a name without a seed, where its latest run has others beside it, and a folder of folders by seed. Ids that
-    are joined by commas are one side too.
+    `run` may be one run, a run above several seeds, a name without a seed whose latest run has such a parent, a folder
+    of folders by seed, or several ids joined by commas.
     """
     if "," in run and not Path(run).exists():
         return [find(each) for each in run.split(",")]
@@ -78,7 +78,7 @@ def find_seeds(run: str) -> list[Recorded]:
     match = NAME.fullmatch(run)
     above = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None
     siblings = children_of(entry, above) if above or not is_training(entry) else []
-    # Of a seed that was trained again, the newest: they come first.
+    # For a seed that was trained again, the newest run counts: the newest runs come first.
     by_seed = {child.data.params.get("seed"): child for child in reversed(siblings) if child.info.status == "FINISHED"}
     if not by_seed and not is_training(entry):
         raise ValueError(f"{run} is a run above several seeds, and none of them is finished")
@@ -87,9 +87,9 @@ def find_seeds(run: str) -> list[Recorded]:
 
 
 def tag(recorded: Recorded, tags: dict[str, str]) -> None:
-    """Put `tags` on the run in MLflow, and on the run above it, which the pages show first.
+    """Set `tags` on the run in MLflow and on its parent run, which MLflow's pages show first.
 
-    Prints one sentence where that cannot be: it is no reason to fail.
+    If this fails, it prints a warning and does not raise.
     """
     if recorded.run_id is None:
         print(f"{recorded.name} is known from files, so MLflow has no run to tag", file=sys.stderr)
@@ -99,7 +99,7 @@ def tag(recorded: Recorded, tags: dict[str, str]) -> None:
         above = client.get_run(recorded.run_id).data.tags.get(PARENT_TAG)
         for name, value in tags.items():
             client.set_tag(recorded.run_id, name, value)
-            if above:  # a comparison says itself which runs it is about
+            if above:  # the text of "compared" already names its runs
                 about = "" if name == "compared" else f"seed {recorded.manifest['seed']}: "
                 client.set_tag(above, name, f"{about}{value}")
 
@@ -113,7 +113,9 @@ def tag(recorded: Recorded, tags: dict[str, str]) -> None:
 
 
 def of_path(path: Path) -> Recorded:
-    """From a manifest's path, or its folder's. An artifact lies beside it, with or without its folder in MLflow."""
+    """Open the run at the path of a manifest or its folder. An artifact may be in its MLflow subfolder or beside the
+    manifest.
+    """
     path = path.resolve()
     if path.is_dir():
         names = (manifest.NAME, manifest.OF_TRAINING)
@@ -135,10 +137,10 @@ def of_path(path: Path) -> Recorded:
 
 
 def asked(question: Callable[[Any], Any]) -> Any:
-    """What the tracking store answers. Raises ValueError where it does not."""
+    """Return the tracking store's answer. Raises ValueError if it does not answer."""
     try:
         return question(open_store())
-    except Exception as error:  # the store's troubles have no base in common, and mlflow is not imported here
+    except Exception as error:  # the store's errors share no base class, and mlflow is not imported here
         raise ValueError(connection.sentence(connection.explain(error, "did not answer"))) from error
 
 
@@ -149,7 +151,7 @@ def open_store() -> Any:
 
 
 def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED) -> list[Any]:
-    """The runs that meet all clauses, the newest first."""
+    """Return the runs that meet all clauses, newest first."""
     order = ["attributes.start_time DESC"]
     query = " and ".join(clauses)
     return list(asked(lambda client: client.search_runs(experiments, query, max_results=most, order_by=order)))
@@ -174,7 +176,7 @@ def entry_of(run: str) -> Any:
 
 
 def latest_of_name(workload: str, device: str, seed: str | None) -> list[Any]:
-    """The latest finished training of the name, if any, by the device asked for or by the one that was used."""
+    """Return the latest finished training with this name, if any. `device` is the requested or the used one."""
     if not (ids := experiments(workload)):
         return []
     common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else [])]
@@ -194,7 +196,7 @@ def available_runs() -> str:
 
 
 def is_training(entry: Any) -> bool:
-    """Whether the run is one training, and not the run above several seeds."""
+    """Whether the run is one training, not the parent run of several seeds."""
     return "requested_device" in entry.data.tags
 
 

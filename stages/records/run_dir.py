@@ -1,11 +1,11 @@
-"""The directory of a run in progress, `.tandem/runs/<token>/`: everything that MLflow gets of a training and its
-evaluation.
+"""The directory of a run in progress, `.tandem/runs/<token>/`. It contains everything that is published in MLflow for a
+training and its evaluation.
 
-The stages write it, and the follower publishes it (stages/records/publish.py). It is outside every DVC output, because
-DVC deletes outputs before a stage runs. Writing it needs neither mlflow nor a server, so a store that is slow or gone
-costs a run nothing. Imports neither mlflow nor torch.
+The stages write the directory and the follower publishes it (stages/records/publish.py). It is outside every DVC
+output, because DVC deletes outputs before a stage runs. Writing it needs neither mlflow nor a server, so a slow or
+unreachable store does not delay a run. Imports neither mlflow nor torch.
 
-    run.json                what the MLflow run is created with: experiment, name, parameters, tags, dataset, parent
+    run.json                the data of the MLflow run: experiment, name, parameters, tags, dataset, parent
     artifacts/history.csv   the epochs that the newest checkpoint contains: a killed training repeats the others
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
@@ -13,10 +13,11 @@ costs a run nothing. Imports neither mlflow nor torch.
     evaluate.json           the end of the evaluation; also the model to register
     writer                  the process that runs the stage; it holds a lock on this file
     watched                 exists while epochs are trained: the GPU's UUID, empty on a CPU
-    activity.jsonl          what the follower reads of the machine meanwhile
+    activity.jsonl          the follower's readings of the machine during the epochs
     lock                    held by the process that publishes the directory
 
-Beside it lies `<token>.json`: MLflow's ids of the run, or the error and the command that fixes it.
+The file `<token>.json` beside the directory contains MLflow's ids of the run, or the error and the command that fixes
+it.
 """
 
 import fcntl
@@ -38,20 +39,20 @@ from stages.records.store import keep_to_this_project, shown, tracking_uri
 
 RUNS = STATE / "runs"
 STAGES = ("train", "evaluate")  # each writes its end to <stage>.json
-WAIT_SECONDS = 30.0  # for MLflow's ids, at the end of a stage
+WAIT_SECONDS = 30.0  # timeout for MLflow's ids at the end of a stage
 FOLLOWER = "stages.records.follower"
 FOLLOWER_LOG = RUNS / "follower.log"
-DVC_PID = "TANDEM_DVC_PID"  # the process that runs DVC; `make repro` and the flows set it
-followers: list["subprocess.Popen[bytes]"] = []  # that this process has started
+DVC_PID = "TANDEM_DVC_PID"  # the process that runs DVC; set by `make repro` and the flows
+followers: list["subprocess.Popen[bytes]"] = []  # started by this process
 PUBLISH = "python -m stages.records.publish sync"
 
 
 class RunDir:
-    """The directory as the stage that runs writes it. `recording` makes it."""
+    """The run directory for the stage that writes it. `recording` creates it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.about: dict[str, Any] = {}  # what run.json holds
+        self.about: dict[str, Any] = {}  # content of run.json
         self.end: dict[str, Any] = {"metrics": {}}
         self.ids: dict[str, str] = {}  # MLflow's, after the end; empty if they are not known
 
@@ -68,10 +69,10 @@ class RunDir:
         dataset: dict[str, Any] | None = None,
         parent: dict[str, str] | None = None,
     ) -> None:
-        """Name the MLflow run: the one that an earlier start of this training opened, or a new one.
+        """Open the MLflow run: the one from an earlier start of this training, or a new one.
 
-        An evaluation gives no parameters: it adds to the training's run. `parent` ({"token", "name"}) is the run above
-        those that differ only in their seed, if there are several.
+        An evaluation passes no parameters: it adds to the training's run. `parent` ({"token", "name"}) is the parent
+        run of the runs that differ only in their seed, if there are several.
         """
         path = self.folder / "run.json"
         before: dict[str, Any] = read_json(path) if path.exists() else {"ms": now_ms()}
@@ -85,17 +86,19 @@ class RunDir:
         write_json(self.folder / "run.json", self.about)
 
     def save_epochs(self, record: Record) -> None:
-        """Call this when a checkpoint contains the epochs of `record`, or the results do."""
+        """Save the epochs of `record`. Call this only after a checkpoint or the results contain them."""
         for name, rows in (("history", record.history), ("timings", record.timings)):
             files.write_table(self.folder / f"artifacts/{name}.csv", rows)
-        start_follower()  # again, if somebody has killed it
+        start_follower()  # restarts it if it was killed
 
     def metrics(self, metrics: dict[str, float | None]) -> None:
-        """Metrics without a step, which are published at the end. Absent values (None) are left out."""
+        """Add metrics without a step, which are published at the end. Absent values (None) are left out."""
         self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
 
     def model(self, val_score: float, data: dict[str, str]) -> None:
-        """Register the model in artifacts/model. The best one of those with equal digests (`data`) gets the alias."""
+        """Register the model in artifacts/model. The best model among those with equal digests (`data`)
+        gets the alias.
+        """
         self.end["model"] = {"val_score": val_score, "data": data}
 
     def artifact(self, path: Path, folder: str = "", name: str = "") -> None:
@@ -109,8 +112,8 @@ class RunDir:
 
     @contextmanager
     def watched(self, gpu_uuid: str | None) -> Iterator[None]:
-        """While the body runs, the follower reads what the machine does."""
-        with suppress(OSError):  # a full disk costs the curves, and nothing else
+        """The follower reads the machine's activity while the body runs."""
+        with suppress(OSError):  # with a full disk, only the activity curves are lost
             (self.folder / "watched").write_text(gpu_uuid or "", encoding="utf-8")
         try:
             yield
@@ -118,8 +121,9 @@ class RunDir:
             (self.folder / "watched").unlink(missing_ok=True)
 
     def wait_for_ids(self) -> None:
-        """Wait at most WAIT_SECONDS for MLflow's ids of the run. Print one sentence if it is not published: why, where
-        the record is kept, and what to do.
+        """Wait at most WAIT_SECONDS for MLflow's ids of the run.
+
+        If the run is not published, print the reason, where the record is kept, and the command that publishes it.
         """
         deadline, problem, fix = time.monotonic() + WAIT_SECONDS, "", ""
         while not (state := read_state(self.folder)) and not problem:
@@ -141,13 +145,13 @@ class RunDir:
 def start_follower() -> int | None:
     """Start the process that publishes the directories (stages/records/follower.py), unless the project has one.
 
-    It ends with the process that DVC_PID names; without one, when no stage has run for a while. Returns the exit status
-    of one that this process has started before and that has ended, otherwise None.
+    The follower ends with the process that DVC_PID names; without one, it ends when no stage has run for a while.
+    Returns the exit status of an earlier follower that this process started and that has ended; otherwise None.
     """
     RUNS.mkdir(parents=True, exist_ok=True)
     status = followers[-1].poll() if followers else None
     with (RUNS / "follower.lock").open("a") as lock, suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the follower inherits the lock, which ends with it
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the follower inherits the lock and holds it until it ends
         with FOLLOWER_LOG.open("w") as log:
             started = subprocess.Popen(
                 [sys.executable, "-m", FOLLOWER, *([os.environ[DVC_PID]] if DVC_PID in os.environ else [])],
@@ -157,7 +161,7 @@ def start_follower() -> int | None:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl+C is for the stage; the follower publishes how the stage ended
+                start_new_session=True,  # Ctrl+C must stop the stage only; the follower publishes how the stage ended
             )
         followers.append(started)
     return status
@@ -165,18 +169,18 @@ def start_follower() -> int | None:
 
 @contextmanager
 def recording(token: str, stage: str) -> Iterator[RunDir]:
-    """The run's directory while `stage` (train or evaluate) writes it. Records how the stage ends."""
+    """Open the run directory while `stage` (train or evaluate) writes it, and record how the stage ends."""
     folder = RUNS / token
     with write_lock(folder):
         if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
-        for stale in (folder / f"{stage}.json", state_file(folder)):  # of an earlier start of this stage
+        for stale in (folder / f"{stage}.json", state_file(folder)):  # from an earlier start of this stage
             stale.unlink(missing_ok=True)
         run, status = RunDir(folder), "FAILED"
         try:
             yield run
             status = "FINISHED"
-        except (KeyboardInterrupt, SystemExit):  # several workers end by the latter, to be started again
+        except (KeyboardInterrupt, SystemExit):  # several workers end with SystemExit to be restarted
             status = "KILLED"
             raise
         finally:
@@ -188,7 +192,7 @@ def recording(token: str, stage: str) -> Iterator[RunDir]:
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of the directory's writer, and make the directory. The lock ends with this process."""
+    """Create the directory and hold its writer lock. The lock is released when this process ends."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -214,7 +218,7 @@ def is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def has_writer(folder: Path) -> bool:
-    """Whether the process that writes the directory lives."""
+    """Whether a live process writes the directory."""
     try:
         with (folder / "writer").open() as writer:
             fcntl.flock(writer, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -237,14 +241,16 @@ def remove(folder: Path) -> bool:
 
 
 def state_file(folder: Path) -> Path:
-    """Beside the directory, which may be removed before the stage reads its ids."""
+    """Return the path of the state file. It is beside the directory, which may be removed before the stage reads its
+    ids.
+    """
     return folder.with_suffix(".json")
 
 
 def read_state(folder: Path) -> dict[str, str]:
     try:
         return dict(read_json(state_file(folder)))
-    except (OSError, ValueError):  # not there yet, or damaged: the directory itself says more
+    except (OSError, ValueError):  # missing or damaged: the directory itself contains all data
         return {}
 
 

@@ -1,6 +1,6 @@
-"""MLflow's store: its address, and the condition of a SQLite file that is one. Imports neither mlflow nor torch.
+"""MLflow's tracking store: its address and, for a SQLite file, its condition. Imports neither mlflow nor torch.
 
-The store is what `MLFLOW_TRACKING_URI` names, else the SQLite file `mlruns/mlflow.db` with the artifacts in
+The store is the one that `MLFLOW_TRACKING_URI` names; otherwise the SQLite file `mlruns/mlflow.db` with artifacts in
 `mlruns/artifacts`.
 """
 
@@ -19,12 +19,12 @@ from stages.files import MLRUNS, relative
 from stages.urls import without_password
 
 VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
-VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # stages/records/views.py has its value
-# Without it MLflow opens its pages for language-model applications, whatever the experiment's tag says.
+VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # stages/records/views.py computes its value
+# Without this, MLflow opens its pages for language-model applications, whatever the experiment's tag is.
 FOR_TRAINING = "workflowType=machine_learning"
-# Rows that MLflow itself writes into a new store.
+# Tables into which MLflow itself writes rows in a new store.
 BOOKKEEPING = {"alembic_version", "experiments", "experiment_tags", "workspaces"}
-# Where MLflow writes absolute locations.
+# Columns into which MLflow writes absolute locations.
 LOCATIONS = (
     ("experiments", "artifact_location"),
     ("runs", "artifact_uri"),
@@ -35,23 +35,23 @@ LOCATIONS = (
 
 
 def tracking_uri() -> str:
-    """MLflow's own variable, else one absolute URI: a relative one would follow the working directory."""
+    """Return MLFLOW_TRACKING_URI, otherwise an absolute URI: a relative one would depend on the working directory."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{MLRUNS}/mlflow.db"
 
 
 def database_file(uri: str) -> Path | None:
-    """The SQLite file that `uri` names; None where the store is a server or lies in memory."""
+    """Return the SQLite file that `uri` names; None if the store is a server or in memory."""
     found = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", uri)
     return Path(found[1]).absolute() if found and found[1] != ":memory:" else None
 
 
 def runs_page(server: str, experiment_id: str) -> str:
-    """The address of an experiment's runs in MLflow's pages, with the columns that VIEW names."""
+    """Return the address of an experiment's runs in MLflow's UI, with the columns of VIEW."""
     return f"{of_experiment(server, experiment_id)}?{FOR_TRAINING}&viewStateShareKey={VIEW}"
 
 
 def runs_pages(server: str) -> dict[str, str]:
-    """Experiment -> the address of its runs, of the project's own store; without those that have no VIEW yet."""
+    """Return experiment -> address of its runs, for the project's own store. Experiments without VIEW are left out."""
     path = MLRUNS / "mlflow.db"
     query = (
         "SELECT name, experiment_id FROM experiments NATURAL JOIN experiment_tags "
@@ -60,7 +60,7 @@ def runs_pages(server: str) -> dict[str, str]:
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2.0)) as database:
             found = database.execute(query, (VIEW_TAG,)).fetchall()
-    except sqlite3.Error:  # no store yet, or a damaged one: who opens it says so
+    except sqlite3.Error:  # no store yet, or a damaged one: opening the store reports it
         return {}
     return {name: runs_page(server, str(experiment_id)) for name, experiment_id in found}
 
@@ -74,25 +74,25 @@ def of_experiment(server: str, experiment_id: str) -> str:
 
 
 def shown(uri: str) -> str:
-    """`uri` as messages show it: a path, or an address without its password."""
+    """Return `uri` for messages: a path, or an address without its password."""
     path = database_file(uri)
     return relative(path) if path else without_password(uri)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`message` says what the file is; `fix` is the command that mends it, empty where nothing is wrong."""
+    """`message` describes the file; `fix` is the command that repairs it, empty if nothing is wrong."""
 
     kind: Literal["absent", "whole", "locked", "unreadable", "damaged", "older", "newer", "unfinished", "foreign"]
     message: str
     fix: str = ""
-    is_empty: bool = False  # nobody has recorded anything in it
+    is_empty: bool = False  # it contains no recorded data
 
 
 def inspect(path: Path, thorough: bool = False, timeout_seconds: float = 2.0) -> Condition:
-    """The condition of the SQLite file at `path` as a store of the installed MLflow; `thorough` reads all of it.
+    """Return the condition of the SQLite file at `path` as a store of the installed MLflow. `thorough` reads all of it.
 
-    "unfinished": the process that made or upgraded the schema was killed. MLflow can neither open nor upgrade such a
+    "unfinished": the process that created or upgraded the schema was killed. MLflow can neither open nor upgrade such a
     file.
     """
     name = relative(path)
@@ -101,7 +101,7 @@ def inspect(path: Path, thorough: bool = False, timeout_seconds: float = 2.0) ->
     if not path.exists():
         return Condition("absent", f"no {name} yet")
     try:
-        # Not read-only: a reader that may write rolls back what a killed process left half-written.
+        # Not read-only: SQLite must be able to roll back a transaction that a killed process left half-written.
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=timeout_seconds)) as database:
             if thorough and (found := database.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(found)
@@ -111,7 +111,7 @@ def inspect(path: Path, thorough: bool = False, timeout_seconds: float = 2.0) ->
             has_version = "alembic_version" in tables
             row = database.execute("SELECT version_num FROM alembic_version").fetchone() if has_version else None
             leftovers = {table for table in tables if table.startswith("_alembic_tmp_")}
-            # A leftover may be the only copy: a migration fills it, drops the table, and renames the leftover.
+            # A leftover may be the only copy: a migration fills it, drops the original table, and renames the leftover.
             records = {table for table in tables if table.removeprefix("_alembic_tmp_") not in BOOKKEEPING}
             is_empty = not any(database.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone() for table in records)
     except sqlite3.Error as error:
@@ -136,12 +136,15 @@ def inspect(path: Path, thorough: bool = False, timeout_seconds: float = 2.0) ->
     if leftovers or not version:
         backup = f"{aside} (a new history starts; or copy a backup to {file})"
         return Condition("unfinished", f"{name} was left by an interrupted change of its schema", backup)
-    upgrade = f"mlflow db upgrade sqlite:///{file}.new && mv {file}.new {file}"  # whole or not at all
+    upgrade = f"mlflow db upgrade sqlite:///{file}.new && mv {file}.new {file}"  # atomic
     return Condition("older", differs, f"cp {file} {file}.old && cp {file} {file}.new && {upgrade}")
 
 
 def schema_versions() -> tuple[str, set[str]]:
-    """The schema the installed MLflow wants, and all it knows, from its migrations: importing it takes 1.6 s."""
+    """Return the schema version of the installed MLflow and all versions that it knows.
+
+    They are read from its migration files, because importing mlflow takes 1.6 s.
+    """
     spec = find_spec("mlflow")
     folder = Path(spec.origin).parent / "store/db_migrations/versions" if spec and spec.origin else None
     text = "\n".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py")) if folder else ""
@@ -151,10 +154,10 @@ def schema_versions() -> tuple[str, set[str]]:
 
 
 def keep_to_this_project(timeout_seconds: float) -> str:
-    """Have this project's own store keep its artifacts in this project. One sentence where it kept them elsewhere.
+    """Make this project's own store keep its artifacts in this project. Returns a message if they were elsewhere.
 
-    MLflow writes absolute locations into its experiments, runs and models: in a project that was copied, moved or
-    restored from a backup, they lead to where it was before. Waits so long for a locked store, and then leaves it.
+    MLflow writes absolute locations into its experiments, runs and models. After a project is copied, moved or restored
+    from a backup, they point to the old place. If the store is still locked after `timeout_seconds`, nothing changes.
     """
     path, num_runs = MLRUNS / "mlflow.db", 0
     if database_file(tracking_uri()) != path or not path.exists():
@@ -163,7 +166,7 @@ def keep_to_this_project(timeout_seconds: float) -> str:
         with (
             closing(sqlite3.connect(path, timeout=timeout_seconds)) as database,
             database,
-        ):  # the second: one transaction
+        ):  # the second `database` is one transaction
             places = former_places(database)
             for old in places:
                 for before, after in ((old, MLRUNS.as_uri()), (unquote(old.removeprefix("file://")), str(MLRUNS))):
@@ -173,7 +176,7 @@ def keep_to_this_project(timeout_seconds: float) -> str:
                         where = f"WHERE substr({column}, 1, length(:before) + 1) = :before || '/'"
                         done = database.execute(f"{update} {where}", {"before": before, "after": after})
                         num_runs += done.rowcount if table == "runs" else 0
-    except sqlite3.Error:  # no table, locked, damaged: who opens the store says so
+    except sqlite3.Error:  # no table, locked or damaged: opening the store reports it
         return ""
     if not num_runs:
         return ""
@@ -183,14 +186,14 @@ def keep_to_this_project(timeout_seconds: float) -> str:
 
 
 def former_places(database: sqlite3.Connection) -> list[str]:
-    """Where the store's experiments keep their artifacts, as the URIs of other projects' `mlruns`.
+    """Return the artifact locations of the store's experiments that are `mlruns` folders of other projects, as URIs.
 
-    An experiment whose location somebody chose does not count.
+    Locations that a user has chosen are left out.
     """
     found = set()
     query = "SELECT name, artifact_location FROM experiments WHERE artifact_location IS NOT NULL"
     for name, location in database.execute(query):
-        if name == "Default" and location.startswith("/"):  # MLflow makes it, with a plain path
+        if name == "Default" and location.startswith("/"):  # MLflow creates it, with a plain path
             location, own = Path(location).as_uri(), "/0"
         else:
             own = f"/artifacts/{name}"

@@ -1,4 +1,6 @@
-"""Gives a run in MLflow, and the run above several seeds, what its pages show first (stages/records/headline.py)."""
+"""Writes the headline figures (stages/records/headline.py) to a run in MLflow and to the parent run of
+several seeds.
+"""
 
 import hashlib
 import statistics
@@ -7,10 +9,10 @@ from typing import Any
 
 from stages.records import headline
 
-PARENT_TAG = "mlflow.parentRunId"  # the one that MLflow's pages read
+PARENT_TAG = "mlflow.parentRunId"  # MLflow's UI reads this tag
 NOTE_TAG = "mlflow.note.content"
-OWN_NOTE_TAG = "tandem.note"  # a digest of the description that was written here: a user's own one stays
-# What the run above several seeds sums up: the scores, and these.
+OWN_NOTE_TAG = "tandem.note"  # the digest of the description written here; a user's own description is not replaced
+# The metrics that the parent run summarizes, besides the scores.
 SUMMED_UP = (
     "time/epoch_seconds_median",
     "throughput/samples_per_second_median",
@@ -20,7 +22,7 @@ SUMMED_UP = (
 
 
 def describe(client: Any, run: Any, ms: int, seeds: Sequence[Any] = ()) -> None:
-    """Write the figures, their texts and the description of `run`; `seeds`: the runs below it, where there are some."""
+    """Write the figures, their texts and the description of `run`. `seeds`: its child runs, if any."""
     from mlflow.entities import Metric, RunTag
 
     runs = list(seeds) or [run]
@@ -42,7 +44,7 @@ def digest(text: str) -> str:
 
 
 def sum_up(client: Any, experiment_id: str, parent_id: str, ms: int) -> None:
-    """Give the run above several seeds means and ranges over them, of each the run that is newest."""
+    """Write means and ranges over the seeds to the parent run. For each seed, the newest run counts."""
     from mlflow.entities import Metric
 
     children = client.search_runs([experiment_id], f"tags.`{PARENT_TAG}` = '{parent_id}'")

@@ -1,4 +1,4 @@
-"""What the terminal shows while a training runs, and how Ctrl+C stops it."""
+"""Terminal output of a training, and stopping it with Ctrl+C."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from stages.machine.regions import Measurement
     from stages.training.trainer import Epoch
 
-SECONDS_BETWEEN_LINES = 10.0  # within an epoch, where there is no terminal
+SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
 
 
 class Interruption(StopSignals):
-    """Ctrl+C (or SIGTERM) once sets `stop_requested`: the training ends after its epoch. Twice raises
-    KeyboardInterrupt."""
+    """The first Ctrl+C (or SIGTERM) sets `stop_requested`: the training ends after its epoch. The second one raises
+    KeyboardInterrupt.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +30,7 @@ class Interruption(StopSignals):
     def handle(self, number: int, frame: FrameType | None) -> None:
         if self.stop_requested:
             if number == self.first == signal.SIGTERM:
-                return  # a group's kill and the death of the parent bring it twice
+                return  # killing the process group and the parent's death both send it
             raise KeyboardInterrupt
         self.first = number
         self.stop_requested = True
@@ -37,7 +38,9 @@ class Interruption(StopSignals):
 
 
 class Progress:
-    """On a terminal a bar with rate, time left, memory and how busy the device was; elsewhere a line per epoch."""
+    """A progress bar with rate, time left, memory and device utilization; one line per epoch if there is no
+    terminal.
+    """
 
     def __init__(self, title: str, num_epochs: int, num_done: int):
         from tqdm import tqdm
@@ -50,12 +53,12 @@ class Progress:
             threading.Thread(target=self.refresh, name="progress", daemon=True).start()
 
     def refresh(self) -> None:
-        """Keep the bar's clock going: an epoch may take minutes."""
+        """Redraw the bar's clock: an epoch may take minutes."""
         while not self.ended.wait(1.0):
             self.bar.refresh()
 
     def show_features(self, num_done: int, num_all: int) -> None:
-        """Within an epoch that is a fit in closed form: of so many sequences the features are computed."""
+        """Show progress within the epoch of a closed-form fit: the number of sequences whose features are computed."""
         if not self.bar.disable:
             self.bar.set_postfix_str(f"features of {num_done:,} of {num_all:,} sequences", refresh=False)
         elif (now := time.monotonic()) - self.said_at > SECONDS_BETWEEN_LINES:
@@ -81,7 +84,7 @@ class Progress:
 
 
 def load(measured: Measurement) -> list[str]:
-    """Memory and how busy the device was, in words; what is not measured is left out."""
+    """Return memory and device utilization as texts. Values that were not measured are left out."""
     on_gpu = measured.process_mib or measured.peak_allocated_mib
     found = {
         "VRAM {:,.0f} MiB": on_gpu,

@@ -1,7 +1,7 @@
-"""The view of an experiment's runs that MLflow's pages open with: which columns, in which order, how wide.
+"""The default view of an experiment's runs in MLflow's UI: its columns, their order and their widths.
 
-MLflow 3.15 and later keep views that users save as tags of the experiment: `mlflow.sharedViewState.<key>` holds JSON
-with a name, two times and the state of the page, and an address with `viewStateShareKey=<key>` opens it
+MLflow 3.15 and later store views that users save as tags of the experiment. `mlflow.sharedViewState.<key>` contains
+JSON with a name, two times and the state of the page. An address with `viewStateShareKey=<key>` opens the view
 (`store.runs_page`). Imports neither mlflow nor torch.
 """
 
@@ -12,8 +12,8 @@ import zlib
 from stages.records.headline import TITLES
 
 NAME = "Tandem: device, score, speed, memory, verdicts"
-MADE_AT = 1_763_769_600_000  # ms; a view that a user has saved again has a later `updatedAt`, and is left alone
-# Column, as MLflow writes it -> its width in pixels. The name of the run comes first, whatever is said here.
+MADE_AT = 1_763_769_600_000  # ms; a view that a user has saved again has a later `updatedAt` and is not replaced
+# Column, as MLflow writes it -> its width in pixels. The run's name always comes first.
 COLUMNS = {
     "tags.`device`": 60,
     **{f"tags.`{title}`": width for title, width in zip(TITLES.values(), (170, 140, 80, 80), strict=True)},
@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 def view() -> str:
-    """The value of VIEW_TAG."""
+    """Return the value of VIEW_TAG."""
     state = {
         "searchFilter": "",
         "orderByKey": "attributes.start_time",

@@ -1,4 +1,5 @@
-"""What a network's score must beat, and takes no training: made by `evaluate` from the arrays that preprocess wrote.
+"""Baselines for a network's score that need no training. `evaluate` computes them from the arrays that preprocess
+wrote.
 
 Shapes: values (N, T, F) float32, zero after a sequence's end; lengths (N,).
 """
@@ -8,19 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-MAX_PRODUCTS = 2e10  # of the nearest neighbour: a second or two
-MAX_CELLS = 2**24  # of distances that are held at a time
+MAX_PRODUCTS = 2e10  # for the nearest neighbour: a second or two
+MAX_CELLS = 2**24  # distances in memory at a time
 MAX_FITTED = 2000  # sequences that the linear model is fitted to
 
 
 class Baseline(NamedTuple):
     name: str
     score: float
-    gain: tuple[float, float] | None  # 95% interval of the network's lead over it; None where there is none
+    gain: tuple[float, float] | None  # 95% interval of the network's lead over it; None if there is no interval
 
 
 def compare_with_baselines(own: float, others: Sequence[Baseline], num: int) -> str:
-    """What the network's score on `num` test sequences is worth, in words; larger is better.
+    """Return a sentence that compares the network's score on `num` test sequences with the baselines; larger is better.
 
     `the most frequent class reaches 0.12, 1-NN 0.71: the network beats the most frequent class, does not beat 1-NN (the
     two cannot be told apart by 45 test sequences: 95% interval of the gain -0.02 to +0.11)`.
@@ -36,7 +37,7 @@ def compare_with_baselines(own: float, others: Sequence[Baseline], num: int) -> 
 
 
 def why(own: float, other: Baseline, num: int) -> str:
-    """Why a yardstick counts as not beaten."""
+    """Return why a baseline counts as not beaten."""
     if not other.gain:
         return f"{num} test sequences are too few to tell the two apart"
     low, high = other.gain
@@ -51,13 +52,14 @@ def why(own: float, other: Baseline, num: int) -> str:
 def interval_of_gain(
     score: Callable[[np.ndarray], np.ndarray], own: np.ndarray, other: np.ndarray
 ) -> tuple[float, float] | None:
-    """95% interval of how much better one prediction is than another of the same test sequences, by the jackknife.
+    """Return the 95% jackknife interval of the gain of one prediction over another on the same test sequences.
 
-    own, other (N, ...): what each sequence adds to the sums that `score` reads, of shape (..., ) in any number at once.
-    The difference is taken anew without each sequence: what both find hard moves it little. Efron and Stein 1981, The
-    Annals of Statistics 9, 586-596; with Student's t of N - 1. None for fewer than three sequences.
+    own, other (N, ...): each sequence's contribution to the sums from which `score` is computed; `score` accepts any
+    number of sums (..., ). The difference is recomputed without each sequence, so sequences that are hard for both
+    change it little. Efron and Stein 1981, The Annals of Statistics 9, 586-596; with Student's t of N - 1. None for
+    fewer than three sequences.
     """
-    from scipy.special import stdtrit  # 0.1 s, which a training does not need
+    from scipy.special import stdtrit  # takes 0.1 s; training does not need it
 
     num = len(own)
     if num < 3:
@@ -69,14 +71,14 @@ def interval_of_gain(
 
 
 def sample(num: int, largest: int) -> np.ndarray:
-    """Sorted numbers of `largest` of `num` sequences (all, where there are no more), drawn with a fixed seed."""
+    """Return sorted indices of `largest` of `num` sequences, drawn with a fixed seed; all if there are no more."""
     if num <= largest:
         return np.arange(num)
     return np.sort(np.random.default_rng(0).choice(num, largest, replace=False))
 
 
 def nearest_neighbours(known: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """known (N, T, F), asked (M, T, F) -> (M,) the number of the nearest known sequence, by Euclidean distance.
+    """known (N, T, F), asked (M, T, F) -> (M,) the index of the nearest known sequence, by Euclidean distance.
 
     Padding counts as zero, the mean of the training split.
     """
@@ -88,12 +90,12 @@ def nearest_neighbours(known: np.ndarray, asked: np.ndarray) -> np.ndarray:
 
 
 def num_comparable(known: np.ndarray, asked: np.ndarray) -> int:
-    """How many known sequences the nearest neighbour may be sought among."""
+    """Return how many known sequences the nearest-neighbour search may use."""
     return min(len(known), max(100, int(MAX_PRODUCTS / max(1, asked.size))))
 
 
 def summaries(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """(N, 7 F) float64: mean, deviation, smallest, largest, first and last value and slope of each feature."""
+    """Return (N, 7 F) float64: mean, deviation, smallest, largest, first and last value and slope of each feature."""
     steps = np.arange(values.shape[1])[None, :, None]
     is_real = steps < lengths[:, None, None]
     num = lengths[:, None].astype(np.float64)

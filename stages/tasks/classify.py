@@ -34,17 +34,19 @@ class Task:
         self.num_outputs = len(self.classes)
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
-        """Cross-entropy; smoothing as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
+        """Return the cross-entropy; label smoothing as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
         return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
 
     def encoded(self, targets: Tensor) -> Tensor:
-        """(B, C): 1 for the sequence's class, -1 for the others, which is what a ridge classifier is fitted to."""
+        """Return (B, C): 1 for the sequence's class, -1 for the others, the targets of a ridge classifier."""
         return 2 * F.one_hot(targets, self.num_outputs).float() - 1
 
     def scale_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """What turns the outputs of such a fit into logits: the temperature with the least cross-entropy.
+        """Return the factor that turns the outputs of such a fit into logits: the temperature with the least
+        cross-entropy.
 
-        Guo et al. 2017, arXiv:1706.04599. outputs (N, C) for sequences that the fit did not see. No class changes.
+        Guo et al. 2017, arXiv:1706.04599. outputs (N, C) for sequences that the fit did not see. The factor does not
+        change the predicted class.
         """
         losses = [F.cross_entropy(outputs * scale, targets).item() for scale in SCALES]
         return SCALES[losses.index(min(losses))]
@@ -86,7 +88,7 @@ class Task:
         )
 
     def baselines(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
-        """Two predictions that need no training: the name of each under its key, and its classes (N,)."""
+        """Return two baselines that need no training: key -> (name, predicted classes (N,))."""
         known = torch.from_numpy(read("train", "targets"))
         values, asked = (read(split, "values") for split in ("train", "test"))
         rows = sample(len(values), num_comparable(values, asked))
@@ -99,7 +101,9 @@ class Task:
         }
 
     def rare_class_report(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
-        """Of classes that are rare in the test split: what accuracy hides. Empty where none is."""
+        """Return the scores of classes that are rare in the test split, which accuracy hides. Empty if
+        there are none.
+        """
         total = sum(row["num_true"] for row in each)
         rare = [row for row in each if 0 < row["num_true"] < RARE * total / len(each)]
         if not rare:
@@ -114,13 +118,13 @@ class Task:
 
 
 def counted(predictions: Tensor, targets: Tensor) -> np.ndarray:
-    """(N, 2): whether each sequence is right, and 1."""
+    """Return (N, 2): 1 if the sequence is right, else 0; and 1."""
     right = (predictions == targets).numpy().astype(np.float64)
     return np.stack([right, np.ones_like(right)], axis=1)
 
 
 def share_right(sums: np.ndarray) -> np.ndarray:
-    """Accuracy from sums (..., 2) of `counted`."""
+    """Return the accuracy from sums (..., 2) of `counted`."""
     return sums[..., 0] / sums[..., 1]
 
 

@@ -1,10 +1,10 @@
-"""Detect: the frames at which events happen, and which.
+"""Detect: the frames at which events happen, and their classes.
 
 Shapes: outputs (B, T, C) logits with class 0 for "no event", targets and predictions (B, T) int64.
 
-A predicted event counts as right where an actual one of its class lies within TOLERANCE frames and matches no other
-prediction (one-to-one matching). Onset and sound event detection are scored this way: Mesaros et al. 2016, "Metrics for
-Polyphonic Sound Event Detection", section 3.2.
+A predicted event is correct if an actual event of its class is within TOLERANCE frames and matches no other prediction
+(one-to-one matching). Onset and sound event detection are scored this way: Mesaros et al. 2016, "Metrics for Polyphonic
+Sound Event Detection", section 3.2.
 """
 
 from typing import Any
@@ -19,11 +19,12 @@ from stages.tasks.baselines import Baseline, compare_with_baselines, interval_of
 from stages.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
 
 TOLERANCE = 2  # frames
-THRESHOLD = 0.5  # of the probability at an event's frame
+THRESHOLD = 0.5  # minimum probability at an event's frame
 # With 0 (no reweighting) the model misses rare events; with 1 (equal shares for all classes) it predicts too many.
 WEIGHT_EXPONENT = 0.5
 
-# Of the yardstick that takes an event wherever one feature crosses one threshold: a second or two of search.
+# The search of the threshold baseline, which predicts an event when one feature crosses one threshold. It takes a
+# second or two.
 QUANTILES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 NUM_THRESHOLD_STEPS = 10_000
 MAX_THRESHOLD_FEATURES = 16
@@ -40,11 +41,13 @@ class Task:
         counts = summary["num_per_class"]["train"]
         steps = torch.tensor([float(max(counts[name], 1)) for name in self.classes])
         weights = (steps.max() / steps) ** WEIGHT_EXPONENT
-        # By device: a copy to it in every step would be a synchronization in every step.
+        # By device: a copy to the device in every step would be a synchronization in every step.
         self.weights = {weights.device: weights}
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
-        """Cross-entropy, averaged over a sequence's real steps; rare classes weigh more (`weights`)."""
+        """Return the cross-entropy, averaged over a sequence's real steps; rare classes have larger weights
+        (`weights`).
+        """
         if outputs.device not in self.weights:
             self.weights[outputs.device] = self.weights[torch.device("cpu")].to(outputs.device)
         each = F.cross_entropy(
@@ -63,7 +66,9 @@ class Task:
         return macro_f1(self.per_class(self.counts(*on_cpu(predictions, targets, mask))))
 
     def counts(self, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """(N, C - 1, 3): of each sequence's events of every class but 0 how many are matched, actual and predicted."""
+        """Return (N, C - 1, 3): the numbers of matched, actual and predicted events of every class except 0 in each
+        sequence.
+        """
         rows = []
         for number in range(1, self.num_outputs):
             actual, found = np.argwhere(targets == number), np.argwhere(predictions == number)
@@ -72,7 +77,7 @@ class Task:
         return np.array(rows).transpose(2, 0, 1)
 
     def per_class(self, counts: np.ndarray) -> list[dict[str, Any]]:
-        """Event precision, recall and F1 of every class but 0."""
+        """Return event precision, recall and F1 of every class except 0."""
         names, sums = self.classes[1:], counts.sum(axis=0).tolist()
         return [{"class": name, **precision_recall_f1(*row)} for name, row in zip(names, sums, strict=True)]
 
@@ -118,14 +123,16 @@ class Task:
         )
 
     def baselines(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
-        """The counts of two detectors that need no training: each class where one feature crosses one threshold, chosen
-        on training sequences, and events at random steps, as many as in training.
+        """Return the counts of two detectors that need no training.
+
+        The first predicts each class when one feature crosses one threshold, both chosen on training sequences. The
+        second predicts events at random steps, at the training rate.
         """
         known, lengths = read("train", "targets"), read("train", "lengths")
         rows = sample(len(known), max(1, NUM_THRESHOLD_STEPS // known.shape[1]))
         is_real = np.arange(known.shape[1]) < lengths[:, None]
         values, asked, draw = read("train", "values")[rows], read("test", "values"), np.random.default_rng(0)
-        # Negated, a feature crosses downwards.
+        # With a negative sign, the feature crosses downwards.
         crossing, random = (np.zeros_like(actual) for _ in range(2))
         for number in range(1, self.num_outputs):
             places = np.argwhere(known[rows] == number)
@@ -147,7 +154,7 @@ class Task:
     def list_events(
         self, predictions: np.ndarray, targets: np.ndarray, probabilities: np.ndarray, ids: np.ndarray
     ) -> list[dict[str, Any]]:
-        """A row for every actual event, and for every predicted one that matches none."""
+        """Return one row for every actual event and for every predicted event without a match."""
         rows = []
         for number in range(1, self.num_outputs):
             places, guesses = np.argwhere(targets == number), np.argwhere(predictions == number)
@@ -164,7 +171,7 @@ class Task:
         return [row for *_, row in sorted(rows, key=lambda entry: entry[:2])]
 
     def confused(self, predictions: np.ndarray, targets: np.ndarray) -> list[tuple[str, str]]:
-        """(actual, predicted) class of events matched by place alone: what an event is mistaken for."""
+        """Return the (actual, predicted) classes of events matched by position alone, for the confusion matrix."""
         pairs = paired(np.argwhere(targets > 0), np.argwhere(predictions > 0), targets.shape[1])
         none = self.classes[0]
         return [
@@ -174,15 +181,17 @@ class Task:
 
 
 def crossings(values: np.ndarray, level: float) -> np.ndarray:
-    """values (N, T) -> (N, T) bool: the first step above `level`, each time."""
+    """values (N, T) -> (N, T) bool: each first step above `level`."""
     above = values > level
     above[:, 1:] &= ~(values[:, :-1] > level)
     return above
 
 
 def predict(outputs: Tensor, mask: Tensor) -> Tensor:
-    """An event stands where its probability is above THRESHOLD and the highest of its class within TOLERANCE frames."""
-    # An output for a padded step means nothing: it must not outbid the last real ones.
+    """Predict an event where its probability is above THRESHOLD and the highest of its class within
+    TOLERANCE frames.
+    """
+    # The outputs for padded steps are meaningless: they must not exceed those of the last real steps.
     probabilities = outputs.softmax(dim=2).masked_fill(~mask.unsqueeze(2), 0.0)
     highest = F.max_pool1d(probabilities.transpose(1, 2), 2 * TOLERANCE + 1, 1, TOLERANCE).transpose(1, 2)
     is_event = (probabilities == highest) & (probabilities > THRESHOLD)
@@ -191,22 +200,24 @@ def predict(outputs: Tensor, mask: Tensor) -> Tensor:
 
 
 def on_cpu(predictions: Tensor, targets: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Predictions and targets, 0 in the padding."""
+    """Return predictions and targets, 0 in the padding."""
     predictions, targets = (labels.masked_fill(~mask, 0).cpu() for labels in (predictions, targets))
     return predictions.numpy(), targets.numpy()
 
 
 def match(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[int, int]]:
-    """Index pairs of a largest one-to-one matching of events (K, 2), (L, 2) of sequences of `num_steps` steps."""
-    spacing = num_steps + TOLERANCE + 1  # so that no event reaches into the next sequence
+    """Return the index pairs of a maximum one-to-one matching of events (K, 2), (L, 2) in sequences of `num_steps`
+    steps.
+    """
+    spacing = num_steps + TOLERANCE + 1  # keeps events from matching across sequences
     left, right = ((pairs[:, 0] * spacing + pairs[:, 1]).tolist() for pairs in (actual, found))
     return match_steps(left, right, TOLERANCE)
 
 
 def paired(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[Any, Any]]:
-    """(actual, found) events (sequence, step) after `match`: every actual one, then the found ones that match none.
+    """Return (actual, found) events (sequence, step) after `match`: all actual events, then the unmatched found ones.
 
-    None stands for the event that is missing.
+    None takes the place of a missing event.
     """
     left, right = (dict(enumerate(map(tuple, places.tolist()))) for places in (actual, found))
     partner = {index: right.pop(other) for index, other in match(actual, found, num_steps)}

@@ -1,12 +1,14 @@
-"""Forecast: the next H steps of a series, beside forecasts that cost nothing, and two directions.
+"""Forecast: the next H steps of a series, compared with simple forecasts and two constant directions.
 
 Shapes: outputs, targets, predictions (B, H), in units of feature 0 (the target, transformed and standardized); levels
-(N, H) in the target's own unit. Persistence says that nothing changes, seasonal naive that the last season comes again.
-Linear is a least-squares autoregression on the same windows. Always up and always down say a direction and no level: a
-series that falls more often than it rises gives its direction away. Skill is 1 - error / persistence's error: 0 is no
-better than saying that nothing changes, 1 is perfect (Murphy 1988). MASE is the error in units of what the seasonal
-naive forecast errs by over the training time, one season ahead; without a season one step ahead, by persistence
-(Hyndman and Koehler 2006, International Journal of Forecasting 22, 679-688).
+(N, H) in the target's own unit.
+
+Persistence predicts that nothing changes, seasonal naive that the last season repeats. Linear is a least-squares
+autoregression on the same windows. Always up and always down predict a direction and no level; they show how often the
+series rises or falls. Skill is 1 - error / persistence's error: 0 is no better than persistence, 1 is perfect (Murphy
+1988). MASE is the error divided by the error of the seasonal naive forecast over the training time, one season ahead;
+without a season, by the error of persistence one step ahead (Hyndman and Koehler 2006, International Journal of
+Forecasting 22, 679-688).
 """
 
 from typing import Any
@@ -18,7 +20,7 @@ from torch import Tensor
 from stages.tasks import Evaluation, Read
 
 NUM_RESAMPLES = 1000
-# An error this small beside that of other steps is the rounding of the targets, which are stored as 32-bit floats.
+# Relative to the error of other steps, a smaller error is rounding: the targets are stored as 32-bit floats.
 ROUNDING = 1e-6
 BASELINES = {
     "persistence": "persistence",
@@ -39,7 +41,7 @@ class Task:
 
     @property
     def unit(self) -> dict[str, Any]:
-        """What a standardized change stands for, for a model that is fitted before the first step."""
+        """Return the unit of a standardized change, for a model that is fitted before the first step."""
         return {
             "mean": self.mean,
             "std": self.std,
@@ -48,14 +50,14 @@ class Task:
         }
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
-        """Mean squared error."""
+        """Return the mean squared error."""
         return (outputs - targets).square().mean()
 
     def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
         return outputs
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
-        """Skill of the mean absolute error, on the summed changes (of log returns: the gain so far)."""
+        """Return the skill of the mean absolute error, on the summed changes (of log returns: the gain so far)."""
         found, actual = ((part * self.std + self.mean).cumsum(dim=1) for part in (predictions, targets))
         return (1 - (found - actual).abs().mean() / actual.abs().mean()).item()
 
@@ -73,7 +75,7 @@ class Task:
         for name, levels in forecasts.items():
             prefix = "" if name == "network" else f"{name}_"
             metrics |= {f"{prefix}{key}": value for key, value in errors(levels, actual).items()}
-            if name != "persistence":  # which has no direction
+            if name != "persistence":  # persistence has no direction
                 metrics[f"{prefix}directional_accuracy"] = same_direction(levels, actual, anchors)
         for name, level in (("always_up", np.inf), ("always_down", -np.inf)):
             metrics[f"{name}_directional_accuracy"] = same_direction(np.full_like(actual, level), actual, anchors)
@@ -100,22 +102,25 @@ class Task:
         )
 
     def levels(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-        """(N, H) as the network gives them, and the levels (N,) they start from -> levels (N, H)."""
+        """Network outputs (N, H) and the levels (N,) at which they start -> levels (N, H)."""
         return levels(standardized.astype(np.float64) * self.std + self.mean, anchors, self.transform)
 
 
 def levels(steps: np.ndarray, anchors: np.ndarray, kind: str) -> np.ndarray:
-    """Levels (N, H) from `steps` (N, H), in the transform's unit, and `anchors` (N,): the inverse of the transform."""
+    """Return levels (N, H) from `steps` (N, H), in the transform's unit, and `anchors` (N,): the inverse of the
+    transform.
+    """
     path = np.cumsum(steps, axis=1, dtype=np.float64)
     return anchors[:, None] * np.exp(path) if kind == "log-return" else anchors[:, None] + path
 
 
 def linear_forecast(train_values: np.ndarray, train_targets: np.ndarray, test_values: np.ndarray) -> np.ndarray:
-    """Forecasts (M, H) float64 of an autoregression of order T, fitted to each of the H targets by least squares.
+    """Return forecasts (M, H) float64 of an autoregression of order T, fitted to each of the H targets by least
+    squares.
 
-    Inputs are train_values (N, T, F), of which the target's own past (feature 0) and a constant are used, train_targets
-    (N, H) and test_values (M, T, F). One regression per target step is the "direct" forecast of Marcellino, Stock and
-    Watson (2006), Journal of Econometrics 135, 499-526.
+    train_values (N, T, F), of which it uses the target's own past (feature 0) and a constant; train_targets (N, H);
+    test_values (M, T, F). One regression per target step is the "direct" forecast of Marcellino, Stock and Watson
+    (2006), Journal of Econometrics 135, 499-526.
     """
 
     train, test = (
@@ -131,22 +136,23 @@ def errors(levels: np.ndarray, actual: np.ndarray) -> dict[str, float]:
 
 
 def signs(actual: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-    """(N, H) 1, 0 or -1: the way that the target went. What only rounding moved did not move."""
+    """Return (N, H) 1, 0 or -1: the direction of the target. A change within rounding counts as 0."""
     change = actual - anchors[:, None]
     return np.where(np.abs(change) > ROUNDING * np.abs(change).max(), np.sign(change), 0.0)
 
 
 def same_direction(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> float:
-    """Share of the forecasts that go the way that the target went, of those where it moved at all."""
+    """Return the share of forecasts with the target's direction, among those whose target changed."""
     went = signs(actual, anchors)
     return float((np.sign(levels - anchors[:, None]) == went)[went != 0].mean()) if went.any() else 0.0
 
 
 def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
-    """95% interval of the skill by a moving-block bootstrap over time (Kuensch 1989), seeded.
+    """Return the 95% interval of the skill by a seeded moving-block bootstrap over time (Kuensch 1989).
 
-    Neighbouring windows share most of their steps, so their errors move together; blocks of sqrt(N) windows keep that.
-    None where persistence makes no error in some resample, which then has no skill: the series changes in few windows.
+    Neighbouring windows share most of their steps, so their errors are correlated; blocks of sqrt(N) windows preserve
+    this. None if persistence makes no error in some resample, which then has no skill: the series changes in few
+    windows.
     """
     own, base = (np.abs(part - actual).mean(axis=1) for part in (levels, persistence))
     size = max(1, round(len(own) ** 0.5))
@@ -161,9 +167,9 @@ def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarr
 
 
 def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | None, target: str) -> str:
-    """The result in plain words: first against the `best` of the baselines, then the others.
+    """Return the result in plain words: the comparison with the `best` of the baselines, then the others.
 
-    `gain`: the 95% interval of the share of its error that the network takes away; None where it has none.
+    `gain`: the 95% interval of the relative reduction of the baseline's error; None if there is no interval.
     """
     error, base = metrics["mae"], metrics[f"{best}_mae"]
     message, why = "is not told apart from", ""
@@ -173,7 +179,7 @@ def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | No
         message = "beats" if is_better else "does not beat"
         why = "" if is_better else ": it is worse" if is_worse else ": the two cannot be told apart"
         interval = f"95% interval of the gain {gain[0]:+.1%} to {gain[1]:+.1%}"
-    elif base == 0:  # there is no share of it to take away
+    elif base == 0:  # a relative reduction does not exist
         message, why = "does not beat", ": it is worse" if error > 0 else ": neither makes an error"
         interval = "no interval, because that makes no error"
     names = [name for name in BASELINES if f"{name}_mae" in metrics]
@@ -192,15 +198,15 @@ def verdict(metrics: dict[str, float], best: str, gain: tuple[float, float] | No
 
 
 def without_skill(rows: list[dict[str, Any]]) -> str:
-    """The steps ahead of `by_step` that have no skill, and why, as the end of a sentence."""
+    """Return the steps ahead without a skill in `by_step`, with the reason, as the end of a sentence."""
     steps = ", ".join(str(row["step_ahead"]) for row in rows if row["skill"] is None)
     return f"; no skill is given {steps} steps ahead, where persistence makes no error" if steps else ""
 
 
 def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[str, Any]]:
-    """A row per step ahead: MAE and RMSE of every forecast, and the network's skill.
+    """Return one row per step ahead: MAE and RMSE of every forecast, and the network's skill.
 
-    The skill is None where persistence makes no error: the series comes back to its level after that many steps.
+    The skill is None if persistence makes no error: the series returns to its level after that many steps.
     """
     found = [
         {name: errors(levels[:, step], actual[:, step]) for name, levels in forecasts.items()}
@@ -220,7 +226,7 @@ def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[s
 
 
 def directions(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> list[tuple[str, str]]:
-    """(actual, predicted) direction over the whole horizon, a pair per window."""
+    """Return the (actual, predicted) direction over the whole horizon, one pair per window."""
     words = np.array(["down", "unchanged", "up"])
     ways = signs(actual, anchors)[:, -1], np.sign(levels[:, -1] - anchors)
     went, message = (words[way.astype(int) + 1] for way in ways)
@@ -230,7 +236,7 @@ def directions(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> l
 def list_forecasts(
     times: list[str], anchors: np.ndarray, actual: np.ndarray, forecasts: dict[str, np.ndarray]
 ) -> list[dict[str, Any]]:
-    """A row per window and step ahead. Persistence is `last`, the level at the time of the forecast."""
+    """Return one row per window and step ahead. Persistence is `last`, the level at the time of the forecast."""
     names = [name for name in ("network", "linear", "seasonal_naive") if name in forecasts]
     columns = ["actual", *("predicted" if name == "network" else name for name in names)]
     levels = [actual.tolist(), *(forecasts[name].tolist() for name in names)]

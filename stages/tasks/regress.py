@@ -1,8 +1,8 @@
-"""Regress: a number for a whole sequence.
+"""Regress: one number for a whole sequence.
 
-Shapes: outputs (B, 1), targets and predictions (B,) float32, in deviations of the training targets from their mean;
-what `evaluate` gives is in the target's own unit. The score is R2, the share of the targets' variance that the
-predictions explain: 1 is perfect, 0 is no better than the mean of the targets that are predicted.
+Shapes: outputs (B, 1), targets and predictions (B,) float32, standardized with the training targets' mean and standard
+deviation; the results of `evaluate` are in the target's own unit. The score is R2, the share of the targets' variance
+that the predictions explain: 1 is perfect, 0 is no better than the mean of the predicted targets.
 """
 
 from typing import Any
@@ -28,15 +28,15 @@ class Task:
         self.target, self.mean, self.std = target["name"], target["mean"], target["std"]
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
-        """Mean squared error."""
+        """Return the mean squared error."""
         return (outputs[:, 0] - targets).square().mean()
 
     def encoded(self, targets: Tensor) -> Tensor:
-        """(B, 1): what a ridge regression is fitted to."""
+        """Return (B, 1): the targets of a ridge regression."""
         return targets[:, None]
 
     def scale_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """Least squares need none."""
+        """Return 1: least squares need no scaling."""
         return 1.0
 
     def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Task:
         return explained(*(part.detach().cpu().double().numpy() for part in (predictions, targets)))
 
     def in_units(self, standardized: np.ndarray) -> np.ndarray:
-        """In the target's own unit."""
+        """Return the values in the target's own unit."""
         return standardized.astype(np.float64) * self.std + self.mean
 
     def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
@@ -85,7 +85,7 @@ class Task:
 
 
 def explained(predicted: np.ndarray, actual: np.ndarray) -> float:
-    """R2 as scikit-learn has it: where all targets are equal it is 1 for perfect predictions, else 0."""
+    """Return R2 as in scikit-learn. If all targets are equal, it is 1 for perfect predictions, else 0."""
     residual, total = np.square(actual - predicted).sum(), np.square(actual - actual.mean()).sum()
     if not total:
         return float(not residual)
@@ -93,9 +93,9 @@ def explained(predicted: np.ndarray, actual: np.ndarray) -> float:
 
 
 def gain_over(other: np.ndarray, own: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
-    """95% interval of how much more of the targets' variance one prediction (N,) explains than another.
+    """Return the 95% interval of the gain in explained variance of one prediction (N,) over another.
 
-    The variance is taken as that of these targets: it says how large the gain is, and not which of the two is better.
+    The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
     """
     unit = actual.var() or 1.0
     sums = (np.stack([np.square(actual - each) / unit, np.ones(len(actual))], axis=1) for each in (own, other))
@@ -112,10 +112,10 @@ def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
 
 
 def linear_model(read: Read, known: np.ndarray) -> np.ndarray:
-    """(M,) predictions of a ridge regression on each feature's mean, deviation, extremes, ends and slope.
+    """Return (M,) predictions of a ridge regression on each feature's mean, deviation, extremes, ends and slope.
 
-    Its strength is chosen by leave-one-out (ridge.py), on at most MAX_FITTED training sequences. known (N,): the
-    training targets.
+    Leave-one-out (ridge.py) chooses its strength, on at most MAX_FITTED training sequences. known (N,): the training
+    targets.
     """
     rows = sample(len(known), MAX_FITTED)
     train = torch.from_numpy(summaries(read("train", "values")[rows], read("train", "lengths")[rows]))

@@ -1,13 +1,13 @@
-"""Ridge regression in closed form, its strength chosen by leave-one-out or on a validation split.
+"""Ridge regression in closed form, with the strength chosen by leave-one-out or on a validation split.
 
-Hoerl and Kennard 1970, Technometrics 12, 55-67; the error of leaving one out from a single fit, and the strength that
-makes it smallest: Golub, Heath and Wahba 1979, Technometrics 21, 215-223, after Allen's PRESS.
+Hoerl and Kennard 1970, Technometrics 12, 55-67. The leave-one-out error from a single fit, and the strength that
+minimizes it: Golub, Heath and Wahba 1979, Technometrics 21, 215-223, after Allen's PRESS.
 
-`Dual` works on the products of sequences with each other (N, N): for fewer sequences than features. `Primal` works on
-those of features with each other (P, P), which are summed over the sequences: for more. In float64, on the CPU, where
-equal products give equal bits.
+`Dual` uses the products of sequences with each other (N, N) and suits fewer sequences than features. `Primal` uses the
+products of features with each other (P, P), summed over the sequences, and suits more sequences than features. Both use
+float64 on the CPU, where equal products give equal bits.
 
-Shapes: N sequences, P features, C outputs; features standardized, so that `strength` means the same for any data.
+Shapes: N sequences, P features, C outputs. Features are standardized, so `strength` means the same for any data.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,28 +16,30 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Strengths as multiples of the number of features, which is what a sequence's product with itself comes to.
+# Strengths as multiples of the number of features, which is about the product of a sequence with itself.
 STRENGTHS = 10.0 ** torch.arange(-4, 2.25, 0.5, dtype=torch.float64)
 FEW_STRENGTHS = STRENGTHS[::2]
-MAX_EIGEN = 4096  # of more sequences a decomposition takes minutes, and a factorization for each strength seconds
+MAX_EIGEN = 4096  # with more sequences, a decomposition takes minutes, but a factorization per strength only seconds
 
 
 @dataclass(frozen=True)
 class Fit:
     coefficients: Tensor  # (N, C) of sequences, or (P, C) of features
     strength: float
-    held_out: Tensor  # (M, C) outputs for sequences that they were not fitted to
-    is_left_out: bool  # each of those was left out of the others; else they are those of validation
+    held_out: Tensor  # (M, C) outputs for sequences that were not used in the fit
+    is_left_out: bool  # True: by leave-one-out; False: of the validation sequences
 
 
 class Dual:
-    """products (N, N), targets (N, C): a fit on the sequences `rows`, which may be a part of them."""
+    """products (N, N), targets (N, C). A fit may use some of the sequences."""
 
     def __init__(self, products: Tensor, targets: Tensor, num_features: int) -> None:
         self.products, self.targets, self.num_features = products, targets.double(), num_features
 
     def fit(self, num: int) -> Fit:
-        """On the first `num` sequences. Those after them choose the strength, where there are too many to leave out."""
+        """Fit the first `num` sequences. If these are too many for leave-one-out, the remaining sequences choose the
+        strength.
+        """
         if num <= MAX_EIGEN:
             return leave_one_out(centred(self.products[:num, :num]), self.targets[:num], self.num_features)
         between = self.products[num:, :num]
@@ -47,21 +49,21 @@ class Dual:
         return best_on(products, targets - targets.mean(dim=0), between, self.targets, num, self.num_features)
 
     def refit(self, strength: float) -> Tensor:
-        """(N, C) coefficients of a fit on all sequences."""
+        """Return the (N, C) coefficients of a fit on all sequences."""
         if len(self.products) <= MAX_EIGEN:
             return leave_one_out(centred(self.products), self.targets, self.num_features).coefficients
         return solve(centred(self.products), strength, self.targets - self.targets.mean(dim=0))
 
 
 def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
-    """products (N, N), centred. The strength with the least squared error of sequences left out."""
+    """products (N, N), centred. Return the fit with the least squared leave-one-out error."""
     values, vectors = torch.linalg.eigh(products)
     values, mean = values.clamp_min(0), targets.mean(dim=0)
     turned, squares = vectors.T @ (targets - mean), vectors.square()
     best: tuple[float, float, Tensor] | None = None
     for strength in (STRENGTHS * num_features).tolist():
         kept = values / (values + strength)
-        leverage = squares @ kept + 1 / len(targets)  # the intercept's is 1 / N
+        leverage = squares @ kept + 1 / len(targets)  # 1 / N is the leverage of the intercept
         residual = targets - mean - vectors @ (kept[:, None] * turned)
         error = residual / (1 - leverage).clamp_min(1e-9)[:, None]
         loss = error.square().mean().item()
@@ -75,8 +77,9 @@ def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
 def best_on(
     products: Tensor, targets: Tensor, between: Tensor, all_targets: Tensor, num: int, num_features: int
 ) -> Fit:
-    """The strength with the least squared error on the sequences after the first `num`, of which `between` (M, N) are
-    the products with those."""
+    """Return the fit with the least squared error on the sequences after the first `num`. `between` (M, N): their
+    products with the first `num`.
+    """
     mean, best = all_targets[:num].mean(dim=0), None
     for strength in (FEW_STRENGTHS * num_features).tolist():
         coefficients = solve(products, strength, targets)
@@ -89,8 +92,10 @@ def best_on(
 
 
 def solve(products: Tensor, strength: float, targets: Tensor) -> Tensor:
-    """(products + strength I)^-1 targets; products (M, M) symmetric and not negative, and as they were in the end."""
-    diagonal = products.diagonal().clone()  # a copy of all of them would be the largest thing in memory
+    """Return (products + strength I)^-1 targets. products (M, M) is symmetric and positive semidefinite; it is restored
+    at the end.
+    """
+    diagonal = products.diagonal().clone()  # a copy of all products would be the largest tensor in memory
     products.diagonal().add_(strength)
     factor = torch.linalg.cholesky(products)
     products.diagonal().copy_(diagonal)
@@ -98,13 +103,13 @@ def solve(products: Tensor, strength: float, targets: Tensor) -> Tensor:
 
 
 def centred(products: Tensor) -> Tensor:
-    """The products (N, N) of vectors from which their mean is taken away."""
+    """Return the products (N, N) of the vectors minus their mean."""
     means = products.mean(dim=0)
     return products - means - means[:, None] + means.mean()
 
 
 class Primal:
-    """Sums over sequences, added part by part: products of features (P, P), and features with targets (P, C)."""
+    """Sums over sequences, added in parts: products of features (P, P), and of features with targets (P, C)."""
 
     def __init__(self, num_features: int, num_outputs: int) -> None:
         self.products = torch.zeros(num_features, num_features, dtype=torch.float64)
@@ -122,7 +127,7 @@ class Primal:
         self.num += len(features)
 
     def fits(self, strengths: Iterable[float]) -> Iterator[tuple[float, Tensor, Tensor]]:
-        """Of each strength: itself, the weights (P, C) and the intercepts (C,)."""
+        """Yield each strength with its weights (P, C) and intercepts (C,)."""
         mean, target = self.features / self.num, self.targets / self.num
         products = torch.addr(self.products, mean, mean, alpha=-self.num)
         with_targets = torch.addr(self.with_targets, mean, target, alpha=-self.num)
@@ -131,8 +136,9 @@ class Primal:
             yield strength, weights, target - mean @ weights
 
     def best(self, features: Tensor, targets: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
-        """The strength with the least squared error on other sequences, its weights and intercepts, and the outputs for
-        these: features (M, P), targets (M, C)."""
+        """Return the strength with the least squared error on other sequences, its weights and intercepts, and the
+        outputs for these sequences. features (M, P), targets (M, C).
+        """
         found = []
         for strength, weights, intercepts in self.fits((FEW_STRENGTHS * len(self.products)).tolist()):
             outputs = features.double() @ weights + intercepts

@@ -1,4 +1,4 @@
-"""What tasks and their figures share, without torch: F1 from counts, and the matching of events."""
+"""Score functions that tasks and figures share, without torch: F1 from counts, and the matching of events."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def precision_recall_f1(num_right: int, num_true: int, num_predicted: int) -> dict[str, Any]:
-    """Of one class; 0 where a ratio is 0/0, as in scikit-learn."""
+    """Return the scores of one class; 0 if a ratio is 0/0, as in scikit-learn."""
     return {
         "precision": num_right / num_predicted if num_predicted else 0.0,
         "recall": num_right / num_true if num_true else 0.0,
@@ -18,13 +18,13 @@ def precision_recall_f1(num_right: int, num_true: int, num_predicted: int) -> di
 
 
 def macro_f1(per_class: Sequence[dict[str, Any]]) -> float:
-    """Mean F1 of the classes that occur, as label or prediction, as in scikit-learn; 0 where none does."""
+    """Return the mean F1 of the classes that occur as label or prediction, as in scikit-learn; 0 if none does."""
     present = [row["f1"] for row in per_class if row["num_true"] or row["num_predicted"]]
     return sum(present) / len(present) if present else 0.0
 
 
 def macro_f1_of_sums(sums: np.ndarray) -> np.ndarray:
-    """`macro_f1` from sums (..., C, 3): of each class how many were right, true and predicted."""
+    """Return `macro_f1` from sums (..., C, 3): the numbers of correct, true and predicted cases of each class."""
     right, true, predicted = np.moveaxis(sums, -1, 0)
     is_present = true + predicted > 0
     f1 = 2 * right / np.where(is_present, true + predicted, 1)
@@ -32,9 +32,10 @@ def macro_f1_of_sums(sums: np.ndarray) -> np.ndarray:
 
 
 def match_steps(actual: Sequence[int], found: Sequence[int], tolerance: int) -> list[tuple[int, int]]:
-    """Index pairs of a largest one-to-one matching of ascending steps that lie within `tolerance` of each other.
+    """Return the index pairs of a maximum one-to-one matching of ascending steps that are within `tolerance` of each
+    other.
 
-    Going through both in order and always taking the earliest that fits is optimal for intervals of one length.
+    A greedy pass that always takes the earliest match is optimal for intervals of equal length.
     """
     matched, i, j = [], 0, 0
     while i < len(actual) and j < len(found):

@@ -1,1 +1,1 @@
-"""What a person runs by hand."""
+"""Commands that a person runs by hand."""

@@ -27,10 +27,10 @@ SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "va
 
 @dataclass(frozen=True)
 class Array:
-    """One array of a file, not yet read."""
+    """One array of a file; it is read later."""
 
     path: Path
-    member: str  # of an npz; else empty
+    member: str  # the array's name in an npz; else empty
     shape: tuple[int, ...]
     dtype: np.dtype
 
@@ -39,7 +39,7 @@ class Array:
         return f"{self.path.name}: {self.member.removesuffix('.npy')}" if self.member else self.path.name
 
     def blocks(self, num_rows: int) -> Iterator[np.ndarray]:
-        """Rows in blocks of `num_rows`; an array in Fortran's order is read whole."""
+        """Rows in blocks of `num_rows`; an array in Fortran order is read whole."""
         try:
             with opened(self.path, self.member) as file:
                 shape, is_fortran, dtype = header_of(file, self.name)
@@ -87,7 +87,7 @@ def header_of(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtyp
 
 
 def arrays_of(path: Path) -> list[Array]:
-    """Raises ValueError where the file is no npy and no npz."""
+    """The arrays of `path`. Raises ValueError if the file is neither npy nor npz."""
     try:
         members = [""]
         if zipfile.is_zipfile(path):
@@ -99,19 +99,19 @@ def arrays_of(path: Path) -> list[Array]:
                 shape, _, dtype = header_of(file, f"{path.name}: {member}" if member else path.name)
                 found.append(Array(path, member, shape, dtype))
         return found
-    except (*DAMAGED, RuntimeError) as error:  # with a password: RuntimeError
+    except (*DAMAGED, RuntimeError) as error:  # an encrypted npz raises RuntimeError
         raise ValueError(f"{path.name} cannot be read as arrays: {error}") from None
 
 
 def word_and_split(name: str) -> tuple[str, str]:
-    """`X_train` -> x, train."""
+    """`X_train` -> ("x", "train")."""
     words = [word for word in re.split(r"[_\-. ]+|(?<=[Xxy])(?=[Tt]r|[Tt]e|[Vv]al)", name.lower()) if word]
     split = next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "")
     return "_".join(word for word in words if word not in SPLIT_WORDS), split
 
 
 def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongTableSource:
-    """The arrays of `path`; where it is an npy, those that lie beside it and are called alike (X_train, y_train)."""
+    """The arrays of `path`; for an npy, also those of the files next to it with matching names (X_train, y_train)."""
     files = [path]
     if path.suffix.lower() == ".npy" and not is_alone:
         word, _ = word_and_split(path.stem)
@@ -138,13 +138,13 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongT
         )
     if len(parts) == 1:
         parts = {"": values[0]}
-        for array in found if "labels" in options else ():  # whatever their file is called
+        for array in found if "labels" in options else ():  # in a file of any name
             if array.path == Path(options["labels"]):
                 word = named[array][0]
                 named[array] = (word if word in LABELS else "label", named[values[0]][1])
     check_alike(list(parts.values()), list(parts), path)
     per_sequence, names_of = dict[str, pa.Table](), dict[str, str]()
-    for split, array in reversed(parts.items()):  # the first part's names are said
+    for split, array in reversed(parts.items()):  # the messages name the arrays of the first split
         per_sequence[split], names_of = columns_of(array, split, named)
     others = per_sequence[next(iter(parts))].column_names
     for split, table in per_sequence.items():
@@ -193,7 +193,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongT
 
 
 def check_alike(values: list[Array], splits: list[str], path: Path) -> None:
-    """Raises ValueError where one array is empty, or one is of no split and others are."""
+    """Raises ValueError if an array is empty, or if only some of the arrays belong to a split."""
     if without := next((array for array in values if 0 in array.shape), None):
         raise ValueError(f"{without.name} has the shape {without.shape}, so it holds no number; give one that does")
     if len(splits) > 1 and "" in splits:
@@ -205,7 +205,7 @@ def check_alike(values: list[Array], splits: list[str], path: Path) -> None:
 
 
 def default_values(values: np.ndarray) -> np.ndarray:
-    """In this machine's order of bytes, and in a type that a table has."""
+    """`values` in native byte order and in a type that a table supports."""
     kept = (np.dtype(kind) for kind in (np.float32, np.float64, np.int8, np.int16, np.int32, np.int64))
     return values if values.dtype in (*kept,) else values.astype(np.float64)
 
@@ -215,7 +215,7 @@ def stem_of(array: Array) -> str:
 
 
 def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
-    """Which axis is what: of the last two the longer is time."""
+    """The meaning of each axis: the longer of the last two is time."""
     if len(shape) == 2:
         return "NT", "one channel"
     if asked:
@@ -226,8 +226,8 @@ def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
 
 
 def columns_of(array: Array, split: str, named: Mapping[Array, tuple[str, str]]) -> tuple[pa.Table, dict[str, str]]:
-    """What each sequence of `array` has besides its steps: the other arrays of its split that have a cell for each; and
-    by column the name of its array.
+    """A row per sequence of `array`: the cells of the other arrays of its split with one entry per sequence. Also
+    returns the name of each column's array.
     """
     count, columns, names = array.shape[0], dict[str, pa.Array](), dict[str, str]()
     for other, (word, its_split) in named.items():

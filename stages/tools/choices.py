@@ -1,7 +1,7 @@
-"""What `auto` took on this machine: `python -m stages.tools.choices [--forget]`.
+"""List what `auto` chose on this machine: `python -m stages.tools.choices [--forget]`.
 
-In: the user's cache folder (stages/training/choices.py). Out: a line for each choice of threads and precision. After
---forget, the next training of each shape measures anew.
+Reads the user's cache folder (stages/training/choices.py) and prints a line for each choice of threads and precision.
+After --forget, the next training of each shape measures again.
 """
 
 import sys

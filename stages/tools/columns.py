@@ -1,4 +1,4 @@
-"""The columns of a table that a workload is made of: of what kind each is, and what its name tells. Reads no file.
+"""The columns of a workload's table: the kind of each column, and matches by name. Reads no file.
 
 Shapes: R rows of the table.
 """
@@ -13,22 +13,22 @@ import pandas as pd
 from stages.data.tables import SPLIT_COLUMN
 from stages.data.times import PERIOD_FORMS, first_day
 
-Choice = tuple[Any, str]  # the value, and why
-Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, how to infer it without an option) -> the value
-Choices = dict[str, Choice]  # by key: the task and what the columns, gaps and steps of `preprocess` are
+Choice = tuple[Any, str]  # (value, reason)
+Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infers it if no option is given) -> value
+Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps of `preprocess`
 
 
-# What text may hold that means a date or a number and cannot be read as one.
+# Text that means a date or a number but cannot be parsed as one.
 ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
 WITH_UNIT = r"[+-]?\d+(?:[.,]\d+)?(\s?[^\d\s.,]{1,6})"
 
 
 class NotFound(ValueError):
-    """No column tells sequences apart, or none orders their rows."""
+    """No column identifies the sequences, or none orders their rows."""
 
 
 class TableColumns:
-    """A table's columns with the kind of each: whole (numbers), number, time, text, odd (text that means dates or
+    """A table's columns with the kind of each: whole (whole numbers), number, time, text, odd (text that means dates or
     numbers, see ODD_DATE), or other (empty, lists).
     """
 
@@ -42,14 +42,14 @@ class TableColumns:
         return [column for column, kind in self.kinds.items() if kind in kinds and column not in exclude]
 
     def numeric(self, exclude: Sequence[str]) -> list[str]:
-        """At least one column. Raises ValueError."""
+        """The numeric columns. Raises ValueError if there is none."""
         if found := self.of_kind("whole", "number", exclude=exclude):
             return found
         taken = ", ".join(exclude)
         raise ValueError(f"{self.shown} has no numeric column besides {taken}; numbers must stand in digits")
 
     def numbers(self, column: str) -> pd.Series:
-        """(R,) numbers, of times the seconds since 1970; NaN where a cell holds neither."""
+        """(R,) numbers; times become seconds since 1970, and cells that are neither become NaN."""
         cells = self.frame[column]
         if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":
             return cells
@@ -59,17 +59,17 @@ class TableColumns:
         return times.dt.as_unit("us").astype("int64").where(times.notna()) / 1e6
 
     def codes(self, column: str) -> np.ndarray:
-        """(R,) integers, equal where the cells are."""
+        """(R,) integers that are equal if the cells are equal."""
         return pd.factorize(self.frame[column])[0]
 
     def firsts(self, column: str) -> np.ndarray:
-        """(R,) the first row with the same cell, of each row."""
+        """(R,) for each row, the first row with an equal cell."""
         codes = self.codes(column)
         _, first, group = np.unique(codes, return_index=True, return_inverse=True)
         return first[group]
 
     def advice(self) -> str:
-        """What to do about the first odd column; nothing where there is none."""
+        """How to fix the first odd column; empty if there is none."""
         column = next((column for column, kind in self.kinds.items() if kind == "odd"), None)
         if column is None:
             return ""
@@ -94,7 +94,7 @@ class TableColumns:
 
 
 def kind_of(cells: pd.Series) -> str:
-    if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":  # most columns, and a table may have thousands
+    if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":  # fast: a table may have thousands
         numbers = cells.to_numpy()
         numbers = numbers[~np.isnan(numbers)]
         return "other" if not len(numbers) else "whole" if (numbers[~np.isinf(numbers)] % 1 == 0).all() else "number"
@@ -104,7 +104,7 @@ def kind_of(cells: pd.Series) -> str:
     if pd.api.types.is_bool_dtype(cells):
         return "text"
     if not pd.api.types.is_numeric_dtype(cells):
-        # A column mostly of times or numbers is meant as such; preprocess names the cells that hold `NA` or `-`.
+        # A column of mostly times or numbers counts as such; preprocess names the cells that hold `NA` or `-`.
         sample = cells.iloc[:: max(1, len(cells) // 1000)].astype(str)
         if sample.str.match(r"\d{4}-\d\d-\d\d").mean() > 0.5:
             return "time"
@@ -116,7 +116,7 @@ def kind_of(cells: pd.Series) -> str:
 
 
 def is_odd(cells: pd.Series) -> bool:
-    """Whether text is dates in a form of their own, or numbers that all have the same unit."""
+    """Whether text holds dates in an unusual format, or numbers that all have the same unit."""
     if cells.str.fullmatch(ODD_DATE).mean() > 0.9:
         return True
     units = cells.str.extract(rf"^{WITH_UNIT}$")[0]
@@ -124,21 +124,21 @@ def is_odd(cells: pd.Series) -> bool:
 
 
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
-    """The columns whose name holds one of the words `names`, in the order of these."""
+    """The columns whose name contains one of the words `names`, in the order of these words."""
     words = {column: re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column) for column in columns}
     found = [column for name in names for column in words if name in map(str.lower, words[column])]
     return list(dict.fromkeys(found))
 
 
 def shortened(names: Sequence[str], most: int = 8) -> str:
-    """Names in a line, without the middle of a long list."""
+    """Names in one line; a long list is shortened in the middle."""
     return ", ".join([*names[: most - 1], "...", names[-1]] if len(names) > most else names)
 
 
 def find_features(
     columns: TableColumns, found: list[str], taken: Sequence[str], why_not: Mapping[str, str] | None = None
 ) -> Choice:
-    """Of the columns `found` those that change. `why_not`: further ones to leave out, with the reason."""
+    """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason."""
     dropped = {column: "never changes" for column in found if columns.num_distinct(column) < 2} | dict(why_not or {})
     kept, known = [column for column in found if column not in dropped], {*found, *taken}
     others = [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in known]

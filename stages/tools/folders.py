@@ -1,7 +1,7 @@
 """A folder with one file per sequence: CSV, text, Parquet or npy, a row per step.
 
-The label is the folder's name, or a part of the file's name (`--pattern '{label}_{person}_*'`), or stands in a second
-table (`--labels`), or in a column of the files.
+The label is the folder's name, a part of the file's name (`--pattern '{label}_{person}_*'`), a column of a second table
+(`--labels`), or a column of the files.
 """
 
 import os
@@ -48,7 +48,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
-    """A table beside the sequences that is called so; `labels` before `classes`, which may be a list of words."""
+    """A table of labels next to the sequences, by name; `labels` before `classes`, which may list class names."""
     beside = [path for path in found if path.parent == folder and kind_of_file(path) in ("text", "parquet")]
     names = {without_ending(path.name).lower(): path for path in beside if len(found) > 1}
     return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
@@ -112,7 +112,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
 
 
 def groups_of(of_files: pa.Table) -> Choice | None:
-    """The folders beside the label's: mostly people or sessions, and mixing these makes scores too good."""
+    """The folders besides the label's. Most are people or sessions, and a split that mixes these inflates scores."""
     name = next((name for name in of_files.column_names if name.startswith("folder")), None)
     if name is None or SPLIT_COLUMN in of_files.column_names or named(GROUP_NAMES, of_files.column_names):
         return None
@@ -121,13 +121,13 @@ def groups_of(of_files: pa.Table) -> Choice | None:
     return (name, why) if 3 <= num < of_files.num_rows else None
 
 
-# What belongs to a whole file --------------------------------------------------------------------------------------
+# Values that apply to a whole file --------------------------------------------------------------------------------
 
 
 def columns_of_files(
     files: Files, options: Mapping[str, Any], labels: Path | None, notes: list[Note]
 ) -> tuple[pa.Table, str | None, str]:
-    """A row per file: what its folders, its name and the table of labels say; which column is the label, and why."""
+    """A row per file with the values from its folders, name and table of labels; the label's column; the reason."""
     found, label = dict[str, Any](), None
     if labels is not None and (of_table := columns_of_table(files, labels, options)) is not None:
         found, label = of_table
@@ -137,7 +137,7 @@ def columns_of_files(
         notes.append(("left out", labels.name, "called so, but no table with a row for each file"))
     pattern = options.get("pattern")
     of_names = columns_of_names(files, pattern) if pattern else {}
-    # Where something else says the label, folders are people or sessions.
+    # If the label comes from elsewhere, folders are people or sessions.
     is_given = label is not None or "label" in of_names or options.get("label", "label") != "label"
     columns = columns_of_folders(files, not is_given) | of_names | found
     if above := [name for name in columns if name.startswith("folder")]:
@@ -160,7 +160,7 @@ def columns_of_files(
 
 
 def columns_of_folders(files: Files, is_label: bool) -> dict[str, list[str]]:
-    """The names of the folders between `folder` and each file: train and test are the split, one is the label."""
+    """The names of the folders between `folder` and each file: train and test are the split, one level is the label."""
     parts = [path.relative_to(files.folder).parts[:-1] for path in files.paths]
     if len(depths := {len(part) for part in parts}) > 1:
         low, high = min(depths), max(depths)
@@ -173,7 +173,7 @@ def columns_of_folders(files: Files, is_label: bool) -> dict[str, list[str]]:
         if {name.lower() for name in level} <= set(SPLIT_WORDS) and SPLIT_COLUMN not in columns:
             columns[SPLIT_COLUMN] = [SPLIT_WORDS[name.lower()] for name in level]
     levels = [level for level in levels if not {name.lower() for name in level} <= set(SPLIT_WORDS)]
-    # Of two levels of folders the last one is the label, unless its names only count (s01, s02) and others do not.
+    # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02).
     words = [number for number, level in enumerate(levels) if not all(re.fullmatch(r"\D*\d+", name) for name in level)]
     label = (words or [*range(len(levels))])[-1] if levels and is_label else None
     for number, level in enumerate(levels):
@@ -182,7 +182,7 @@ def columns_of_folders(files: Files, is_label: bool) -> dict[str, list[str]]:
 
 
 def columns_of_names(files: Files, pattern: str) -> dict[str, list[str]]:
-    """The parts of the files' names that stand where `pattern` has {braces}; `*` is anything."""
+    """The parts of the file names that match the {braces} of `pattern`; `*` matches anything."""
     pieces = re.split(r"(\{\w+\}|\*)", pattern)
     names = [piece[1:-1] for piece in pieces if piece.startswith("{")]
     if not names or len(set(names)) < len(names):
@@ -206,8 +206,8 @@ def columns_of_names(files: Files, pattern: str) -> dict[str, list[str]]:
 def columns_of_table(
     files: Files, path: Path, options: Mapping[str, Any]
 ) -> tuple[dict[str, pa.ChunkedArray], str | None] | None:
-    """The cells of a table with a row per file, in the order of the files, and the column that is the label by option
-    or name. None: the table was not asked for, and names no file.
+    """The cells of a table with a row per file, in the order of the files, and its label column by option or name. None
+    if the table was not requested and names no file.
     """
     is_asked = "labels" in options
     table = read_small(path, options)
@@ -251,7 +251,7 @@ def columns_of_table(
 
 
 def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table | None:
-    """A table of labels, its numbers as text: `007` is a label too. None: it has no header."""
+    """A table of labels, with numbers as text: `007` is a label too. None if it has no header."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":

@@ -1,6 +1,6 @@
-"""A table's columns and the options given -> the workload's task and section `preprocess`, each choice with its reason.
+"""From a table's columns and the given options to the workload's task and section `preprocess`, with reasons.
 
-The rules are rules of thumb (a table in docs/own-data.md), and an option overrides each. Reads and writes no file.
+The rules are heuristics (see the table in docs/own-data.md); options override them. Reads and writes no file.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from stages.tools.infer_series import NO_SEASON, OF_SERIES, find_times, infer_se
 
 
 def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
-    """The section of params.yaml for the file `table`."""
+    """The section `preprocess` of params.yaml for the file `table`."""
     values = {key: value for key, (value, _) in choices.items()}
     kind: Any = schema.Series if values["task"] == "forecast" else schema.SequenceTable
     features = values["features"]
@@ -30,7 +30,7 @@ def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
         "split": recipe.SPLIT,
         "velocity": recipe.has_velocity(features, values.get("model", "")),
     }
-    if section.get("season") == NO_SEASON:  # the key is left out
+    if section.get("season") == NO_SEASON:  # params.yaml then has no such key
         del section["season"]
     return {field.name: section[field.name] for field in fields(kind) if field.name in section}
 
@@ -44,10 +44,10 @@ def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
 
 
 def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choices | None = None) -> Choices:
-    """The table as many sequences or as one series. `options`: those that were given, by name. `known`: what follows
-    from the shape in which the data came (stages/tools/shapes.py).
+    """Infer the schema of many sequences or of one series. `options`: the given options, by name. `known`: the choices
+    that follow from the shape of the data (stages/tools/shapes.py).
 
-    Raises ValueError, in one sentence that names the option to give, where the table is neither.
+    Raises ValueError, in one sentence that names the option to give, if the table is neither.
     """
     known = known or {}
     given = [options[key] for key in (*OF_SEQUENCES, "time", "target") if key in options]

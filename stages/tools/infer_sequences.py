@@ -1,4 +1,4 @@
-"""The columns of many sequences and what is to be learnt of them, each choice with its reason. Reads no file."""
+"""The columns of many sequences and the task, each choice with its reason. Reads no file."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from stages.data.sequences import NO_EVENT
 from stages.params.schema import MODELS, NO_GROUPS
 from stages.tools.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened
 
-# Columns whose name holds one of these words come first, in the order of the words.
+# Columns whose name contains one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
 STEP_NAMES = "step frame tick t time timestamp datetime date index".split()
 LABEL_NAMES = "label class category event activity gesture target type kind outcome".split()
@@ -20,7 +20,7 @@ GROUP_NAMES += "machine engine unit site".split()
 GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
 COUNTING_NAMES = "row index id number nr no".split()
 CAN_REGRESS = "regress" in MODELS
-OF_SEQUENCES = ("sequence", "step", "label")  # options of this kind of table alone
+OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
 def infer_sequences(columns: TableColumns, choose: Choose) -> None:
@@ -65,7 +65,7 @@ def repeated_times(columns: TableColumns, time: str) -> str:
 
 
 def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
-    """The numbers that change within a sequence. An id, a second label or an age is the same throughout: no feature."""
+    """Numeric columns that change within a sequence. An id, a second label or an age is constant: no feature."""
     numeric, first = columns.numeric(exclude=taken), columns.firsts(sequence)
     why_not = {}
     for column in numeric:
@@ -95,7 +95,7 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
 
 
 def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
-    """A column named like one of people or devices, whose values several sequences share."""
+    """A column named like people or devices, whose values several sequences share."""
     if columns.has_split:
         return NO_GROUPS, "the table's own column `split` decides"
     first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
@@ -138,21 +138,21 @@ def find_sequence(columns: TableColumns) -> Choice:
 
 
 def find_ids(columns: TableColumns) -> list[str]:
-    """Columns that repeat: first with a telling name, then with equal cells side by side, then text; more ids first."""
+    """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids."""
     candidates = columns.of_kind("text", "whole", "time")
     names, ranked = named(SEQUENCE_NAMES, candidates), []
     for column in candidates:
         codes, num, is_named = columns.codes(column), columns.num_distinct(column), column in names
         is_together = int((codes[1:] != codes[:-1]).sum()) + 1 == num
         if 2 <= num <= len(codes) / 2 and (is_named or is_together or columns.kinds[column] == "text"):
-            # Of two telling names (trial, sample), that of the sequences has its equal cells side by side.
+            # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
             ranked.append((not is_named, not is_together, names.index(column) if is_named else -num, column))
     return [column for *_, column in sorted(ranked)]
 
 
 def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
-    """Columns (of those given) that rise in every sequence, or have a telling name and never repeat in one; the
-    likeliest first.
+    """Columns (of those given) that increase in every sequence, or have a matching name and no duplicates within one;
+    the likeliest first.
     """
     codes = columns.codes(sequence)
     order = np.argsort(codes, kind="stable")
@@ -170,7 +170,7 @@ def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = 
 
 
 def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
-    """By name; else text, or else few whole numbers, the same throughout a sequence; else text."""
+    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text."""
     texts, whole = (columns.of_kind(kind, exclude=(sequence, step)) for kind in ("text", "whole"))
     first = columns.firsts(sequence)
     num_sequences = columns.num_distinct(sequence)
@@ -207,7 +207,7 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
 
 
 def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
-    """classify where the label is constant in each sequence, detect where some rows hold `none` or most are empty."""
+    """classify if the label is constant in each sequence, detect if some rows hold `none` or most are empty."""
     events = columns.frame[label].astype("string").fillna("").str.strip()
     changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
     if not changes.any():
@@ -224,7 +224,7 @@ def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
     if most == "" or (events == NO_EVENT).any():
         share = 1 - events.isin(("", NO_EVENT)).mean()
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
-    if events[~changes].nunique() > 1:  # where it changes it is a mistake, and preprocess names the row
+    if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row
         return "classify", f"{label!r} is the same throughout most sequences"
     if (share := (events == most).mean()) < 0.5:
         raise ValueError(

@@ -1,6 +1,6 @@
 """The columns of one long series, its interval, transform, season and windows, each with its reason. Reads no file.
 
-What is found from values is found from those of the training time alone: test says nothing about the settings.
+Choices that depend on values use only the training time, so the test data does not influence the settings.
 """
 
 from collections.abc import Sequence
@@ -15,18 +15,18 @@ from stages.tools.columns import Choice, Choose, TableColumns, find_features, na
 from stages.tools.recipe import SPLIT
 from stages.tools.seasons import Season, calendar_seasons, find_season
 
-# Columns whose name holds one of these words come first, in the order of the words.
+# Columns whose name contains one of these words come first, in the order of the words.
 TIME_NAMES = "time timestamp datetime date period month quarter year week day".split()
 TARGET_NAMES = "close target value price y".split()
-# Options of this kind of table alone.
+# Options that only this kind of table has.
 OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
 NO_SEASON = "none"
-# How far apart, in days, the times of a calendar's interval lie; an hour more or less where the clocks change.
+# Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
 APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
 HOUR = DAY // 24
 USUAL_HORIZONS = {"year": 4, "quarter": 4, "month": 12, "week": 4, "business-day": 5, "day": 7}
 MAX_HORIZON = 60
-ENOUGH_WINDOWS = 2  # at least 1 / 2 of the training time's steps are the last of a window
+ENOUGH_WINDOWS = 2  # at least 1 / 2 of the training time's steps must end a window
 
 
 def infer_series(columns: TableColumns, choose: Choose) -> None:
@@ -53,7 +53,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     lowest = min(columns.numbers(column).min() for column in (target, *features))
     transform = choose("transform", lambda: find_transform(levels, lowest > 0))
     values = np.log(levels) if transform == "log-return" and (levels > 0).all() else levels
-    usual: list[int] = []  # a season that is no more than usual: a yardstick, and no reason for a longer window
+    usual: list[int] = []  # seasons used only for the baseline, not to lengthen the window
 
     def infer_season() -> Choice:
         found, candidates = find_season(values, interval)
@@ -74,7 +74,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
 
 
 def find_times(columns: TableColumns) -> list[str]:
-    """Dates, then whole numbers with a telling name (seconds since 1970, years); those that repeat come last."""
+    """Dates, then whole numbers with a matching name (seconds since 1970, years); columns with duplicates come last."""
     return sorted([*columns.of_kind("time"), *named(TIME_NAMES, columns.of_kind("whole"))], key=columns.repeats)
 
 
@@ -86,13 +86,13 @@ def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
 
 
 def are_dates_in_digits(columns: TableColumns, time: str) -> bool:
-    """Whether a column of whole numbers is one of years, months (194901) or dates (19490131)."""
+    """Whether whole numbers are years, months (194901) or dates (19490131)."""
     texts = columns.frame[time].dropna().astype(str)
     return columns.kinds[time] == "whole" and any(texts.str.fullmatch(form).all() for form in DIGIT_FORMS)
 
 
 def stamps_of(columns: TableColumns, time: str) -> np.ndarray:
-    """(R,) int64 nanoseconds since 1970; the smallest number there is where a cell holds no time."""
+    """(R,) int64 nanoseconds since 1970; cells without a time become the smallest int64."""
     cells = columns.frame[time]
     numbers = columns.kinds[time] in ("whole", "number")
     if are_dates_in_digits(columns, time) or (not numbers and first_day(str(cells.dropna().iloc[0]).strip())):
@@ -104,7 +104,7 @@ def stamps_of(columns: TableColumns, time: str) -> np.ndarray:
 
 
 def interval_of(columns: TableColumns, time: str, stamps: np.ndarray) -> Choice:
-    """That of the times; of dates in digits the calendar's, with which preprocess takes them for dates, not seconds."""
+    """The interval of the times. Dates in digits get the calendar's: preprocess parses them as dates, not seconds."""
     interval, why = find_interval(columns.name, time, stamps)
     if interval in ("1d", "7d") and are_dates_in_digits(columns, time):
         return {"1d": "day", "7d": "week"}[interval], why
@@ -112,7 +112,7 @@ def interval_of(columns: TableColumns, time: str, stamps: np.ndarray) -> Choice:
 
 
 def find_interval(table: str, time: str, stamps: np.ndarray) -> Choice:
-    """The calendar's where the times follow it, else the most frequent difference of two neighbours."""
+    """The calendar's interval if the times follow it, else the most frequent difference of neighbours."""
     known = np.unique(stamps[stamps != np.iinfo(np.int64).min])
     if len(known) < 2:
         raise ValueError(f"{table}: {time!r} holds {len(known)} different times; a series needs more")
@@ -143,14 +143,14 @@ def find_interval(table: str, time: str, stamps: np.ndarray) -> Choice:
 
 
 def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) -> np.ndarray:
-    """(G,) `values` (R,) on the grid, gaps filled with the level before, as far as the training time goes."""
+    """(G,) `values` (R,) on the grid of the training time; gaps repeat the previous level."""
     known = (stamps != np.iinfo(np.int64).min) & np.isfinite(values)
     stamps, values = stamps[known], values[known]
     if len(stamps) < 2:
         return values
     points, _ = steps_for(stamps, interval).points(stamps)
     points -= points.min()
-    if points.max() > 100 * len(points):  # the dry run says what is wrong
+    if points.max() > 100 * len(points):  # the dry run reports the error
         return values
     levels = np.full((int(points.max()) + 1, 1), np.nan)
     levels[points, 0] = values
@@ -158,9 +158,9 @@ def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) 
 
 
 def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
-    """By the level where it varies, else by the sign (Guerrero 1993, Journal of Forecasting 12, 37-48).
+    """By the level if it varies, else by the sign (Guerrero 1993, Journal of Forecasting 12, 37-48).
 
-    Of twelve stretches of the series: does the spread grow with the level (logarithm), or does it not?
+    Splits the series into twelve parts. If the spread grows with the level, a logarithm is needed.
     """
     if not is_positive:
         return "difference", "the columns are not all above 0"
@@ -194,7 +194,7 @@ def named_season(name: str) -> str:
 
 
 def find_horizon(season: int, interval: Interval, num_scored: int, num_train: int) -> Choice:
-    """`num_scored` steps of validation or test."""
+    """`num_scored`: the number of steps of validation or test."""
     if season > MAX_HORIZON:
         shorter = [steps for steps in calendar_seasons(interval).values() if steps <= MAX_HORIZON]
         wanted, why = (max(shorter), "a shorter season") if shorter else (24, "a season would be too far")
@@ -209,7 +209,7 @@ def find_horizon(season: int, interval: Interval, num_scored: int, num_train: in
 
 
 def past_without_season(num_train: int) -> int:
-    """A fiftieth of the points, from 8 to 48, or an eighth of those to train on where these are few."""
+    """A fiftieth of the points, from 8 to 48, or an eighth of the training points if there are few."""
     return max(2, min(max(8, min(48, round(num_train / SPLIT["train"]) // 50)), num_train // 8))
 
 

@@ -1,7 +1,7 @@
-"""Parquet with one row per sequence, whose cells are lists, as data sets of Hugging Face have it.
+"""Parquet with one row per sequence whose cells are lists, as in Hugging Face data sets.
 
-A column of lists has an entry for each step: of numbers it is a feature, of words perhaps the events. Every other
-column belongs to the sequence. Several files (train-00000-of-00002.parquet, ...) are read one after the other.
+A column of lists has an entry for each step: numbers are a feature, words may be events. Every other column belongs to
+the sequence. Several files (train-00000-of-00002.parquet, ...) are read in order.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,12 +24,12 @@ from stages.tools.wide import check_new, find_label, find_unique_ids, label_reas
 
 
 def list_columns(path: Path) -> list[str]:
-    """The columns whose cells are lists of numbers, words or times. Raises ValueError where the file is no Parquet."""
+    """The columns whose cells are lists of numbers, words or times. Raises ValueError if the file is no Parquet."""
     return [each.name for each in schema_of(path) if is_list(each.type) and is_plain(each.type.value_type)]
 
 
 def check_not_nested(path: Path) -> None:
-    """Raises ValueError where lists of lists are all that a sequence could lie in."""
+    """Raises ValueError if only lists of lists could hold a sequence."""
     for each in schema_of(path):
         if is_list(each.type) and is_list(each.type.value_type):
             raise ValueError(
@@ -50,7 +50,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def splits_by_name(paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Each path with its split, where the names of all files, or of their folders, say one and some are for test."""
+    """Each path with its split, if the names of all files or folders contain one and some are for test."""
     splits = [word_and_split(path.stem)[1] or word_and_split(path.parent.name)[1] for path in paths]
     are_all = all(splits) and {"train", "test"} <= {*splits}
     return list(zip(splits if are_all else [""] * len(paths), paths, strict=True))
@@ -59,7 +59,7 @@ def splits_by_name(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 def open_lists(
     files: Sequence[tuple[str, Path]], columns: TableColumns, options: Mapping[str, Any], note: Note
 ) -> LongTableSource:
-    """`files`: (split, path) each; a split is empty where the names say none. `columns`: the first rows of the first
+    """`files`: (split, path) pairs; a split is empty if the names contain none. `columns`: the first rows of the first
     file, without its lists.
     """
     lists, plain = list_columns(files[0][1]), list(columns.frame.columns)
@@ -102,7 +102,7 @@ def open_lists(
             before += size
 
     def long_part(batch: pa.RecordBatch, split: str, number: int, path: Path, row: int) -> pa.Table:
-        """`number`: of the first sequence. `row`: of the file, from 0, for messages."""
+        """`number`: of the first sequence. `row`: its index in the file, from 0, for messages."""
         lengths, cells = flattened(batch, lists, path, row)
         owner = pa.array(np.repeat(np.arange(batch.num_rows), lengths))
         own = pa.array(np.arange(number, number + batch.num_rows)) if ids is None else batch.column(ids)
@@ -111,7 +111,7 @@ def open_lists(
         steps = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         table = {sequence: own.take(owner), step: pa.array(steps.astype(np.int32)), **cells}
         for name in per_sequence:
-            column = batch.column(name)  # long text is held once for each sequence, not for each step
+            column = batch.column(name)  # long text is stored once per sequence, not per step
             is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
             table[name] = (column.dictionary_encode() if is_text else column).take(owner)
         if adds_split:
@@ -132,7 +132,7 @@ def open_lists(
 
 
 def rows_of_block(metadata: pa.parquet.FileMetaData) -> int:
-    """So many rows of a file have about BLOCK_CELLS entries."""
+    """The number of rows of a file with about BLOCK_CELLS entries."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
     return max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
@@ -141,9 +141,9 @@ def rows_of_block(metadata: pa.parquet.FileMetaData) -> int:
 def flattened(
     batch: pa.RecordBatch, lists: Sequence[str], path: Path, row: int
 ) -> tuple[np.ndarray, dict[str, pa.Array]]:
-    """(N,) the steps of each row, and the entries of each column of lists, those of one row after those of the other.
+    """(N,) the number of steps of each row, and the entries of each list column, concatenated row after row.
 
-    Raises ValueError where two columns have different numbers of them in a row, or a row has none.
+    Raises ValueError if two columns have different numbers of entries in a row, or if a row has none.
     """
     lengths, cells = np.zeros(0, dtype=np.int64), dict[str, pa.Array]()
     for name in lists:

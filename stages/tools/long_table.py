@@ -1,4 +1,4 @@
-"""Sequences in whatever shape -> the long table that preprocess reads: a row per step, written block by block.
+"""Sequences in any shape -> the long table that preprocess reads: a row per step, written in blocks.
 
 N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
@@ -20,31 +20,31 @@ from stages.tools.columns import Choices
 from stages.tools.progress import progress
 from stages.tools.text_tables import Note
 
-BLOCK_CELLS = 4_000_000  # of one block, and of one row group of the table that is written
+BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
 
 
 @dataclass(frozen=True)
 class LongTableSource:
-    """Sequences found at a path, not yet read."""
+    """Sequences found at a path; they are read later."""
 
     sources: list[Path]  # files, or one folder
-    notes: list[Note]  # what was found out, and why
-    known: Choices  # the columns that follow from the shape: sequence, step, perhaps label, task or groups
-    blocks: Callable[[Callable[[int], Any]], Iterator[pa.Table]]  # whole sequences each; the argument hears of progress
-    total: int  # what that comes to, in `unit`
+    notes: list[Note]  # what was detected, and why
+    known: Choices  # columns given by the shape: sequence, step, possibly label, task or groups
+    blocks: Callable[[Callable[[int], Any]], Iterator[pa.Table]]  # whole sequences; argument: progress callback
+    total: int  # the progress at the end, in `unit`
     unit: str = "B"
-    used: tuple[str, ...] = ()  # options that name columns of the source, which are called otherwise in the long table
+    used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
 
 
 @dataclass
 class Index:
-    """Of a table that was written: where each sequence lies, so that some can be read without the others."""
+    """Locates each sequence in a written table, so that some can be read without the others."""
 
-    lengths: list[np.ndarray] = field(default_factory=list)  # (N,) of each block
-    codes: list[np.ndarray] = field(default_factory=list)  # (N,) of each block, the numbers of `labels`; 0 without any
-    splits: list[np.ndarray] = field(default_factory=list)  # (N,) of each block, places in SPLITS; -1: none of them
+    lengths: list[np.ndarray] = field(default_factory=list)  # (N,) per block
+    codes: list[np.ndarray] = field(default_factory=list)  # (N,) per block, the numbers of `labels`; 0 without labels
+    splits: list[np.ndarray] = field(default_factory=list)  # (N,) per block, indices into SPLITS; -1: no split
     labels: dict[str, int] = field(default_factory=dict)  # as text, as preprocess names classes
-    num_missing: dict[str, int] = field(default_factory=dict)  # cells without a number, by column
+    num_missing: dict[str, int] = field(default_factory=dict)  # number of cells without a number, by column
 
     def add(self, lengths: np.ndarray, labels: list[str], splits: np.ndarray) -> None:
         self.lengths.append(lengths.astype(np.int32))
@@ -54,9 +54,9 @@ class Index:
 
 
 def write(shape: LongTableSource, target: Path) -> Index:
-    """The long table as Parquet, a row group a block: memory is bounded by the largest block.
+    """Write the long table as Parquet, one row group per block, so the largest block limits the memory.
 
-    Sorted by nothing: sequences come as the shape has them. Raises ValueError where a block is not as the first.
+    Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
     index, writer = Index(), None
     label = shape.known["label"][0] if "label" in shape.known else None
@@ -88,7 +88,7 @@ def write(shape: LongTableSource, target: Path) -> Index:
 
 
 def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-    """Numbers of another width, as of two arrays, in that of the first. Raises ValueError where they do not fit."""
+    """Cast numbers of another width, as of a second array, to the first's. Raises ValueError if they do not fit."""
     try:
         return block if block.schema.equals(schema) else block.cast(schema)
     except (pa.ArrowException, ValueError) as error:
@@ -98,12 +98,12 @@ def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
 
 
 def texts_of(labels: pa.ChunkedArray) -> list[str]:
-    """As preprocess names classes: 1.0 is `1`."""
+    """Labels as preprocess names classes: 1.0 is `1`."""
     return [text.strip() and text for text in labels.cast(pa.string()).fill_null("").to_pylist()]
 
 
 def splits_of(block: pa.Table, rows: pa.Array) -> np.ndarray:
-    """(N,) places in SPLITS of the `rows`; -1 where the table has no such column, or another word stands there."""
+    """(N,) indices into SPLITS of the `rows`; -1 if the table has no such column or another word there."""
     if SPLIT_COLUMN not in block.column_names:
         return np.full(len(rows), -1)
     found = pc.index_in(block[SPLIT_COLUMN].take(rows).cast(pa.string()), pa.array(SPLITS))
@@ -111,7 +111,7 @@ def splits_of(block: pa.Table, rows: pa.Array) -> np.ndarray:
 
 
 def count_numbers(block: pa.Table, index: Index, name: str, sequence: str) -> None:
-    """What a sample of a large table may not show. Raises ValueError where a number is too large to be a feature."""
+    """Count what a sample of a large table may miss. Raises ValueError if a number is too large for a feature."""
     for column in block.column_names:
         if not pa.types.is_floating(block[column].type):
             continue
@@ -133,14 +133,14 @@ def as_codes(cells: pa.ChunkedArray) -> np.ndarray:
 
 
 def unique(name: str, taken: Sequence[str]) -> str:
-    """`name`, with a sign more for each time that it is taken."""
+    """`name`, with a character appended each time that it is taken."""
     while name in taken:
         name += "_"
     return name
 
 
 def lengths_of(values: np.ndarray) -> np.ndarray:
-    """(N,) how many steps of values (N, T, C) come before nothing but NaN follows."""
+    """(N,) for values (N, T, C), the number of steps before only NaN follows."""
     if values.dtype.kind != "f":
         return np.full(len(values), values.shape[1])
     real = ~np.isnan(values).all(axis=2)
@@ -150,9 +150,10 @@ def lengths_of(values: np.ndarray) -> np.ndarray:
 def long_block(
     ids: Any, values: np.ndarray, lengths: np.ndarray, features: Sequence[str], per_sequence: pa.Table
 ) -> pa.Table:
-    """values (N, T, C), of which lengths (N,) are real; a row gets its sequence's cells of `per_sequence` (N rows).
+    """values (N, T, C), of which lengths (N,) steps are real; each row gets its sequence's cells of `per_sequence`
+    (N rows).
 
-    Raises ValueError where a sequence has no step: it would vanish.
+    Raises ValueError if a sequence has no step: it would disappear.
     """
     without = np.flatnonzero(lengths == 0)
     if len(without):
@@ -167,7 +168,7 @@ def long_block(
 def rows_of(
     ids: Any, values: np.ndarray, lengths: np.ndarray, features: Sequence[str], per_sequence: pa.Table
 ) -> pa.Table:
-    """values (R, C): the steps of one sequence after those of the other."""
+    """values (R, C): the steps of all sequences, one sequence after another."""
     sequence, step = keys_of(features, per_sequence.column_names)
     owner = np.repeat(np.arange(len(lengths)), lengths)
     steps = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -178,7 +179,7 @@ def rows_of(
 
 
 def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
-    """The names of the columns that say which sequence a row belongs to, and its place in it."""
+    """The names of the columns for the sequence of a row and for its position in it."""
     taken = [*features, *others]
     return unique("sequence", taken), unique("step", taken)
 

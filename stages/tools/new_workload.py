@@ -1,9 +1,9 @@
-"""Make a workload of your data: `python -m stages.tools.new_workload NAME PATH [options]`.
+"""Make a workload from your data: `python -m stages.tools.new_workload NAME PATH [options]`.
 
-In: PATH, a table or sequences in another shape (stages/tools/shapes.py), and params.yaml. Out: data/raw/NAME/ (the
-table, and a README to complete), and in params.yaml the block NAME and its name in `workloads`; `dvc repro` does the
-rest. The command infers what the columns are (stages/tools/infer_schema.py) and prints it with the reasons; options
-override it. docs/own-data.md walks through it.
+PATH is a table, or sequences in another shape (stages/tools/shapes.py). The command creates data/raw/NAME/ (the table,
+and a README to complete) and adds the block NAME to params.yaml and NAME to its `workloads`; then run `dvc repro`. It
+infers the meaning of the columns (stages/tools/infer_schema.py) and prints it with the reasons; options override it.
+docs/own-data.md has a walk-through.
 
   many sequences, with one label each (classify) or one per row (detect):
     python -m stages.tools.new_workload gesture gesture.csv
@@ -18,8 +18,8 @@ override it. docs/own-data.md walks through it.
   one long series (forecast):
     python -m stages.tools.new_workload power power.parquet --time hour --target megawatt --horizon 24 --input-steps 168
 
-Before anything is written, the block is parsed and the data goes through preprocess and preload. The command never
-overwrites anything, and a failure leaves everything as it was.
+Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
+overwrites a file, and a failure leaves everything unchanged.
 """
 
 import os
@@ -67,16 +67,16 @@ What was done: {done} It inferred this:
 
 @dataclass(frozen=True)
 class WorkloadPlan:
-    """A workload that works, before anything is written."""
+    """A complete, tested workload that is not yet written."""
 
     name: str
-    table: Path  # to copy, or where it was converted, to move
+    table: Path  # copied, or moved if it was converted
     table_name: str
-    done: str  # how the table came about
-    block: str  # for params.yaml
+    done: str  # how the table was made
+    block: str  # added to params.yaml
     workload: schema.Workload
-    summary: dict[str, Any]  # of the trial
-    notes: list[tuple[str, str, str]]  # what was found out about the file or folder: which, what, why
+    summary: dict[str, Any]  # from the dry run
+    notes: list[tuple[str, str, str]]  # detected properties of the file or folder: property, value, reason
     choices: list[tuple[str, str, str]]  # key, value and reason
     is_converted: bool = False
 
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def remove_leftovers(folder: Path, name: str) -> None:
-    """What a killed process was converting: gigabytes, perhaps."""
+    """Remove the partial conversion of a killed process, which can be gigabytes."""
     for path in folder.glob(f".{name}.*.*"):
         number = path.name.removeprefix(f".{name}.").split(".")[0]
         if number.isdigit() and not Path(f"/proc/{number}").exists():
@@ -155,14 +155,14 @@ def season(text: str) -> int | str:
 
 
 def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) -> WorkloadPlan:
-    """Read the data, infer the schema, prepare it as preprocess and preload do, choose settings, parse the block.
-    Writes into the folder `scratch` alone.
+    """Read the data, infer the schema, run preprocess and preload, choose settings, parse the block. Writes only into
+    the folder `scratch`.
 
-    Raises ValueError, in one sentence, for whatever is wrong.
+    Raises ValueError, in one sentence, for every error.
     """
     name, path = options.name, options.table
     given = {key: value for key, value in vars(options).items() if value is not None}
-    found = shapes.open_path(path, given)  # this and the next have lines of their own
+    found = shapes.open_path(path, given)  # this and the next step show their own progress
     table = trial.open_table(name, found, scratch)
     with progress(f"looking at {path.name}", 4, "steps") as at:
         choices, summary = trial.infer(name, table, given, at)
@@ -193,7 +193,7 @@ def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) 
 
 
 def check_free(name: str) -> None:
-    """Raises ValueError if `name` cannot be used or is taken, and if params.yaml is invalid as it is."""
+    """Raises ValueError if `name` is invalid or taken, or if params.yaml is already invalid."""
     parsing.check_name(name)
     if name in (*schema.Params.model_fields, "all") or from_yaml(name) != name:
         raise ValueError(f"{name!r} means something else in params.yaml; choose another name for the workload")
@@ -206,7 +206,7 @@ def check_free(name: str) -> None:
 
 
 def write(plan: WorkloadPlan, scratch: Path) -> None:
-    """The folder first and params.yaml last, each in one step: params.yaml never names a folder that is missing."""
+    """Move the folder first and write params.yaml last, each atomically: params.yaml never names a missing folder."""
     path, folder = files.ROOT / "params.yaml", files.raw_dir(plan.name)
     made = scratch / "made"
     made.mkdir()
@@ -224,7 +224,7 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     os.rename(made, folder)
     try:
         with replacing(path) as new:
-            new.write_bytes(changed.encode())  # as bytes: line endings stay
+            new.write_bytes(changed.encode())  # as bytes: keeps the line endings
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -240,7 +240,7 @@ def size_of(summary: dict[str, Any]) -> str:
 
 
 def summary_lines(plan: WorkloadPlan) -> list[str]:
-    """The choices and what follows from them, a line each."""
+    """The choices and their consequences, one per line."""
     summary, train = plan.summary, plan.workload.train
     rows = [(key, f"{value}: {why}" if why else value) for key, value, why in (*plan.notes, *plan.choices)]
     rows.append(("size", size_of(summary)))

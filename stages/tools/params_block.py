@@ -1,4 +1,4 @@
-"""The block of a new workload as text, and its place in params.yaml, every other character of which stays."""
+"""The block of a new workload as text, and its insertion into params.yaml, which otherwise does not change."""
 
 import io
 import re
@@ -12,7 +12,7 @@ from ruamel.yaml.error import YAMLError
 from stages.params import loading, schema
 from stages.params.schema import usual_values
 
-# What the block says about a key, in a comment on its line.
+# The comment after a key of the block.
 COMMENTS = {
     "preprocess": "data/raw/README.md has its keys, and what else they may say",
     "groups": "or a column, each of whose values (a person, a device) stays on one side of the split",
@@ -34,7 +34,7 @@ OF_ROCKET = {
 
 
 def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], settings: dict[str, Any]) -> str:
-    """The workload's block of params.yaml, in which a key without a setting has its usual value."""
+    """The workload's block of params.yaml; keys without a setting get their default value."""
     usual = {**usual_values(schema.Train), **settings}
     block = {
         "task": task,
@@ -51,7 +51,7 @@ def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], 
 
 
 def to_yaml(value: Any) -> str:
-    """In YAML 1.2; mappings and lists without further ones in them are in flow style."""
+    """`value` as YAML 1.2; mappings and lists that contain no others are in flow style."""
     yaml, text = YAML(), io.StringIO()
     yaml.default_flow_style, yaml.width = None, 140
     yaml.dump(value, text)
@@ -63,7 +63,7 @@ def from_yaml(text: str) -> Any:
 
 
 def with_workload(text: str, name: str, block: str) -> str:
-    """params.yaml with `name` in `workloads` and its `block` after the others; every other character stays.
+    """params.yaml with `name` in `workloads` and `block` after the other blocks; all other characters stay.
 
     Raises ValueError if the result does not hold the old params and the new block.
     """
@@ -72,7 +72,7 @@ def with_workload(text: str, name: str, block: str) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
     block = block.replace("\n", newline)
     nodes = {key.value: (key.start_mark.index, value) for key, value in YAML().compose(text).value}
-    if list(nodes)[-1] == "presets":  # stays last, with the comment above it
+    if list(nodes)[-1] == "presets":  # it stays last, with the comment above it
         place = len(re.sub(r"(^#.*\n)*\Z", "", text[: nodes["presets"][0]], flags=re.MULTILINE))
         block += newline
     else:
@@ -80,7 +80,7 @@ def with_workload(text: str, name: str, block: str) -> str:
         block = newline * (1 if text.endswith(newline) else 2) + block
     workloads = nodes["workloads"][1]
     end, entry = workloads.value[-1].end_mark.index, f", {name}"
-    if not workloads.flow_style:  # a line of its own, behind the last one's comment
+    if not workloads.flow_style:  # a new line, after the last one's comment
         end += len(re.split(r"[\r\n]", text[end:], maxsplit=1)[0])
         entry = f"{newline}{' ' * workloads.start_mark.column}- {name}"
     for index, inserted in sorted([(place, block), (end, entry)], key=lambda insertion: insertion[0], reverse=True):

@@ -1,4 +1,4 @@
-"""A line on stderr with rate and time left, for what may last longer than a second."""
+"""A progress line on stderr with rate and remaining time, for operations that may take longer than a second."""
 
 import sys
 from collections.abc import Callable
@@ -11,8 +11,8 @@ DELAY = 1.0  # seconds
 
 
 class progress:
-    """`at(n)` says how far it is. The line appears after a second and keeps moving, even where nothing says how far it
-    is: a table is read in one call.
+    """`at(n)` reports the progress. The line appears after a second and is refreshed even if nothing reports progress,
+    for example while one call reads a table.
     """
 
     def __init__(self, title: str, total: int, unit: str):

@@ -1,6 +1,6 @@
-"""The settings of a new workload, by rules of thumb from its task and the size of its data.
+"""The settings of a new workload, by heuristics from its task and the size of its data.
 
-docs/own-data.md has them as a table.
+docs/own-data.md lists them.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from stages.params import schema
 from stages.params.schema import usual_values
 
 USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "hybrid"}
-# Where there are few steps to convolve, and sequences enough to learn from, a network is better (docs/recipes.md).
+# With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
 FEW_STEPS, MANY_SEQUENCES = 16, 2000
-# Of so many, the ridge works on the features' own products, whose memory and time grow with the number of features.
+# From this many sequences on, the ridge uses the features' Gram matrix, which grows with the number of features.
 TOO_MANY_TO_KEEP = 8000
 ENOUGH_FOR_NETWORK = 500  # windows of a series
 SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 
 
 def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
-    """The usual model for a task and the size of its data, and why."""
+    """The default model for a task and the size of its data, and the reason."""
     num, num_steps = summary["num_per_split"]["train"], summary["max_steps"]
     if task in ("classify", "regress"):
         if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
@@ -32,7 +32,8 @@ def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
 
 
 def has_velocity(features: Sequence[str], model: str = "") -> bool:
-    """Speeds add much to few features, and double the width of many. The table may have them already, as `dx`.
+    """Speeds help if there are few features, and double the width if there are many. The table may already contain
+    them, as `dx`.
 
     rocket takes differences itself.
     """
@@ -40,7 +41,7 @@ def has_velocity(features: Sequence[str], model: str = "") -> bool:
 
 
 def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
-    """What depends on the data, by rules of thumb from its size alone; docs/own-data.md has them as a table."""
+    """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
     if model == "rocket":
         return rocket_settings(task, summary, epochs)
     if model == "hybrid":
@@ -70,17 +71,17 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
 
 
 def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
-    """One epoch in closed form. Of many sequences fewer features: what they are multiplied with each other is kept.
+    """One epoch in closed form. Many sequences get fewer features, which limits the memory of the features' products.
 
-    HYDRA counts which shape fits best, which tells classes apart; a number asks how much, and MiniRocket alone is
-    better there (docs/recipes.md).
+    HYDRA counts which shape fits best, which distinguishes classes. For a numeric label, MiniRocket alone is better
+    (docs/recipes.md).
     """
     is_large = summary["num_per_split"]["train"] >= TOO_MANY_TO_KEEP
     sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
     sizes |= {"num_groups": 0} if task == "regress" else {}
     return {
         "model": {"name": "rocket", **usual_values(schema.Rocket), **sizes},
-        "epochs": 1 if epochs is None else epochs,  # another number is refused, with the reason
+        "epochs": 1 if epochs is None else epochs,  # any other number is rejected, with the reason
         "warmup_epochs": 0,
         "batch_size": 128,
         "learning_rate": 1e-3,
@@ -89,7 +90,7 @@ def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> d
 
 
 def training_sentence(train: schema.Train, num: int) -> str:
-    """How the model is trained on `num` sequences, in a line."""
+    """How the model is trained on `num` sequences, in one line."""
     if isinstance(train.model, schema.Rocket):
         groups = f" and {train.model.num_groups} groups" if train.model.num_groups else ""
         return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}"
@@ -100,7 +101,7 @@ def training_sentence(train: schema.Train, num: int) -> str:
 
 
 def hybrid_settings(num: int, epochs: int | None) -> dict[str, Any]:
-    """Of `num` windows. Few of them leave a linear forecast nothing that a network could learn (docs/recipes.md)."""
+    """Settings for `num` windows. With few, a network learns nothing beyond a linear forecast (docs/recipes.md)."""
     is_short = num < ENOUGH_FOR_NETWORK
     batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     epochs = epochs if epochs is not None else (10 if is_short else max(10, min(100, 2000 * batch_size // num)))

@@ -1,6 +1,6 @@
-"""Files of one sequence each, all with the same columns: which they are, and their rows.
+"""Files of one sequence each, all with the same columns: finds the files and reads their rows.
 
-Text, Parquet or npy; some of the files say of what kind each column is.
+Text, Parquet or npy; a sample of the files determines the kind of each column.
 """
 
 import os
@@ -24,12 +24,12 @@ from stages.tools.text_tables import Note
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 COMPRESSED = (".gz", ".bz2", ".xz")
-NUM_SAMPLED = 10  # files, which say what the columns hold
+NUM_SAMPLED = 10  # files sampled to determine the kinds of the columns
 
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a folder that are sequences, in the order of their names."""
+    """The sequence files of a folder, in the order of their names."""
 
     folder: Path
     paths: list[Path]
@@ -47,13 +47,13 @@ def without_ending(name: str) -> str:
 
 
 def whole_parquet(path: Path) -> pa.Table:
-    """The file alone: pyarrow's read_table would add columns for folders that are called `a=b`."""
+    """The file's own columns: pyarrow's read_table would add columns for folders named `a=b`."""
     with pa.parquet.ParquetFile(path) as file:
         return file.read()
 
 
 def ending_of(path: Path) -> str:
-    """`.csv` of `a.CSV.gz`."""
+    """`.csv` for `a.CSV.gz`."""
     name = path.name.lower()
     for ending in COMPRESSED:
         name = name.removesuffix(ending)
@@ -65,7 +65,7 @@ def kind_of_file(path: Path) -> str | None:
 
 
 class Reader:
-    """Reads one file after the other, all with the columns and kinds of some of them."""
+    """Reads one file after another with the same columns and kinds, which a sample of the files determines."""
 
     def __init__(self, files: Files, options: Mapping[str, Any], taken: Sequence[str]):
         sampled = files.paths[:: max(1, len(files.paths) // NUM_SAMPLED)][:NUM_SAMPLED]
@@ -92,7 +92,7 @@ class Reader:
         self.counts = self.step[0] not in self.names
 
     def raw(self, path: Path) -> pa.Table:
-        """With the kinds that this file alone suggests."""
+        """The file with the kinds that it alone suggests."""
         try:
             if self.kind == "parquet":
                 return whole_parquet(path)
@@ -149,13 +149,13 @@ FORM = ("compression", "encoding", "delimiter", "decimal", "names", "has_header"
 
 
 def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
-    """Of each column the kind that fits all `tables`: whole numbers, numbers, times or text."""
+    """For each column the kind that fits all `tables`: whole numbers, numbers, times or text."""
     kinds: dict[str, pa.DataType] = {}
     for name in tables[0].column_names:
         found = {table[name].type for table in tables if not pa.types.is_null(table[name].type)}
         is_label = bool(named((*LABEL_NAMES, *STEP_NAMES), [name]))
         if all(pa.types.is_integer(kind) for kind in found) and found and is_label:
-            kinds[name] = pa.int64()  # a label 1 is not 1.0
+            kinds[name] = pa.int64()  # a label 1 must not become 1.0
         elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in found):
             kinds[name] = pa.float64()
         elif len(found) == 1:
@@ -176,7 +176,7 @@ def path_table(table: text_tables.TextTable) -> pa.Table:
     options = pa.csv.ConvertOptions(decimal_point=table.decimal, null_values=text_tables.MISSING)
     with text_tables.opened(table.path, table.compression) as (file, _):
         encoding = "utf8" if table.encoding == "utf-8-sig" else table.encoding
-        names = None if table.has_header else table.names  # the file's own, which may not be as those of others
+        names = None if table.has_header else table.names  # the file's own names, which may differ from the others'
         read = pa.csv.ReadOptions(column_names=names, encoding=encoding, use_threads=False)
-        data = pa.BufferReader(file.read())  # a file of Python's own is read through its lock: four times slower
+        data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
         return pa.csv.read_csv(data, read, pa.csv.ParseOptions(delimiter=table.delimiter), options)

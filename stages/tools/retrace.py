@@ -1,20 +1,20 @@
-"""Train again what a manifest records, and write down what came out: `python -m stages.tools.retrace WORKLOAD DEVICE
+"""Repeat a training that a manifest records, and write its results: `python -m stages.tools.retrace WORKLOAD DEVICE
 SEED... --out FILE [--epochs K] [--threads N] [--nudge I...] [--evaluate]`.
 
-In: params.yaml, and what hardware, preprocess and preload wrote, as for `train`. Out: FILE alone, a JSON list with a
-dictionary for each training, in the manifest's words where it has one (stages/records/manifest.py):
+Reads params.yaml and the outputs of hardware, preprocess and preload, as `train` does. Writes only FILE, a JSON list
+with a dictionary for each training, with the manifest's keys where it has them (stages/records/manifest.py):
 
     workload, requested, device, seed, hardware, environment
-    nudge            None, or the number of the generator that moved the initial weights
+    nudge            None, or the seed of the generator that perturbed the initial weights
     realized         threads, precision, accumulation, step, residency, out_of_memory
-    weights          initial (before the nudge); where it ran to the end best and last, the digests of their files
+    weights          initial (before the nudge); after a complete run also best and last: digests of their files
     epochs           per epoch: the exact losses and score, weights_sha256, order_sha256, draws_sha256
-    epoch_seconds    of each epoch: they are measured, not compared
+    epoch_seconds    of each epoch; measured, not compared
     predictions      with --evaluate: predictions.csv as text, its sha256; metrics
 
-No checkpoint, no MLflow, no result: flows/verify.py runs it in a copy of the project and compares. A nudge moves every
-weight by one unit in the last place before the first epoch, up or down by a coin from generator I: how far such
-trainings drift apart is what rounding alone does to this one.
+It writes no checkpoint, no MLflow run and no results: flows/verify.py runs it in a copy of the project and compares. A
+nudge moves every weight by one unit in the last place before the first epoch, up or down at random with generator I.
+The differences between such trainings show the effect of rounding alone.
 """
 
 import sys
@@ -80,7 +80,7 @@ def trainings(options: Namespace) -> Iterator[tuple[RunContext, int | None]]:
 
 
 def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[str, Any]:
-    """One training, as `train` opens it and goes through it."""
+    """One training, opened and run as `train` does."""
     trainer = open_trainer(context, {"trainer": None})
     with translate_oom(trainer.oom):
         auto.realize(trainer, context.identity)
@@ -134,7 +134,7 @@ def run_epochs(
 
 @torch.no_grad()
 def move_weights(model: nn.Module, number: int) -> None:
-    """Move every weight to the next number that fp32 has, up or down by a coin."""
+    """Move every weight to a neighbouring fp32 number, up or down at random."""
     teacher_forcing_mask = torch.Generator().manual_seed(number)
     for weight in model.parameters():
         towards = torch.where(torch.rand(weight.shape, generator=teacher_forcing_mask) < 0.5, torch.inf, -torch.inf)
@@ -142,7 +142,7 @@ def move_weights(model: nn.Module, number: int) -> None:
 
 
 def weight_digests(trainer: Trainer) -> dict[str, str]:
-    """Those of the files that `train` would write."""
+    """The digests of the files that `train` would write."""
     found = {}
     with TemporaryDirectory() as folder:
         for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
@@ -153,8 +153,8 @@ def weight_digests(trainer: Trainer) -> dict[str, str]:
 
 
 def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
-    """The test split's predictions and metrics, as `evaluate` finds them, without a simulation's score by noise."""
-    device = context.open_device(trainer.params.num_threads)  # evaluated in fp32, whatever it is trained in
+    """The test split's predictions and metrics, as in `evaluate`, without a simulation's score by noise."""
+    device = context.open_device(trainer.params.num_threads)  # evaluation uses fp32, whatever the training precision
     split = context.open_split("test", device)
     model = models.build(context.params.train.model, context.shape)
     model.load_state_dict(

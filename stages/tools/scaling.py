@@ -1,12 +1,12 @@
-"""Does a second worker pay? `python -m stages.tools.scaling WORKLOAD [options]`.
+"""Is a second worker faster? `python -m stages.tools.scaling WORKLOAD [options]`.
 
-In: the workload's prepared data and its block of params.yaml. Out: results/scaling/<workload>-<device>.csv, .png, and
-what it says: from which batch on so many workers are faster than one, and how much of a step waits for the sum of the
-gradients. Nothing depends on it; weights and results stay as they are.
+Reads the workload's prepared data and its block of params.yaml. Writes results/scaling/<workload>-<device>.csv and
+.png, and prints from which batch size on several workers are faster than one, and which share of a step waits for the
+all-reduce of the gradients. No stage depends on it; weights and results do not change.
 
-All workers live at the same time, and the numbers of them take turns of a fraction of a second: what slows the machine
-slows all of them. On the CPU one worker has its better number of threads, one or all cores, and several share the
-cores. A step's wait is what is left of it without the sum: the same step is also taken without (`no_sync`).
+All workers live at the same time, and the worker counts take turns of a fraction of a second, so a slowdown of the
+machine affects all of them. On the CPU one worker uses its faster number of threads, one or all cores, and several
+share the cores. The waiting time is the difference to the same step without all-reduce (`no_sync`).
 """
 
 import os
@@ -32,25 +32,25 @@ Takes training steps with 1, 2, 4, ... workers that share batches of several siz
 
   python -m stages.tools.scaling sign
   python -m stages.tools.scaling pen --workers 1 2 --batches 128 1024 --rounds 9"""
-PAYS = 1.05  # times as fast as one worker: less is not worth a second one
+PAYS = 1.05  # speed-up over one worker that makes a second worker worthwhile
 NUM_ROUNDS, TURN_SECONDS = 5, 0.3
-FACTORS = (1, 2, 4, 8)  # of params.yaml's batch
+FACTORS = (1, 2, 4, 8)  # of params.yaml's batch size
 
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """So many workers that share a batch."""
+    """The measurement of one number of workers on one batch size."""
 
     device: str
     workers: int
-    threads: int  # of each
-    batch_size: int  # of all workers together
+    threads: int  # per worker
+    batch_size: int  # global, over all workers
     samples_per_second: float  # median over the rounds
-    speed_up: float  # against one worker with its better number of threads; median of the rounds' ratios
-    speed_up_lowest: float  # of a round
+    speed_up: float  # over one worker with its faster number of threads; median of the rounds' ratios
+    speed_up_lowest: float  # the slowest round
     speed_up_highest: float
-    efficiency: float  # speed-up by worker
-    waiting_share: float  # of a step, for the sum of the gradients
+    efficiency: float  # speed-up divided by the number of workers
+    waiting_share: float  # of a step, for the all-reduce of the gradients
 
 
 def main(arguments: list[str]) -> int:
@@ -96,7 +96,7 @@ def parse(arguments: list[str]) -> Namespace:
 
 
 def one_gpu(options: Namespace) -> str:
-    """Why there is nothing to measure, in a sentence; empty where there is."""
+    """Why there is nothing to measure, in one sentence; empty if there is something."""
     identity = identify(options.device or "auto")
     if identity["kind"] == "cpu" or identity["count"] > 1 or options.workers:
         return ""
@@ -105,7 +105,7 @@ def one_gpu(options: Namespace) -> str:
 
 
 def measure(options: Namespace) -> list[ScalingPoint]:
-    """Starts as many workers as are asked for at most, which measure; returns what they found."""
+    """Start the largest number of workers, which measure; return their results."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
@@ -118,7 +118,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     counts = sorted(set(options.workers or [2**power for power in range(13) if 2**power <= max(room, 2)]) | {1})
     if counts[0] < 1 or counts[-1] < 2:
         raise ValueError(f"--workers {' '.join(map(str, options.workers))} compares nothing; name a number from 2 on")
-    identify(f"{counts[-1]}x{device}")  # refuses more than there are
+    identify(f"{counts[-1]}x{device}")  # raises if the machine has fewer
     settings = load_workload(options.workload).train
     batches = options.batches or [factor * settings.batch_size for factor in FACTORS]
     smallest = replace(settings, batch_size=min(batches), scaling="strong")
@@ -137,23 +137,23 @@ def measure(options: Namespace) -> list[ScalingPoint]:
         return [ScalingPoint(**point) for point in files.read_json(found)["points"]]
 
 
-# What each worker does.
+# The workers' part.
 
 
 @dataclass
 class Entry:
-    """One number of workers on one batch, as a worker that belongs to it sees it."""
+    """One number of workers on one batch size, as seen by one of these workers."""
 
     workers: int
     threads: int
     batch_size: int
     step: Callable[[], None]
-    step_alone: Callable[[], None]  # without the sum of the gradients
-    num_steps: int = 1  # of a turn
+    step_alone: Callable[[], None]  # without all-reduce
+    num_steps: int = 1  # per turn
 
 
 def work(options: Namespace) -> None:
-    """Measure together with the others; the first worker writes the points."""
+    """Measure together with the other workers; the first one writes the points."""
     from stages.machine.regions import synchronize
     from stages.training.workers import joined_group
 
@@ -165,11 +165,11 @@ def work(options: Namespace) -> None:
         import torch.distributed as dist
 
         def all_workers(value: float) -> float:
-            """The mean over the workers of the entry that has its turn; the others give 0."""
+            """The mean over the workers of the entry whose turn it is; the other workers contribute 0."""
             return float(workers.sum(torch.tensor(value, dtype=torch.float64)))
 
         def turn(entry: Entry, step: Callable[[], None], num_steps: int) -> float:
-            """Seconds a step, the mean over its workers."""
+            """Seconds per step, the mean over its workers."""
             seconds, takes_part = 0.0, workers.rank < entry.workers
             dist.barrier()
             if takes_part:
@@ -192,7 +192,7 @@ def work(options: Namespace) -> None:
         device, entries = open_entries(options.workload, options.device, workers, plan)
         seconds: dict[int, list[tuple[float, float]]] = {index: [] for index in range(len(entries))}
         for entry in entries:
-            turn(entry, entry.step, 3)  # libraries choose their kernels
+            turn(entry, entry.step, 3)  # warm-up: libraries choose their kernels
             entry.num_steps = max(1, round(options.seconds / turn(entry, entry.step, 2)))
         for _ in range(options.rounds):
             for index, entry in enumerate(entries):
@@ -211,7 +211,7 @@ def threads_of(num_workers: int, cores: int, device: str) -> list[int]:
 
 
 def open_entries(workload: str, kind: str, workers: Any, plan: list[tuple[int, int, int]]) -> tuple[Any, list[Entry]]:
-    """The device, and what takes the steps of each entry of `plan` (batch, number of workers, threads)."""
+    """The device, and the steps of each entry of `plan` (batch size, number of workers, threads)."""
     import torch.distributed as dist
 
     from stages.params.loading import load_workload
@@ -239,7 +239,7 @@ def open_entries(workload: str, kind: str, workers: Any, plan: list[tuple[int, i
 
 
 def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Steps on this worker's share of one batch; with the sum of the gradients, and without."""
+    """Steps on this worker's share of one batch: with all-reduce, and without."""
     import torch
 
     from stages.params.schema import Seq2Seq
@@ -266,11 +266,11 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     return whole, alone
 
 
-# What is said about it.
+# The report.
 
 
 def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float, float]]]) -> list[ScalingPoint]:
-    """One for each entry; all are held against one worker with its better number of threads."""
+    """One point per entry; the baseline is one worker with its faster number of threads."""
     best: dict[int, list[float]] = {}
     for entry, found in zip(entries, seconds, strict=True):
         whole = [each for each, _ in found]
@@ -293,7 +293,7 @@ def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float,
 
 
 def table(points: list[ScalingPoint]) -> list[str]:
-    """As Markdown."""
+    """The points as a Markdown table."""
     head = "| batch of all | workers | threads each | samples/s | times one worker | efficiency | of a step it waits |"
     return [head, "|---|---|---|---|---|---|---|", *map(row, points)]
 
@@ -306,7 +306,7 @@ def row(point: ScalingPoint) -> str:
 
 
 def verdicts(points: list[ScalingPoint]) -> list[str]:
-    """For each number of workers, whether it pays and from which batch on, and where the rounds disagree on that."""
+    """For each number of workers, whether and from which batch size on it is faster, and where the rounds disagree."""
     found = []
     for number in sorted({point.workers for point in points if point.workers > 1}):
         own = sorted((point for point in points if point.workers == number), key=lambda point: point.batch_size)

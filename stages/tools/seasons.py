@@ -1,9 +1,9 @@
-"""After how many steps a series resembles itself: found from its training time, with the strength of it.
+"""Finds the season of a series, and its strength, from the training time.
 
-G grid points. A candidate is what the calendar gives (a day of hours, a year of months), or where the series correlates
-with itself most. Its strength is the share of what is left without the trend that the same step of the *other* seasons
-explains: F_S of Wang, Smith and Hyndman (2006, Data Mining and Knowledge Discovery 13, 335-364), with each season left
-out of the mean that predicts it, so that chance gives nothing.
+G grid points. Candidates are the calendar's seasons (24 hours of a day, 12 months of a year) and the lag of the highest
+autocorrelation. The strength is the share of the detrended variance that the same step of the *other* seasons
+explains: F_S of Wang, Smith and Hyndman (2006, Data Mining and Knowledge Discovery 13, 335-364), but the mean that
+predicts a season excludes that season, so noise alone gives no strength.
 """
 
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from stages.params.intervals import Interval
 
 CYCLES = {"minute": 60, "hour": 3600, "day": 86400, "week": 7 * 86400, "year": round(365.25 * 86400)}  # seconds
 BUSINESS_DAYS = {"week": 5, "year": 261}
-MAX_STEPS = 400  # a longer window is slow to learn from
-MIN_STRENGTH = 0.1  # of the calendar's candidates
-MIN_CORRELATED_STRENGTH = 0.3  # of one that nothing but the data suggests
-LONGER_GAINS = 0.05  # what a longer season must explain more than a shorter one
+MAX_STEPS = 400  # longer windows are slow to train on
+MIN_STRENGTH = 0.1  # for the calendar's candidates
+MIN_CORRELATED_STRENGTH = 0.3  # for a candidate that only the data suggests
+LONGER_GAINS = 0.05  # how much more a longer season must explain than a shorter one
 
 
 @dataclass(frozen=True)
 class Season:
     steps: int
-    name: str  # of the calendar, or empty
+    name: str  # of the calendar's cycle, or empty
     strength: float  # at most 1
 
 
 def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, list[Season]]:
-    """The season of `levels` (G,), which have no gaps, and the candidates of the calendar, the shortest first."""
+    """The season of `levels` (G,) without gaps, and the calendar's candidates, the shortest first."""
     of_calendar = [
         Season(steps, name, strength_of(levels, steps))
         for name, steps in sorted(calendar_seasons(interval).items(), key=lambda pair: pair[1])
@@ -46,7 +46,7 @@ def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, 
 
 
 def calendar_seasons(interval: Interval) -> dict[str, int]:
-    """Name -> steps of `interval`."""
+    """Name -> number of steps of `interval`."""
     if interval.months:
         return {"year": 12 // interval.months} if interval.months in (1, 2, 3, 4, 6) else {}
     if interval.unit == "business-day":
@@ -71,7 +71,7 @@ def strength_of(levels: np.ndarray, steps: int) -> float:
 
 
 def without_trend(levels: np.ndarray, steps: int) -> np.ndarray:
-    """Minus the moving average over a season, or a straight line where that would leave fewer than two seasons."""
+    """Subtract the moving average over a season, or a straight line if that would leave fewer than two seasons."""
     if len(levels) >= 3 * steps + 1:
         weights = np.full(steps + 1 - steps % 2, 1 / steps)
         if steps % 2 == 0:
@@ -90,10 +90,10 @@ def without_line(levels: np.ndarray) -> np.ndarray:
 
 
 def correlated_lag(levels: np.ndarray) -> int:
-    """The lag of the highest autocorrelation after its first minimum, up to a sixth of the series; 0: there is none.
+    """The lag of the highest autocorrelation after its first minimum, up to a sixth of the series; 0 if there is none.
 
-    Of the changes from step to step: the levels of a random walk correlate with themselves at any lag. Four standard
-    errors of noise, because the highest of hundreds of lags is looked at.
+    Uses the changes from step to step, because the levels of a random walk correlate at any lag. The threshold is four
+    standard errors of noise, because it is the highest of hundreds of lags.
     """
     changes = np.diff(levels)
     changes = changes - changes.mean()

@@ -1,13 +1,13 @@
-"""What a path holds: a long table as it is, or sequences in another shape, which become one.
+"""Detects the shape of the data at a path: a long table is used directly, other shapes are converted to one.
 
-  a long table                     CSV, CSV.gz, Parquet; a text table that is encoded, compressed or separated otherwise
-                                   is written anew (stages/tools/text_tables.py)
-  one row per sequence             stages/tools/wide.py, of lists in cells stages/tools/list_cells.py
+  a long table                     CSV, CSV.gz, Parquet; a text table with another encoding, compression or separator
+                                   is rewritten (stages/tools/text_tables.py)
+  one row per sequence             stages/tools/wide.py; with lists in cells stages/tools/list_cells.py
   a folder, a file per sequence    stages/tools/folders.py
   npy, npz                         stages/tools/array_files.py
   .ts                              stages/tools/ts_files.py
 
-Where one of two files is given (_TRAIN and _TEST), both are read, and the split is theirs: but not of long tables.
+If the path is one of two files (_TRAIN and _TEST), both are read and define the split; long tables are an exception.
 """
 
 import re
@@ -33,7 +33,7 @@ ARRAYS = (".npy", ".npz")
 
 @dataclass(frozen=True)
 class LongTable:
-    """A table with a row per step, or per time."""
+    """A table with a row per step or per time."""
 
     path: Path
     notes: list[Note]
@@ -41,7 +41,7 @@ class LongTable:
 
     @property
     def name(self) -> str:
-        """The name under which preprocess reads it: endings say what it is, in small letters."""
+        """The file name for preprocess: its lowercase ending states the format."""
         stem = re.sub(r"\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)$", "", self.path.name, flags=re.IGNORECASE)
         stem = re.sub(r"\.(csv|tsv|txt|dat)$", "", stem, flags=re.IGNORECASE)
         if self.text is None:
@@ -50,7 +50,7 @@ class LongTable:
 
 
 def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
-    """Raises ValueError or FileNotFoundError, in one sentence, for what is none of these."""
+    """Open the data at `path`. Raises ValueError or FileNotFoundError, in one sentence, for any other content."""
     check_uses(path, options)
     if path.is_dir():
         return open_dir(path, options)
@@ -74,7 +74,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
         except ValueError:
             if not text.is_ready:
                 raise
-            return LongTable(path, text.notes, text)  # its reader says where it is wrong
+            return LongTable(path, text.notes, text)  # the reader of the table reports the place of the error
     columns = TableColumns(frame, path.name)
     layout = options.get("layout")
     why = "asked for" if layout else wide.is_wide(columns, text is None or text.has_header)
@@ -100,7 +100,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
 
 
 def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
-    """A folder with a file per sequence; or one table, two that belong together, or the parts of a table of lists."""
+    """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
     found = [
         file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
     ]
@@ -111,13 +111,13 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSou
     if are_parquet and not {"pattern", "labels"} & {*options} and list_cells.list_columns(found[0]):
         columns, files = TableColumns(sample_of_parquet(found[0]), found[0].name), list_cells.splits_by_name(found)
         note = ("shape", "one row per sequence", "the cells of the files are lists")
-        numbers = columns.of_kind("number")  # beside lists: those of a step, where each file is a sequence
+        numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
             return list_cells.open_lists(files, columns, options, note)
     return folders.open_folder(path, options)
 
 
-# The options that only some shapes have: nothing that is asked for stays without an effect.
+# Options that only some shapes have; an option that has no effect is an error.
 USES = {
     "pattern": ("a folder",),
     "labels": ("a folder", "arrays"),
@@ -150,13 +150,13 @@ def sample_of_parquet(path: Path) -> pd.DataFrame:
 
 
 def sample_of_text(table: TextTable) -> pd.DataFrame:
-    """The first rows, each column as it looks."""
+    """The first rows, with the kind that each column's text suggests."""
     frame = text_tables.sample(table).slice(0, SAMPLE_ROWS).to_pandas()
     return frame[[name for name in frame.columns if name]]
 
 
 def halves_of(path: Path) -> dict[str, Path]:
-    """split -> file, where `path` is one of two that are called alike but for train and test."""
+    """split -> file, if `path` is one of two files whose names differ only in train and test."""
     match = re.search(r"(?<![A-Za-z])(train|test)(?![A-Za-z])", path.name, flags=re.IGNORECASE)
     if not match or path.suffix.lower() in ARRAYS:
         return {}

@@ -1,8 +1,8 @@
-"""Throughput and memory against batch size, on every device: `python -m stages.tools.sweep WORKLOAD [options]`.
+"""Throughput and memory by batch size on every device: `python -m stages.tools.sweep WORKLOAD [options]`.
 
-In: the workload's prepared data and its block of params.yaml. Out: results/sweep/<workload>.csv, .png, and what it
-says: the largest batch that fits, the size beyond which a larger one brings little, and the size from which the GPU
-beats the CPU. Nothing depends on it; weights and results stay as they are.
+Reads the workload's prepared data and its block of params.yaml. Writes results/sweep/<workload>.csv and .png, and
+prints the largest batch that fits, the size above which throughput hardly grows, and the size from which the GPU is
+faster than the CPU. No stage depends on it; weights and results do not change.
 """
 
 import sys
@@ -18,7 +18,7 @@ fraction of a second, until the memory is full or --largest is reached.
 
   python -m stages.tools.sweep sign
   python -m stages.tools.sweep pen --devices cpu --largest 1024 --seconds 1"""
-ENOUGH = 0.9  # of the best throughput: a larger batch brings little from there on
+ENOUGH = 0.9  # share of the best throughput above which a larger batch hardly helps
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SweepPoint:
     device: str
     batch_size: int
     samples_per_second: float
-    peak_mib: float  # CUDA: what torch allocated at most; CPU: what the tensors of a step and the data add up to
+    peak_mib: float  # CUDA: torch's peak allocated memory; CPU: the sum of the tensors of a step and the data
 
 
 def main(arguments: list[str]) -> int:
@@ -61,7 +61,7 @@ def devices_here() -> list[str]:
 
 
 def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
-    """The points, and why each device's curve ends where it does."""
+    """The points, and the reason why each device's curve ends."""
     from stages.training.memory import OomPolicy, translate_oom
     from stages.training.workload import open_prepared
 
@@ -91,7 +91,7 @@ def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tu
 
 
 def measure_size(trainer: Any, size: int, seconds: float) -> SweepPoint | None:
-    """None where the batch does not fit."""
+    """The measurement of one batch size; None if it does not fit."""
     import torch
 
     from stages.diagnosis.counts import memory_needs
@@ -107,7 +107,7 @@ def measure_size(trainer: Any, size: int, seconds: float) -> SweepPoint | None:
             torch.cuda.reset_peak_memory_stats(trainer.device)
         step = trainer.step.repeated(batch)
         if trainer.step.graphs is not None:
-            trainer.step.graphs = Graphs(trainer.device)  # those of other sizes keep their memory
+            trainer.step.graphs = Graphs(trainer.device)  # the graphs of other sizes would keep their memory
             for _ in range(NUM_WARMUPS + 1):
                 step()
         step_seconds = seconds_of(step, trainer.device, seconds)
@@ -124,7 +124,7 @@ def measure_size(trainer: Any, size: int, seconds: float) -> SweepPoint | None:
 
 
 def verdicts(points: list[SweepPoint]) -> list[str]:
-    """Which batch is enough on each device, and where the curves cross."""
+    """The sufficient batch size of each device, and the size at which the curves cross."""
     message, by_device = (
         [],
         {device: curve(points, device) for device in dict.fromkeys(point.device for point in points)},

@@ -1,7 +1,7 @@
-"""A table as text: finds out how it is compressed, encoded and separated, and reads it in blocks.
+"""Text tables: detects compression, encoding and delimiter, and reads in blocks.
 
-What preprocess reads is CSV in UTF-8 with commas and a header, plain or as gzip. Anything else is found out here, said,
-and written anew as that (`rewrite`).
+preprocess reads CSV in UTF-8 with commas and a header, plain or gzip. Other tables are detected here, reported, and
+rewritten in that form (`rewrite`).
 """
 
 import bz2
@@ -29,8 +29,8 @@ from stages.data.times import PERIOD_FORMS, YEAR_FORM, first_day
 from stages.params.parsing import one_line
 from stages.tools.progress import progress
 
-Note = tuple[str, str, str]  # what was found out, which it is, and why or how to say otherwise
-DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile)  # of the compressions that are read here, too
+Note = tuple[str, str, str]  # (what was detected, its value, the reason or the option to change it)
+DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile)  # including the compressions that are read only here
 OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
 COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 NO_TEXT = {
@@ -43,37 +43,37 @@ NO_TEXT = {
 }
 BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
-MISSING = ("", "NaN", "nan", "NA", "?")  # cells without a number, in the shapes that are converted
+MISSING = ("", "NaN", "nan", "NA", "?")  # cells without a number, in converted shapes
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
-BLOCK_BYTES = 2 << 20  # pyarrow reads some dozens of blocks ahead
-LARGE_BLOCK_BYTES = 64 << 20  # where a row may not fit into one
+BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
+LARGE_BLOCK_BYTES = 64 << 20  # if a row may not fit into one
 NUMBER = r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|[+-]?nan|NaN|NA|\?"
 
 
 @dataclass(frozen=True)
 class TextTable:
     path: Path
-    compression: str  # of OPENERS, or zip, or nothing
+    compression: str  # a key of OPENERS, or zip, or empty
     encoding: str
     delimiter: str
     decimal: str
-    names: tuple[str, ...]  # those of the header, or 1, 2, 3 and so on
+    names: tuple[str, ...]  # of the header, or 1, 2, 3 and so on
     has_header: bool
     notes: list[Note] = field(default_factory=list)
-    names_index: bool = False  # the header has no name for the first column, and `names` has
+    names_index: bool = False  # the header omits the first column's name; `names` includes one
 
     @property
     def is_ready(self) -> bool:
-        """Whether preprocess reads it, once its name has the ending that says how it is compressed."""
+        """Whether preprocess reads it directly, once the name's ending states the compression."""
         is_plain = self.compression in ("", "gzip") and self.encoding in ("utf-8", "utf-8-sig")
         is_named = self.has_header and not self.names_index
         return is_plain and self.delimiter == "," and self.decimal == "." and is_named
 
 
 def sniff(path: Path, encoding: str | None = None) -> TextTable:
-    """How the text of `path` is to be read, from its first rows (the encoding: from all of it).
+    """Detect the format of the text of `path` from its first rows (the encoding: from the whole file).
 
-    Raises ValueError where it is no text.
+    Raises ValueError if it is no text.
     """
     with path.open("rb") as file:
         start = file.read(16)
@@ -128,7 +128,7 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
 
 
 def are_times(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first cells are dates, months and the like, or the years of a table of numbers."""
+    """Whether the first cells are dates, months or the like, or the years of a table of numbers."""
     first = [row[0].strip() for row in rows]
     if all(re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) for cell in first):
         return bool(first)
@@ -138,7 +138,7 @@ def are_times(rows: Sequence[Sequence[str]]) -> bool:
 
 @contextmanager
 def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """The file's bytes without their compression, and the file itself, whose place says how much is read."""
+    """The file's decompressed bytes, and the file itself, whose position tells the progress."""
     with path.open("rb") as raw:
         if compression == "zip":
             with zipfile.ZipFile(raw) as archive:
@@ -148,7 +148,7 @@ def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
                     raise ValueError(f"{path.name} is an archive of {len(members)} files; {what}")
                 try:
                     member = archive.open(members[0])
-                except RuntimeError as error:  # with a password, or packed in a way that Python does not know
+                except RuntimeError as error:  # encrypted, or an unsupported compression method
                     raise ValueError(f"{path.name} cannot be unpacked: {one_line(error)}; unpack it first") from None
                 with member as file:
                     yield file, raw  # type: ignore[misc]
@@ -160,7 +160,7 @@ def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 def find_encoding(path: Path, compression: str) -> tuple[str, str]:
-    """The encoding and the reason where it is not UTF-8, which only the whole file shows."""
+    """The encoding and the reason if it is not UTF-8; reads the whole file."""
     with opened(path, compression) as (file, raw):
         decoder = codecs.getincrementaldecoder("utf-8")()
         block = file.read(1 << 20)
@@ -193,7 +193,7 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
 
 
 def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
-    """What separates cells, and the first rows apart: what makes most columns, of the same number in every row."""
+    """The delimiter and the first rows, split: the one that gives the most columns, the same number in every row."""
     is_cut, best = len(text) >= SAMPLE_LETTERS, (",", list[list[str]]())
     most = 1.0
     for delimiter in DELIMITERS:
@@ -216,12 +216,12 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
 
 
 def is_header(row: Sequence[str]) -> bool:
-    """Whether a row names columns: most of its cells are no numbers, or they count (0, 1, 2, ...)."""
+    """Whether a row names columns: most of its cells are not numbers, or they count (0, 1, 2, ...)."""
     numeric = [cell.strip() for cell in row if re.fullmatch(NUMBER, cell.strip())]
     if len(numeric) * 2 < len(row):
         return True
     if not row[0].strip() and [cell.strip() for cell in row[1:]] == [str(number) for number in range(len(row) - 1)]:
-        return True  # as pandas writes what has no names
+        return True  # pandas writes such a header for data without column names
     whole = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
     counts = len(whole) == len(numeric) > 2 and all(b - a == 1 for a, b in zip(whole, whole[1:], strict=False))
     return counts
@@ -230,9 +230,9 @@ def is_header(row: Sequence[str]) -> bool:
 def blocks(
     table: TextTable, types: Mapping[str, pa.DataType] | None, at: Callable[[int], Any] = lambda place: None
 ) -> Iterator[pa.Table]:
-    """The rows in blocks, columns with the `types` given, others as text; None: all as the text that stands there.
+    """The rows in blocks; columns have the given `types` and otherwise text. None: all cells as their literal text.
 
-    `at` hears how many bytes of the file are read. Raises ValueError, in one sentence, for what is not as it should be.
+    `at` receives the number of bytes read. Raises ValueError, in one sentence, for invalid content.
     """
     wanted = {name: pa.string() for name in table.names} | dict(types or {})
     missing = MISSING if types is not None else ()
@@ -260,7 +260,7 @@ def blocks(
 
 
 def sample(table: TextTable) -> pa.Table:
-    """The rows of the first megabyte, or the first block, each column as it looks."""
+    """The rows of the first megabyte, or of the first block, with the kind that each column's text suggests."""
     if table.delimiter == " ":
         first = next(blocks(table, {}), pa.table({}))
         frame = first.to_pandas()
@@ -291,7 +291,7 @@ def read_options(table: TextTable, size: int) -> pa.csv.ReadOptions:
 
 
 def why_unreadable(error: Exception, table: TextTable) -> str:
-    """pyarrow's words, shorter."""
+    """pyarrow's message, shortened."""
     text = one_line(error)
     if found := re.search(r"column #(\d+): (?:Row #(\d+): )?CSV conversion error to double: invalid value (.*)", text):
         place, row = table.names[int(found[1])], found[2] and f" in line {found[2]}"
@@ -305,7 +305,7 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
 def spaced_blocks(
     table: TextTable, file: BinaryIO, wanted: Mapping[str, pa.DataType], missing: Sequence[str], at: Callable[[], Any]
 ) -> Iterator[pa.Table]:
-    """Cells between runs of spaces, which pyarrow does not read."""
+    """The rows of a table separated by runs of spaces, which pyarrow does not read."""
     rows = max(1, BLOCK_BYTES // (20 * len(table.names)))
     options: dict[str, Any] = {
         "sep": r"\s+", "header": 0 if table.has_header else None, "names": list(table.names), "dtype": "str",
@@ -324,7 +324,7 @@ def spaced_blocks(
 
 
 def rewrite(table: TextTable, target: Path, at: Callable[[int], Any]) -> None:
-    """The table as preprocess reads it: CSV in UTF-8 with commas, gzip; cells stay, but for their decimal commas."""
+    """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells do not change, except for decimal commas."""
     with gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file:
         writer = None
         for block in blocks(table, None, at):

@@ -1,7 +1,7 @@
-"""Tries data out before anything is written: from what a path holds to choices that preprocess and preload accept.
+"""A dry run before anything is written: from the data at a path to choices that preprocess and preload accept.
 
-A table of up to LARGE_CELLS cells is prepared whole, as `dvc repro` will do. Of a larger one that was converted, some
-sequences of each class are: what the whole holds is known from the conversion, and preprocess checks the rest.
+A table of up to LARGE_CELLS cells is prepared whole, as in `dvc repro`. For a larger converted table, a sample of the
+sequences of each class is prepared: the conversion has counted the whole, and preprocess checks the rest.
 """
 
 import csv
@@ -41,23 +41,23 @@ FEWEST_PER_CLASS = 8
 
 @dataclass(frozen=True)
 class Table:
-    """What preprocess will read, and where it lies until it is written."""
+    """The table that preprocess will read, and its place until it is written."""
 
     path: Path
     name: str
     sources: list[Path]
     notes: list[Note]
-    done: str  # what was done, for its README
+    done: str  # the conversion, for the README
     is_converted: bool
     has_split: bool
-    scratch: Path  # a folder for what is tried out
+    scratch: Path  # for temporary files
     known: Choices = field(default_factory=dict)
-    used: tuple[str, ...] = ()  # options that `known` holds the outcome of
+    used: tuple[str, ...] = ()  # options that are already part of `known`
     index: Index | None = None  # of a converted table
 
 
 def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> Table:
-    """The table itself where preprocess reads it, else what is converted of it in `scratch`."""
+    """The table itself if preprocess can read it, else its conversion in `scratch`."""
     if isinstance(found, LongTableSource):
         path = scratch / f"{name}.parquet"
         index = long_table.write(found, path)
@@ -83,7 +83,7 @@ def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> 
     if text is None or text.is_ready:
         header = list(text.names) if text else pa.parquet.read_schema(source).names
         path = source
-        if found.name != source.name:  # with an ending that preprocess goes by
+        if found.name != source.name:  # with an ending that preprocess understands
             path = scratch / found.name
             path.symlink_to(source.resolve())
         has_split = SPLIT_COLUMN in header
@@ -100,7 +100,7 @@ def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> 
 def infer(
     name: str, table: Table, options: Mapping[str, Any], at: Callable[[int], Any] = lambda step: None
 ) -> tuple[Choices, dict[str, Any]]:
-    """The choices, and the summary that preprocess would make of them. `options`: those that were given."""
+    """The choices, and the summary that preprocess would write. `options`: the given options."""
     with TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder:
         path, is_part = table.path, False
         if table.index is not None and num_cells(table.path) > LARGE_CELLS:
@@ -120,7 +120,7 @@ def infer(
             del columns, frame
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
             at(4)
-        except ValueError as error:  # the place where it is tried is nobody's concern
+        except ValueError as error:  # the message must not name the temporary path
             called = table.name if table.is_converted else shown
             if table.index is not None:
                 called = f"{shown} as one long table" + (", of some of its sequences" if is_part else "")
@@ -132,7 +132,7 @@ def infer(
 
 
 def with_missing(table: Table, choices: Choices) -> Choices:
-    """The choices with what the whole of a large table holds. Raises ValueError for what no sample may show."""
+    """The choices, with the missing values of the whole large table. Raises ValueError for what a sample may miss."""
     assert table.index is not None
     if (shortest := int(min(lengths.min() for lengths in table.index.lengths))) < 2:
         raise ValueError(f"a sequence of {table.sources[0].name} has {shortest} step; every sequence needs at least 2")
@@ -148,7 +148,7 @@ def num_cells(path: Path) -> int:
 
 
 def write_sample(table: Table, path: Path) -> None:
-    """Some sequences of each class and split, from all over the table, with all their rows."""
+    """Write all rows of some sequences of each class and split, from all over the table."""
     assert table.index is not None
     lengths, codes = np.concatenate(table.index.lengths), kinds_of_sequences(table.index)
     num_sampled = SAMPLED_CELLS * len(lengths) // max(1, num_cells(table.path))
@@ -173,8 +173,8 @@ def write_sample(table: Table, path: Path) -> None:
 
 
 def kinds_of_sequences(index: Index) -> np.ndarray:
-    """(N,) equal for sequences of one class and split. Labels of which hardly any comes again are numbers, not classes:
-    of each a few would be the whole table.
+    """(N,) equal for sequences of one class and split. If hardly any label repeats, labels are numbers, not classes:
+    sampling a few of each would select the whole table.
     """
     codes, splits = np.concatenate(index.codes), np.concatenate(index.splits)
     if len(index.labels) > len(codes) / 3 or has_fractions(index.labels):
@@ -183,7 +183,7 @@ def kinds_of_sequences(index: Index) -> np.ndarray:
 
 
 def has_fractions(labels: Iterable[str]) -> bool:
-    """Whether they are numbers, and not all of them whole."""
+    """Whether the labels are numbers, and not all of them whole."""
     try:
         return any(float(label) % 1 for label in labels)
     except ValueError:
@@ -191,7 +191,7 @@ def has_fractions(labels: Iterable[str]) -> bool:
 
 
 def of_whole(index: Index, summary: dict[str, Any], split: Mapping[str, float], has_split: bool) -> dict[str, Any]:
-    """The summary with the sizes of the whole table in the place of the sample's."""
+    """The summary with the sizes of the whole table instead of the sample's."""
     lengths, codes = np.concatenate(index.lengths), np.concatenate(index.codes)
     sizes = own_sizes(index, split) if has_split else sizes_of(schema.Split(**split), len(lengths))
     changed: dict[str, Any] = {
@@ -207,7 +207,7 @@ def of_whole(index: Index, summary: dict[str, Any], split: Mapping[str, float], 
 
 
 def own_sizes(index: Index, split: Mapping[str, float]) -> dict[str, int]:
-    """The sizes by the table's own column; val is taken from train where it lacks, as preprocess does it."""
+    """The sizes by the table's own column; a missing val is taken from train, as in preprocess."""
     splits = np.concatenate(index.splits)
     sizes = {name: int((splits == place).sum()) for place, name in enumerate(SPLITS)}
     if not sizes["val"]:
@@ -217,8 +217,8 @@ def own_sizes(index: Index, split: Mapping[str, float]) -> dict[str, int]:
 
 
 def read_frame(path: Path, shown: str) -> pd.DataFrame:
-    """The whole table as preprocess reads it, without lists and the like, and without the columns in which pandas saves
-    an index that has no name, unless these hold times.
+    """The whole table as preprocess reads it, without lists and similar columns, and without the columns in which
+    pandas saves an index that has no name, unless these hold times.
     """
     try:
         if path.suffix == ".parquet":
@@ -229,7 +229,7 @@ def read_frame(path: Path, shown: str) -> pd.DataFrame:
     except (pa.ArrowException, csv.Error, *text_tables.DAMAGED, UnicodeDecodeError) as error:
         raise ValueError(f"{shown} cannot be read as a table: {one_line(error)}") from None
     names = [column for column in header if column]
-    present(shown, header, names)  # raises where one is there twice
+    present(shown, header, names)  # raises if a name occurs twice
     table = read_table(path, (), (), [column for column in names if column != SPLIT_COLUMN])
     frame = pa.table(table.columns).to_pandas()
     saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
@@ -242,7 +242,7 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
     if why:
         return choices, summarize(name, path, choices, folder)
     summary, more = None, ""
-    with suppress(ValueError):  # an error that is not about gaps comes again in the next attempt
+    with suppress(ValueError):  # any error that is not about gaps is raised again by the next attempt
         summary = summarize(name, path, choices, folder)
     if summary is None or summary["num_windows_skipped"] > summary["num_sequences"]:
         missing, more = "interpolate", ", too many to skip; the last value stays until the next one"
@@ -252,7 +252,7 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
 
 
 def summarize(name: str, path: Path, choices: Choices, folder: Path) -> dict[str, Any]:
-    """summary.json, after all that preprocess and preload do with the table."""
+    """summary.json, after all steps of preprocess and preload."""
     section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
     summary = write_prepared(folder / "prepared", prepare(choices["task"][0], section, path.parent))
     pack_splits(folder / "prepared", folder / "packed", summary)

@@ -1,6 +1,6 @@
 """`.ts`, the format of the archive timeseriesclassification.com: a line per sequence, `1,2,3:4,5,6:label`.
 
-Its words: https://www.aeon-toolkit.org/en/stable/api_reference/file_specifications/ts.html.
+Format: https://www.aeon-toolkit.org/en/stable/api_reference/file_specifications/ts.html.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,13 +18,13 @@ from stages.tools.text_tables import Note
 
 @dataclass(frozen=True)
 class Header:
-    keys: dict[str, str]  # in small letters
+    keys: dict[str, str]  # lowercase
     num_channels: int
     first_line: int  # of the data
 
     @property
     def label(self) -> str | None:
-        """What follows the last channel: a class, a number, or nothing."""
+        """The value after the last channel: a class, a number, or none."""
         for key, name in (("classlabel", "label"), ("targetlabel", "target")):
             if self.keys.get(key, "false").split()[:1] == ["true"]:
                 return name
@@ -114,7 +114,7 @@ def open_ts(path: Path, options: Mapping[str, Any], splits: dict[str, Path]) -> 
 
 
 def decoded(raw: bytes) -> str:
-    """Older files are in Latin-1: a letter that is replaced would make two labels one."""
+    """Older files use Latin-1; replacement characters could merge two labels."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
@@ -122,7 +122,7 @@ def decoded(raw: bytes) -> str:
 
 
 def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str]:
-    """A line's steps (T, C), NaN where it says `?`, and its label."""
+    """A line's steps (T, C), with NaN for `?`, and its label."""
     parts = line.strip().split(":")
     num_parts = header.num_channels + (header.label is not None)
     if len(parts) != num_parts:

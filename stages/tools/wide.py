@@ -1,6 +1,6 @@
-"""One row per sequence, as public archives have it: numbered columns are the steps, the others belong to the sequence.
+"""One row per sequence, as in public archives: numbered columns are the steps, the others belong to the sequence.
 
-`x_0 ... x_49, y_0 ... y_49` are 50 steps of two features; `0 ... 95`, or columns without a header, are one.
+`x_0 ... x_49, y_0 ... y_49` are 50 steps of two features; `0 ... 95`, or columns without a header, are one feature.
 """
 
 import re
@@ -21,11 +21,11 @@ from stages.tools.infer_series import find_times
 from stages.tools.long_table import BLOCK_CELLS, LongTableSource, known_of, lengths_of, long_block, unique
 from stages.tools.text_tables import Note, TextTable
 
-FEWEST_STEPS = 4  # numbered columns of one name, from which on a table can be one row per sequence
+FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 
 
 def all_numbered(names: Sequence[str]) -> dict[str, list[str]]:
-    """Stem -> its columns in the order of their numbers, of those that have one (x_0, x_1, ...)."""
+    """Stem -> its numbered columns in the order of their numbers (x_0, x_1, ...)."""
     found: dict[str, dict[int, str]] = {}
     for name in names:
         if match := re.fullmatch(r"(.*?)[ _.\-\[(]*(\d{1,9})[\])]?", name):
@@ -34,14 +34,14 @@ def all_numbered(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def numbered(names: Sequence[str]) -> dict[str, list[str]]:
-    """Of those the stems with the most columns, which are the features; nothing where these are too few."""
+    """The stems with the most columns, which are the features; empty if these are too few."""
     runs = all_numbered(names)
     most = max(map(len, runs.values()), default=0)
     return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
 
 
 def is_wide(columns: TableColumns, has_header: bool) -> str:
-    """Why the table looks like one row per sequence; nothing where it does not."""
+    """Why the table looks like one row per sequence; empty if it does not."""
     numeric = {*columns.of_kind("whole", "number", "other")}
     if columns.frame.empty:
         return ""
@@ -60,8 +60,8 @@ def is_wide(columns: TableColumns, has_header: bool) -> str:
 
 
 def is_long(others: TableColumns, by_name: bool = True) -> bool:
-    """Whether the columns besides the steps, or lists, say that each row is a step: one begins anew in every sequence
-    (or `by_name` is called so), or they are times that differ from row to row and there is nothing to classify.
+    """Whether the columns besides the steps (or lists) show that each row is a step: one restarts in every sequence (or
+    has such a name and `by_name` is set), or they are times that differ in each row and there is nothing to classify.
     """
     ids = [name for name in find_ids(others) if name not in named(LABEL_NAMES, [name]) or named(SEQUENCE_NAMES, [name])]
     for name in ids:
@@ -82,7 +82,7 @@ def open_wide(
     note: Note,
     splits: dict[str, Path],
 ) -> LongTableSource:
-    """`columns`: those of the first rows. `splits`: train and test where they are two files, else empty."""
+    """`columns`: of the first rows. `splits`: train and test if they are two files, else empty."""
     names = list(columns.frame.columns)
     has_header = table is None or table.has_header
     label = find_label(columns, has_header, options)
@@ -103,7 +103,7 @@ def open_wide(
     types = {name: pa.float64() for name in of_steps}
     carried = [*(called.get(name, name) for name in per_sequence), *([SPLIT_COLUMN] if adds_split else [])]
     features, num_steps = list[str](), len(next(iter(runs.values())))
-    for stem in runs:  # named apart from the columns beside them
+    for stem in runs:  # distinct from the other columns' names
         features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
     why = "asked for" if "sequence" in options else f"its column {ids!r}" if ids else "a number, a row each"
     known = known_of(features, carried, why)
@@ -164,13 +164,13 @@ def open_wide(
 
 
 def find_unique_ids(columns: TableColumns, names: Sequence[str], is_of_two: bool) -> str | None:
-    """A column called so that is different in every row; of two files none, because each may count from 1."""
+    """An id column by name with a different value in every row; None for two files, each of which may count from 1."""
     found = (name for name in named(SEQUENCE_NAMES, names) if columns.frame[name].is_unique)
     return None if is_of_two else next(found, None)
 
 
 def check_new(ids: Sequence[Any], seen: set[Any], what: str) -> None:
-    """Adds `ids` to those `seen`. Raises ValueError where one is there: two sequences would become one."""
+    """Add `ids` to `seen`. Raises ValueError if one is already there: two sequences would be merged."""
     for name in ids:
         if name in seen:
             raise ValueError(
@@ -181,7 +181,7 @@ def check_new(ids: Sequence[Any], seen: set[Any], what: str) -> None:
 
 
 def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, Any]) -> str | None:
-    """The label's column: named so, else text that repeats, else whole numbers; without a header the first or last."""
+    """The label's column: by name, else text that repeats, else whole numbers; without a header the first or last."""
     names = list(columns.frame.columns)
     if label := options.get("label"):
         if label not in names:
@@ -231,7 +231,7 @@ def parquet_blocks(path: Path, num_columns: int, at: Callable[[int], Any]) -> It
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
-    """(N,) float64, NaN where a cell is empty."""
+    """(N,) float64; an empty cell is NaN."""
     try:
         return np.asarray(cells.cast(pa.float64()).to_numpy())
     except pa.ArrowException:
