@@ -24,6 +24,10 @@ State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)
 class ManualLSTM(nn.LSTM):
     """nn.LSTM (batch_first) with its step in Python: about 15 kernels a step; the library needs one call a sequence."""
 
+    uses_torch_dropout = (
+        True  # so a step with dropout can be captured, unlike cuDNN's (graph_blocker in training/step.py)
+    )
+
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:  # type: ignore[override]
         if state is None:
             zeros = x.new_zeros(self.num_layers, x.shape[0], self.hidden_size)

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from stages.models.kernels import dropout
-from stages.models.seq2seq import ManualLSTM
 from stages.training.batches import Batch
 from stages.training.graphs import CaptureFailed, Graphs
 from stages.training.memory import OomPolicy, free_cache
@@ -247,7 +246,9 @@ def graph_blocker(device: torch.device, precision: str, model: nn.Module) -> str
         return "a step in fp16, which may be left out, is not captured"
     if getattr(model, "checkpoint_activations", False):
         return "activations that are computed again set the random state back, which cannot be captured"
-    of_cudnn = [part for part in model.modules() if isinstance(part, nn.RNNBase) and not isinstance(part, ManualLSTM)]
-    if any(part.num_layers > 1 and part.dropout > 0 for part in of_cudnn):
+    rnns = [
+        part for part in model.modules() if isinstance(part, nn.RNNBase) and not hasattr(part, "uses_torch_dropout")
+    ]
+    if any(part.num_layers > 1 and part.dropout > 0 for part in rnns):
         return "cuDNN keeps the random state of dropout between an RNN's layers to itself"
     return ""
