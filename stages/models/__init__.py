@@ -1,11 +1,11 @@
-"""The models by name. Every model is one module of this package, named as `train.model.name` in params.yaml, with
+"""The models. Each model is a module of this package, with the name `train.model.name` of params.yaml and a function
 
     build(config, shape) -> nn.Module
 
-whose `forward(values (B, T, F) float, mask (B, T) bool, True: a real step)` gives `(B, num_outputs)`, or
-`(B, T, num_outputs)` where `shape.per_step` asks for one output per step.
+Its `forward(values (B, T, F) float, mask (B, T) bool, True: a real step)` returns `(B, num_outputs)`, or
+`(B, T, num_outputs)` if `shape.per_step` requires one output per step.
 
-Its hyperparameters are a dataclass in stages/params/schema.py, which also says which tasks it fits.
+A dataclass in stages/params/schema.py defines the model's hyperparameters and the tasks that it supports.
 Importing this package does not import torch.
 
 Legend of shapes, here and in the models: B sequences, T steps, F features, D or H model width, C outputs.
@@ -20,7 +20,7 @@ from stages.params.schema import Positive
 
 @dataclass(frozen=True)
 class Shape:
-    """What data and task decide about a network's size."""
+    """The sizes of a network that follow from the data and the task."""
 
     num_features: Positive
     num_outputs: Positive
@@ -29,10 +29,10 @@ class Shape:
 
     @classmethod
     def of(cls, summary: dict[str, Any], task: Any) -> "Shape":
-        """`summary` is preprocess's, `task` a Task of stages/tasks."""
+        """`summary` is the summary.json of preprocess, `task` a Task of stages/tasks."""
         return cls(len(summary["features"]), task.num_outputs, summary["max_steps"], task.per_step)
 
 
 def build(config: Any, shape: Shape) -> Any:
-    """The network that `config` (a model's dataclass in stages/params/schema.py) describes, on the CPU, untrained."""
+    """Build an untrained network on the CPU from `config` (a model's dataclass in stages/params/schema.py)."""
     return importlib.import_module(f"{__name__}.{config.name}").build(config, shape)

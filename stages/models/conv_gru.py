@@ -1,7 +1,7 @@
-"""Temporal convolutions into a GRU that reads both ways: local motion first, then its context.
+"""Temporal convolutions for local motion, followed by a bidirectional GRU for its context.
 
-The convolutions keep the number of steps ("same" padding), so an output per step stays at its step. The network sets
-the padding to zero after each of them: otherwise the next one mixes into real steps what this one wrote there.
+The convolutions keep the number of steps ("same" padding), so each output belongs to its input step. The network sets
+padded steps to zero after each convolution; otherwise the next one would mix their values into real steps.
 """
 
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""GRU stacks in one or both directions, pooled over the real steps (or not), and one linear layer."""
+"""GRU stacks in one or both directions, pooling over the real steps (not with outputs per step), a linear layer."""
 
 from torch import Tensor, nn
 

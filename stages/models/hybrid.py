@@ -1,10 +1,10 @@
-"""A linear forecast fitted in closed form, and a small network for what it leaves.
+"""A linear forecast fitted in closed form, plus a small network for its residuals.
 
-Zhang 2003, Neurocomputing 50, 159-175: a linear model first, a network on its residuals. That linear maps of the window
-are hard to beat is shown by Zeng et al. 2023, arXiv:2205.13504. Here the linear part is a buffer, fitted before the
-first step (linear_forecast.py); the network begins next to zero, so that a training starts from that forecast, and
-weight decay draws it back there. `hidden_size: 0` leaves the network out, as is best for a short series: what the steps
-then learn is one number for each step ahead.
+Zhang 2003, Neurocomputing 50, 159-175, trains a network on the residuals of a linear model. Zeng et al. 2023,
+arXiv:2205.13504, show that linear maps of the window are hard to beat. Here the linear part is a buffer, fitted before
+the first step (linear_forecast.py). The network's initial output is close to zero, so training starts from the linear
+forecast, and weight decay pulls the network back to it. `hidden_size: 0` omits the network, which is best for a short
+series: the optimizer then learns one number for each step ahead.
 """
 
 import torch
@@ -15,11 +15,11 @@ from stages.models.linear_forecast import Unit, fit
 from stages.models.parts import Dropout
 from stages.params.schema import Hybrid
 
-FIRST_SHARE = 0.01  # of the last layer's usual first weights: next to nothing, and gradients reach the first layer
+FIRST_SHARE = 0.01  # scale of the last layer's initial weights: almost zero, but gradients still reach the first layer
 
 
 class HybridNetwork(nn.Module):
-    """`forward(values (B, T, F), mask (B, T))` -> (B, H). Windows are full: the mask says nothing."""
+    """`forward(values (B, T, F), mask (B, T))` -> (B, H). It ignores the mask, because windows have no padding."""
 
     weight: Tensor  # (H, T * F)
     bias: Tensor  # (H,)
@@ -44,14 +44,14 @@ class HybridNetwork(nn.Module):
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         inputs = values.flatten(1)
-        with torch.autocast(values.device.type, enabled=False):  # a forecast has more digits than bf16
+        with torch.autocast(values.device.type, enabled=False):  # bf16 has too few digits for a forecast
             linear = nn.functional.linear(inputs.to(self.weight.dtype), self.weight, self.bias)
         return linear + (self.shift if self.network is None else self.network(inputs))
 
     def fit_initial(
         self, values: Tensor, targets: Tensor, *, mean: float, std: float, is_log: bool, season: int
     ) -> None:
-        """Fit the linear part to the training split: `linear_forecast.fit` has the arguments."""
+        """Fit the linear part to the training split. The arguments are those of `linear_forecast.fit`."""
         found = fit(values, targets, Unit(mean, std, is_log), season)
         self.weight.copy_(found.weights.T)
         self.bias.copy_(found.bias)

@@ -1,13 +1,13 @@
-"""HYDRA's features: how often, and how strongly, each of some competing random convolutions fits best.
+"""HYDRA's features: how often and how strongly each of several competing random convolutions matches best.
 
 Dempster, Schmidt and Webb 2023, "Hydra: Competing Convolutional Kernels for Fast and Accurate Time Series
 Classification", Data Mining and Knowledge Discovery 37, 1779-1805, arXiv:2203.13652. Groups of 8 random kernels of 9
 weights compete at every step: the largest response of a group is added to that kernel's first count, the smallest one
 adds 1 to that kernel's second. Half of the groups see the sequence, half its differences; dilations are powers of two.
-Where there are several features, a group sees the sum of a few of them. The counts' square roots are the features.
+If the data has several features, a group sees the sum of a few of them. The outputs are the square roots of the counts.
 
-Counts are sums over a sequence's own steps, so its length is in them. A response that is zero but for rounding, as
-where nothing changes, wins nothing: otherwise the rounding would be counted.
+Counts are sums over the real steps of a sequence, so they depend on its length. Responses that differ from zero only by
+rounding, as in constant sequences, do not count; otherwise rounding errors would decide.
 
 Shapes: B sequences, T steps, F features of the data, G groups.
 """
@@ -19,7 +19,7 @@ from stages.models.minirocket import LENGTH, draw_channels, shifted, summed_chan
 
 NUM_COMPETING = 8
 MAX_CHANNELS = 8
-ROUNDING = 1e-5  # of a response; the kernels' absolute weights add up to 1, and the data have deviation 1
+ROUNDING = 1e-5  # largest rounding error of a response: a kernel's absolute weights sum to 1; the data have deviation 1
 
 
 class Hydra(nn.Module):
@@ -33,7 +33,7 @@ class Hydra(nn.Module):
         self.dilations = [1]
         while 2 * self.dilations[-1] * (LENGTH - 1) < max_steps:
             self.dilations.append(2 * self.dilations[-1])
-        half = max(1, num_groups // 2)  # for the sequence, and as many for its differences
+        half = max(1, num_groups // 2)  # groups for the sequence; its differences have the same number
         self.num_at_once = half * NUM_COMPETING
         num_dilations = len(self.dilations)
         self.num_features = 2 * 2 * num_dilations * half * NUM_COMPETING
@@ -71,9 +71,9 @@ class Hydra(nn.Module):
 
 
 def winners(responses: Tensor) -> tuple[Tensor, Tensor]:
-    """responses (G, 8, B, T) -> twice (G, 8, B): the summed responses where they win, and how often they come last.
+    """responses (G, 8, B, T) -> two of (G, 8, B): the sum of winning responses, and how often a response is smallest.
 
-    Comparing with the group's extreme instead of asking for its place: of equal responses each wins, on any device.
+    This compares with the group's extreme instead of using argmax: all equal responses win, on every device.
     """
     nothing = torch.full((), torch.nan, device=responses.device)  # equals no response
     largest, smallest = responses.amax(dim=1, keepdim=True), responses.amin(dim=1, keepdim=True)

@@ -2,13 +2,13 @@
 
 Dempster, Schmidt and Webb 2021, "MiniRocket: A Very Fast (Almost) Deterministic Transform for Time Series
 Classification", KDD, arXiv:2012.08791. 84 kernels of 9 weights, three of which are 2 and six -1, in dilations that
-reach up to the longest sequence; the biases are quantiles of the responses to training sequences. Where there are
-several features, each pair of kernel and dilation sees the sum of one to nine of them, drawn at random, as in the
-authors' multivariate variant. The features' order is that of the authors and of aeon: dilation, kernel, bias.
+reach up to the longest sequence; the biases are quantiles of the responses to training sequences. If the data has
+several features, each pair of kernel and dilation sees the sum of one to nine random features, as in the authors'
+multivariate variant. The output order is that of the authors and of aeon: dilation, kernel, bias.
 
-Sequences of unequal length: steps are counted up to a sequence's own end, and what the kernel reads beyond it is zero,
-as beyond its start. So padding changes nothing. Every other feature is the share of the sequence's own steps, the rest
-of those of the longest one: whether a length says something of a sequence, or nothing, both kinds are there.
+For sequences of unequal length, only the real steps of a sequence count, and kernels read zeros beyond both ends, so
+padding has no effect. Half of the outputs are shares of the sequence's own steps, the other half shares of the longest
+sequence's steps: one kind ignores the length, the other contains it, because the length may or may not be informative.
 
 Shapes: B sequences, T steps, F features of the data, K = 84 kernels.
 """
@@ -20,10 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-LENGTH = 9  # of a kernel
+LENGTH = 9  # weights of a kernel
 REACH = LENGTH // 2
 MAX_DILATIONS = 32
-MAX_CHANNELS = 9  # that a kernel sees the sum of
+MAX_CHANNELS = 9  # channels that are summed for a kernel
 TWOS = torch.tensor(list(combinations(range(LENGTH), 3)))
 WEIGHTS = torch.full((len(TWOS), LENGTH), -1.0).scatter_(1, TWOS, 2.0)  # (K, 9)
 
@@ -31,7 +31,7 @@ WEIGHTS = torch.full((len(TWOS), LENGTH), -1.0).scatter_(1, TWOS, 2.0)  # (K, 9)
 class MiniRocket(nn.Module):
     """`forward(x (B, F, T), lengths (B,))` -> (B, num_features), shares from 0 to 1. `x` is zero in the padding.
 
-    `fit_biases` must have been called, or the biases loaded.
+    Call `fit_biases` or load the biases first.
     """
 
     weights: Tensor
@@ -48,7 +48,7 @@ class MiniRocket(nn.Module):
         self.num_features = num_kernels * sum(self.counts)
         self.register_buffer("weights", WEIGHTS.clone(), persistent=False)
         self.register_buffer("biases", torch.zeros(self.num_features))
-        # Which training sequence gives a pair of dilation and kernel its biases, as a share of their number.
+        # Index of the training sequence for the biases of each dilation and kernel, as a fraction of the number.
         self.register_buffer("places", torch.rand(len(self.dilations), num_kernels), persistent=False)
         self.register_buffer("channels", None)
         if num_channels > 1:
@@ -63,13 +63,13 @@ class MiniRocket(nn.Module):
         parts, start = [], 0
         for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
             responses = self.responses(x, number, dilation)
-            # Every other kernel counts only the steps at which it lies within the sequence, if there are any.
+            # Every second kernel counts only the steps at which it is entirely within the sequence, if there are any.
             reach = REACH * dilation
             is_inside = lengths > 2 * reach
             outside = (steps < reach) | (steps >= (lengths - reach)[:, None])
             masks = [beyond, torch.where(is_inside[:, None], outside, beyond)]
             cut = torch.where(is_inside, 2 * reach, 0)
-            whole = torch.empty(len(WEIGHTS), x.shape[1], 2, device=x.device)  # of the sequence, of the longest one
+            whole = torch.empty(len(WEIGHTS), x.shape[1], 2, device=x.device)  # steps: own, longest
             for parity in range(2):
                 within = (parity + number) % 2
                 responses[parity::2].masked_fill_(masks[within], -torch.inf)
@@ -79,7 +79,7 @@ class MiniRocket(nn.Module):
             biases = self.biases[start:stop].view(len(WEIGHTS), count)
             above, found = torch.empty_like(responses), []
             for bias in biases.unbind(1):
-                # As numbers, not truth values: their sum takes a quarter of the time.
+                # The output dtype is float, not bool: the sum then takes a quarter of the time.
                 found.append(torch.gt(responses, bias[:, None, None], out=above).sum(dim=2))
             which = (kernels[:, None] // 2 + torch.arange(count, device=x.device)) % 2  # (K, count)
             shares = whole.gather(2, which[:, None].expand(-1, x.shape[1], -1))
@@ -88,14 +88,14 @@ class MiniRocket(nn.Module):
         return torch.cat(parts, dim=1)
 
     def responses(self, x: Tensor, number: int, dilation: int) -> Tensor:
-        """x (F + 1, B, T) -> (K, B, T): every kernel's response in a dilation, with zeros read beyond both ends."""
+        """x (F + 1, B, T) -> (K, B, T): every kernel's response in one dilation, with zero padding at both ends."""
         if self.channels is not None:
             return weighted(summed_channels(x, self.channels[number]), self.weights, dilation)
         shifts = shifted(x[0], dilation)
         return (self.weights @ shifts.flatten(1)).view(len(self.weights), *shifts.shape[1:])
 
     def fit_biases(self, x: Tensor, lengths: Tensor) -> None:
-        """Take the biases from some training sequences: x (N, F, T), zero in the padding."""
+        """Compute the biases from some training sequences: x (N, F, T), zero in the padding."""
         x = with_zero_channel(x)
         start = 0
         for number, (dilation, count) in enumerate(zip(self.dilations, self.counts, strict=True)):
@@ -109,7 +109,7 @@ class MiniRocket(nn.Module):
 
 
 def dilations_for(num_steps: int, num_biases: int) -> tuple[list[int], list[int]]:
-    """The dilations for sequences of so many steps, and how many of a kernel's `num_biases` belong to each."""
+    """The dilations for sequences of `num_steps`, and the number of a kernel's `num_biases` for each dilation."""
     num = min(num_biases, MAX_DILATIONS)
     largest = max(0.0, np.log2((num_steps - 1) / (LENGTH - 1)))
     dilations, counts = np.unique(np.logspace(0, largest, num, base=2).astype(np.int32), return_counts=True)
@@ -120,18 +120,18 @@ def dilations_for(num_steps: int, num_biases: int) -> tuple[list[int], list[int]
 
 
 def draw_channels(num_channels: int, sizes: Tensor, most: int) -> Tensor:
-    """(S, most) int64: for each of S a random choice of `sizes` (S,) channels; `num_channels` stands for none."""
+    """(S, most) int64: S random choices of `sizes` (S,) channels each; the value `num_channels` means no channel."""
     order = torch.rand(len(sizes), num_channels).argsort(dim=1)[:, :most]
     return order.masked_fill(torch.arange(most) >= sizes[:, None], num_channels)
 
 
 def with_zero_channel(x: Tensor) -> Tensor:
-    """(B, F, T) -> (F + 1, B, T), the last one zero."""
+    """(B, F, T) -> (F + 1, B, T); the last channel is zero."""
     return F.pad(x.transpose(0, 1), (0, 0, 0, 0, 0, 1))
 
 
 def summed_channels(x: Tensor, channels: Tensor) -> Tensor:
-    """x (F + 1, B, T), channels (S, M) -> (S, B, T). Summed in the order of the channels, whatever B and T are."""
+    """x (F + 1, B, T), channels (S, M) -> (S, B, T). The order of the sum does not depend on B and T."""
     total = x.index_select(0, channels[:, 0])
     for column in channels.unbind(1)[1:]:
         total += x.index_select(0, column)
@@ -139,7 +139,7 @@ def summed_channels(x: Tensor, channels: Tensor) -> Tensor:
 
 
 def chosen(x: Tensor, channels: Tensor, rows: Tensor) -> Tensor:
-    """x (F + 1, N, T), channels (S, M), rows (S,) -> (S, T): each sum of channels in a sequence of its own."""
+    """x (F + 1, N, T), channels (S, M), rows (S,) -> (S, T): sum s uses the sequence rows[s]."""
     total = x[channels[:, 0], rows]
     for column in channels.unbind(1)[1:]:
         total = total + x[column, rows]
@@ -147,13 +147,13 @@ def chosen(x: Tensor, channels: Tensor, rows: Tensor) -> Tensor:
 
 
 def shifted(series: Tensor, dilation: int) -> Tensor:
-    """(..., T) -> (9, ..., T): what each weight of a kernel reads at every step."""
+    """(..., T) -> (9, ..., T): the input of each kernel weight at every step."""
     padded, num_steps = F.pad(series, (REACH * dilation, REACH * dilation)), series.shape[-1]
     return torch.stack([padded[..., tap * dilation : tap * dilation + num_steps] for tap in range(LENGTH)])
 
 
 def weighted(series: Tensor, weights: Tensor, dilation: int) -> Tensor:
-    """series (S, B, T), weights (S, 9) -> (S, B, T): each series under a kernel of its own."""
+    """series (S, B, T), weights (S, 9) -> (S, B, T): convolve each series with its own kernel."""
     padded, num_steps = F.pad(series, (REACH * dilation, REACH * dilation)), series.shape[-1]
     total = torch.zeros_like(series)
     for tap in range(LENGTH):
@@ -162,12 +162,12 @@ def weighted(series: Tensor, weights: Tensor, dilation: int) -> Tensor:
 
 
 def quantile_shares(start: int, stop: int) -> Tensor:
-    """The low-discrepancy sequence that the authors take their quantiles from: multiples of the golden ratio."""
+    """The authors' low-discrepancy sequence for quantiles: multiples of the golden ratio."""
     return torch.from_numpy(((np.arange(start, stop) + 1) * ((np.sqrt(5) + 1) / 2)) % 1).float()
 
 
 def quantiles(values: Tensor, lengths: Tensor, shares: Tensor) -> Tensor:
-    """values (K, T), lengths (K,), shares (K, Q) -> (K, Q): of the first `lengths` values, interpolated linearly."""
+    """values (K, T), lengths (K,), shares (K, Q) -> (K, Q): linear quantiles of the first `lengths` values."""
     beyond = torch.arange(values.shape[1], device=values.device) >= lengths[:, None]
     ordered = values.masked_fill(beyond, torch.inf).sort(dim=1).values
     places = shares * (lengths[:, None] - 1)

@@ -1,4 +1,4 @@
-"""What several models share: dropout, the call of a recurrent layer under autocast, pooling over the real steps."""
+"""Parts of several models: dropout, recurrent layers under autocast, pooling over the real steps."""
 
 from typing import Any
 
@@ -8,13 +8,11 @@ from torch.utils._pytree import tree_map_only
 
 from stages.models.kernels import dropout
 
-NO_KERNEL = "could not create a primitive descriptor"  # oneDNN's words; where memory runs out, "descriptor" is missing
+NO_KERNEL = "could not create a primitive descriptor"  # oneDNN's message; if memory runs out, it lacks "descriptor"
 
 
 class Dropout(nn.Dropout):
-    """nn.Dropout, in less time on the CPU, where it draws other numbers than nn.Dropout does; and of several workers
-    each draws its part of one draw.
-    """
+    """nn.Dropout, but faster on the CPU, with other random numbers. Several workers share one draw per batch."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and self.p > 0 and (x.device.type == "cpu" or dropout.is_shared()):
@@ -23,10 +21,11 @@ class Dropout(nn.Dropout):
 
 
 def run_recurrent(stack: nn.Module, x: Tensor, state: Any = None) -> Any:
-    """`stack(x, state)`, but in fp32 where autocast to bf16 would do harm or cannot be done.
+    """Returns `stack(x, state)`, in fp32 if autocast to bf16 is harmful or impossible.
 
-    On CUDA torch hands fp16 to cuDNN's recurrent layers, whatever autocast asks for (ATen, cudnn/AutocastRNN.cpp), and
-    fp16 without a scaled loss loses small gradients. On a CPU without AVX-512 oneDNN has no LSTM in bf16, and raises.
+    On CUDA, torch passes fp16 to cuDNN's recurrent layers even if autocast requests bf16 (ATen,
+    cudnn/AutocastRNN.cpp), and fp16 without loss scaling loses small gradients. On a CPU without AVX-512, oneDNN has no
+    LSTM in bf16 and raises.
     """
     if x.is_cuda and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") == torch.bfloat16:
         return in_fp32(stack, x, state)

@@ -1,4 +1,4 @@
-"""GRU stacks that read in one direction or in both, for sequences of different lengths."""
+"""Unidirectional and bidirectional GRU stacks for sequences of different lengths."""
 
 from typing import Any
 
@@ -12,9 +12,10 @@ from stages.models.parts import run_recurrent
 class Directions(nn.Module):
     """x (B, T, F) -> (B, T, num_directions * H): one GRU stack per reading direction. Padding must follow real steps.
 
-    Two stacks of `nn.GRU` rather than one with `bidirectional=True`: the second reads each sequence reversed within its
-    own length, so in both the padding comes after the last real step and can change nothing. A bidirectional `nn.GRU`
-    would read the padding first, and `PackedSequence`, the usual remedy, turns off cuDNN's persistent kernel.
+    For two directions it uses two `nn.GRU` stacks instead of `bidirectional=True`. The second stack reads each sequence
+    reversed within its own length, so in both stacks the padding follows the last real step and has no effect. A
+    bidirectional `nn.GRU` would read the padding first; `PackedSequence`, the usual remedy, disables cuDNN's persistent
+    kernel.
 
     GRU: Cho et al. 2014, arXiv:1406.1078.
     """
@@ -23,7 +24,7 @@ class Directions(nn.Module):
         self, num_features: int, hidden_size: int, num_layers: int, num_directions: int, dropout: float
     ) -> None:
         super().__init__()
-        between_layers = dropout if num_layers > 1 else 0.0  # nn.GRU warns about a dropout that has no place
+        between_layers = dropout if num_layers > 1 else 0.0  # nn.GRU warns about dropout with one layer
         self.stacks = nn.ModuleList(
             nn.GRU(num_features, hidden_size, num_layers, batch_first=True, dropout=between_layers)
             for _ in range(num_directions)
@@ -42,9 +43,9 @@ class Directions(nn.Module):
 
 
 def reversed_rows(mask: Tensor) -> Tensor:
-    """mask (B, T) -> (B * T,): where each step comes from when the real steps of a sequence change their order.
+    """mask (B, T) -> (B * T,): the source index of each step if the real steps of each sequence are reversed.
 
-    The padding stays where it is.
+    Padding keeps its position.
     """
     num_steps = mask.shape[1]
     steps = torch.arange(num_steps, device=mask.device)
@@ -55,8 +56,8 @@ def reversed_rows(mask: Tensor) -> Tensor:
 class Reversal(torch.autograd.Function):
     """x (B, T, F), rows from `reversed_rows` -> (B, T, F): each sequence reversed within its length.
 
-    It is its own inverse, and so its gradient is the reversed gradient. torch's gradient of `index_select` adds into
-    zeros instead, which is slower, and on a GPU that must be deterministic a sort.
+    The reversal is its own inverse, so its gradient is the reversed gradient. torch's gradient of `index_select` adds
+    into zeros instead, which is slower, and needs a sort on a GPU in deterministic mode.
     """
 
     @staticmethod
@@ -71,5 +72,5 @@ class Reversal(torch.autograd.Function):
 
 
 def rearranged(x: Tensor, rows: Tensor) -> Tensor:
-    # This takes a third of the time of a `gather`, which uses an index for every number.
+    # This takes a third of the time of `gather`, which uses an index for every element.
     return x.flatten(0, 1).index_select(0, rows).view_as(x)

@@ -1,9 +1,9 @@
-"""Fixed convolutions, pooled, and a linear layer: MiniRocket's features beside HYDRA's, one closed-form fit.
+"""Pooled fixed convolutions and a linear layer: the features of MiniRocket and HYDRA with one closed-form fit.
 
-The two sets of features side by side are more accurate than either alone (Dempster, Schmidt and Webb 2023,
-arXiv:2203.13652, section 4). They are computed once for each sequence, standardized by the training split, and a ridge
-regression on them is fitted in closed form (stages/training/closed_form.py): one epoch, no learning rate. `forward` is
-that of any other network, so evaluation, the predictor and what runs on a GPU know nothing of it.
+The two feature sets together are more accurate than either alone (Dempster, Schmidt and Webb 2023, arXiv:2203.13652,
+section 4). stages/training/closed_form.py computes them once per sequence, standardizes them by the training split, and
+fits a ridge regression in closed form: one epoch, no learning rate. `forward` has the usual interface, so evaluation,
+the predictor and GPU code treat the network like any other.
 """
 
 import torch
@@ -14,9 +14,9 @@ from stages.models.hydra import Hydra
 from stages.models.minirocket import MiniRocket
 from stages.params.schema import Rocket
 
-# Of a pass' largest tensor: on the CPU a few of them stay in its cache, on a GPU they keep it busy.
+# Size of the largest tensor of a pass: small enough for the CPU's cache, large enough to keep a GPU busy.
 CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**28}
-RARITY_EXPONENT = 4  # of HYDRA's authors: a count that is nearly always zero must not become a large feature
+RARITY_EXPONENT = 4  # from HYDRA's authors: a count that is nearly always zero must not become a large feature
 
 
 class RocketNetwork(nn.Module):
@@ -36,23 +36,23 @@ class RocketNetwork(nn.Module):
         self.transforms = tuple(transforms)
         num = sum(transform.num_features for transform in transforms)
         self.register_buffer("mean", torch.zeros(num))
-        self.register_buffer("scale", torch.ones(num))  # 1 / standard deviation; 0 where a feature never changes
+        self.register_buffer("scale", torch.ones(num))  # 1 / standard deviation; 0 for constant features
         self.head = nn.Linear(num, shape.num_outputs)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         return self.head(self.standardized(values, mask))
 
     def standardized(self, values: Tensor, mask: Tensor) -> Tensor:
-        """(B, P) features, of mean 0 and deviation 1 over the training split."""
+        """Features (B, P) with mean 0 and standard deviation 1 over the training split."""
         return (self.features(values, mask) - self.mean) * self.scale
 
     @torch.no_grad()
     def features(self, values: Tensor, mask: Tensor) -> Tensor:
-        """(B, P) features as the two transforms give them, in fp32 whatever the rest is computed in."""
+        """Features (B, P) of the two transforms, always computed in fp32."""
         device = values.device.type
         with torch.autocast(device, enabled=False):
             x, lengths = series_of(values.float(), mask), mask.sum(dim=1)
-            num_at_once = max(each.num_at_once for each in self.transforms)  # responses to a sequence, of T steps
+            num_at_once = max(each.num_at_once for each in self.transforms)  # responses (T steps each) to a sequence
             largest = 4 * x.shape[2] * num_at_once
             size = max(1, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // largest)
             chunks = zip(x.split(size), lengths.split(size), strict=True)
@@ -60,24 +60,24 @@ class RocketNetwork(nn.Module):
 
     @torch.no_grad()
     def calibrate(self, values: Tensor, mask: Tensor) -> None:
-        """Take the biases of MiniRocket's kernels from some training sequences."""
+        """Compute the biases of MiniRocket's kernels from some training sequences."""
         self.minirocket.fit_biases(series_of(values.float(), mask), mask.sum(dim=1))
 
     @torch.no_grad()
     def standardize_by(self, features: Tensor) -> None:
-        """Take mean and deviation from the features (N, P) of training sequences."""
+        """Compute mean and scale from the features (N, P) of training sequences."""
         start = self.minirocket.num_features
         deviation, mean = torch.std_mean(features.double(), dim=0, correction=0)
         rare = (features[:, start:] == 0).double().mean(dim=0)
         deviation[start:] += (rare**RARITY_EXPONENT) * (deviation[start:] > 0)
-        # Rounding moves a feature that never changes.
+        # A constant feature may vary by rounding.
         changes = deviation > 1e-6 * mean.abs().clamp_min(1e-3)
         self.mean.copy_(mean)
         self.scale.copy_(torch.where(changes, 1 / deviation, 0.0))
 
     @torch.no_grad()
     def set_head(self, weights: Tensor, intercepts: Tensor) -> None:
-        """weights (C, P) and intercepts (C,), of the standardized features."""
+        """Set weights (C, P) and intercepts (C,), which apply to the standardized features."""
         self.head.weight.copy_(weights)
         self.head.bias.copy_(intercepts)
 

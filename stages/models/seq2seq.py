@@ -1,12 +1,12 @@
-"""Encoder and decoder LSTM: one reads the past, the other writes the future step by step from its own last output.
+"""Sequence to sequence: an encoder LSTM reads the past, a decoder LSTM predicts the future from its own last output.
 
-In training, some of the decoder's inputs are the true values instead of its own outputs (teacher forcing, Williams and
-Zipser 1989). Their share decays over the epochs (scheduled sampling, Bengio et al. 2015, arXiv:1506.03099), so that the
-network learns to live with its own errors. The caller draws which inputs these are. Sequence to sequence: Sutskever et
-al. 2014, arXiv:1409.3215.
+In training, some inputs of the decoder are the true values instead of its own outputs (teacher forcing, Williams and
+Zipser 1989). Their share decays over the epochs (scheduled sampling, Bengio et al. 2015, arXiv:1506.03099), so the
+network learns to cope with its own errors. The caller draws the teacher forcing mask. Sequence to sequence: Sutskever
+et al. 2014, arXiv:1409.3215.
 
-`cell: manual` is the hand-written LSTM that a popular guide recommends over nn.LSTM. It has the same parameters, and
-the same outputs up to rounding.
+`cell: manual` is the hand-written LSTM that a popular guide recommends over nn.LSTM. Its parameters are the same; its
+outputs are equal up to rounding.
 """
 
 import torch
@@ -22,7 +22,7 @@ State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)
 
 
 class ManualLSTM(nn.LSTM):
-    """nn.LSTM (batch_first) with its step in Python: about 15 kernels a step; the library needs one call a sequence."""
+    """nn.LSTM (batch_first) in Python: about 15 kernels per step, instead of one library call per sequence."""
 
     uses_torch_dropout = (
         True  # so a step with dropout can be captured, unlike cuDNN's (graph_blocker in training/step.py)
@@ -54,8 +54,8 @@ PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 class Seq2SeqNetwork(nn.Module):
     """`forward(values (B, T, F), mask (B, T), teacher_targets)` -> (B, H): the next H values of feature 0.
 
-    `teacher_targets` (B, H): the true value where it is the decoder's next input, NaN where the decoder's own output
-    is; None: always its own.
+    `teacher_targets` (B, H): the true value if it is the decoder's next input, NaN if the decoder's own output is. None
+    means that all inputs are the decoder's own outputs.
     """
 
     def __init__(self, config: Seq2Seq, shape: Shape) -> None:
@@ -71,7 +71,7 @@ class Seq2SeqNetwork(nn.Module):
 
     def forward(self, values: Tensor, mask: Tensor, teacher_targets: Tensor | None = None) -> Tensor:
         _, state = run_recurrent(self.encoder, values)
-        decoder_input = values[:, -1, 0]  # windows are full: the last step is real
+        decoder_input = values[:, -1, 0]  # windows have no padding: the last step is real
         if decoder.is_supported(self.decoder, decoder_input):
             return decoder.decode(
                 self.decoder, self.head, decoder_input, state, self.horizon, teacher_targets, self.dropout.p

@@ -1,7 +1,7 @@
-"""Transformer encoder: linear embedding, learned positions, pre-norm blocks, mean over the real steps (or none).
+"""Transformer encoder: linear embedding, learned positions, pre-norm blocks, mean over the real steps if pooled.
 
 Encoder: Vaswani et al. 2017, arXiv:1706.03762; normalization before each sublayer: Xiong et al. 2020, arXiv:2002.04745.
-`blocks` is a plain list of `Block(x, mask) -> x`, so each call can be checkpointed without a wrapper.
+`blocks` is a ModuleList of `Block(x, mask) -> x`, so each call can be checkpointed without a wrapper.
 """
 
 import torch
@@ -51,8 +51,8 @@ class TransformerNetwork(nn.Module):
     def __init__(self, config: Transformer, shape: Shape) -> None:
         super().__init__()
         self.per_step = shape.per_step
-        # True: the backward pass computes each block's activations again (Chen et al. 2016, arXiv:1604.06174). It may
-        # change between any two steps.
+        # True: the backward pass recomputes each block's activations (Chen et al. 2016, arXiv:1604.06174). The value
+        # may change between any two steps.
         self.checkpoint_activations = config.checkpoint_activations
         self.embedding = nn.Linear(shape.num_features, config.hidden_size)
         self.positions = nn.Parameter(torch.randn(shape.max_steps, config.hidden_size) * 0.02)

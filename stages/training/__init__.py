@@ -1,1 +1,1 @@
-"""One training on one device: batches, step, epochs, and what is done when memory runs out. Knows no task by name."""
+"""One training on one device: batches, step, epochs and out-of-memory fallbacks. It refers to no task by name."""

@@ -1,9 +1,9 @@
-"""Random changes of training sequences that leave their class alone, drawn on the CPU and applied on the device.
+"""Data augmentation: random changes of training sequences that preserve their class.
 
-`draw` takes all randomness of an epoch from a seeded CPU generator, so a CPU and a GPU run train on the same sequences.
-`apply` is a pure function of one batch and its draws. Nothing here knows what the features mean, except that they come
-in groups of `coupled_features`: the first group holds coordinates, the following ones their differences per step
-(`velocity: true` in preprocess: x, y, dx, dy is `coupled_features: 2`).
+`draw` draws all random numbers of an epoch from a seeded CPU generator, so CPU and GPU runs train on the same
+sequences. `apply` is a pure function of one batch and its draws and runs on the batch's device. This module assumes
+only that features come in groups of `coupled_features`: the first group contains coordinates, the following groups
+their differences per step (with `velocity: true` in preprocess, x, y, dx, dy is `coupled_features: 2`).
 
 Time warping and random linear maps as data augmentation for time series: Um et al. 2017, arXiv:1706.00527.
 """
@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from stages.params.schema import Augment
 
-NUM_WARPS = 2  # sine waves in a warp: one and two half periods over the sequence
+NUM_WARPS = 2  # sine waves in a warp, with one and two half periods over the sequence
 
 
 def num_draws(config: Augment) -> int:
@@ -24,7 +24,7 @@ def num_draws(config: Augment) -> int:
 
 
 def draw(generator: Generator, num_sequences: int, config: Augment) -> Tensor:
-    """Standard normal draws (N, k) on the CPU for the N sequences of one epoch, in the order of the sequences."""
+    """Standard normal draws (N, k) on the CPU for the N sequences of one epoch, in the split's order."""
     return torch.randn(num_sequences, num_draws(config), generator=generator)
 
 
@@ -52,7 +52,7 @@ def apply(values: Tensor, mask: Tensor, draws: Tensor, config: Augment) -> Tenso
 
 
 def warp_time(values: Tensor, mask: Tensor, speed: Tensor, group: int) -> Tensor:
-    """Read each sequence at a speed that varies around 1, with both ends in place; scale differences by the speed."""
+    """Resample each sequence at a speed that varies around 1, with fixed ends, and scale differences by the speed."""
     num_steps = values.shape[1]
     last = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=1)  # (B, 1): index of the last real step
     phase = math.pi * torch.arange(num_steps, device=values.device) / last  # (B, T): 0 to pi

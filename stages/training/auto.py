@@ -1,11 +1,11 @@
-"""`threads: auto` and `precision: auto`: what trains this model fastest on this device, found by a few steps with each.
+"""`threads: auto` and `precision: auto`: time a few steps with each value and choose the fastest.
 
-Two threads make a large Transformer 1.5 times as fast and a small LSTM slower; bf16 makes an LSTM faster on a processor
-with AVX512-BF16 or AMX, and a small GRU on the same processor slower: only measuring tells. The choice is kept
-(choices.py), so that the same training on the same machine stays the same, to the bit.
+Only a measurement can decide. Two threads make a large Transformer 1.5 times as fast and a small LSTM slower; on the
+same processor with AVX512-BF16 or AMX, bf16 makes an LSTM faster and a small GRU slower. The choice is cached
+(choices.py), so the same training on the same machine gives the same bits.
 
-A step up must be MIN_GAIN times as fast. Below that the noise of a measurement would decide, and a thread more is a
-core less for everybody else: where another process takes it after all, every part of a step waits.
+A larger value must be MIN_GAIN times as fast. Otherwise measurement noise would decide. An extra thread also takes a
+core from other processes, and if one of them uses that core, every part of a step waits.
 """
 
 import copy
@@ -34,20 +34,20 @@ from stages.training.trainer import Trainer, computed_in
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
-BUDGET_SECONDS = 0.5  # for all values of a setting together; as long as a step with each of them where that is longer
-PATIENCE_SECONDS = 5.0  # for cores that are taken: the follower, which starts with the training, imports mlflow as long
-MAX_WAITED = 0.1  # of the time of measuring, that threads waited for a core: 0.003 alone, 0.3 to 0.6 beside an import
-# The choice stands all the same: other threads would round otherwise, and it may be a moment.
+BUDGET_SECONDS = 0.5  # for all values of a setting together, or one step with each value if that takes longer
+PATIENCE_SECONDS = 5.0  # to wait for busy cores: the follower starts with the training and imports mlflow for as long
+MAX_WAITED = 0.1  # share of measuring time in which threads wait for a core: 0.003 alone, 0.3 to 0.6 during an import
+# The cached choice is still used: other thread counts round differently, and the cores may be busy only briefly.
 BUSY = "; but now not even a product of matrices gains from them, and `threads: 1` may be many times as fast"
-NUM_ROUNDS = 3  # in turns, because a machine's speed drifts
-# Of results/hardware/<device>.json: how the device was asked for is no hardware.
+NUM_ROUNDS = 3  # interleaved, because a machine's speed drifts
+# Keys of results/hardware/<device>.json that describe the request, not the hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")
 
 
 def realize(trainer: Trainer, identity: dict[str, Any]) -> dict[str, str]:
-    """Replace `auto` in a training that has not begun: setting -> how its value was chosen, in a sentence.
+    """Replace `auto` in a training that has not started. Returns {setting: a sentence about its value and choice}.
 
-    `identity` is the hardware (stages/machine/identity.py). All else about the trainer stays as it was, bit for bit.
+    `identity` is the hardware (stages/machine/identity.py). All other state of the trainer stays bitwise the same.
     """
     sentences = {}
     if trainer.params.threads == "auto":
@@ -61,7 +61,7 @@ def realize(trainer: Trainer, identity: dict[str, Any]) -> dict[str, str]:
 
 
 def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
-    """The number of threads, and the sentence."""
+    """Returns the number of threads and a sentence about the choice."""
     if trainer.device.type != "cpu":
         return 1, "threads 1: the GPU computes, and one thread launches its work"
     if trainer.params.step == "compile":
@@ -87,7 +87,7 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
 
 
 def with_cores(numbers: list[int]) -> list[int]:
-    """Those that have their cores now, or soon: what started with this training, the follower, ends its imports."""
+    """The numbers of threads whose cores are free, after waiting up to PATIENCE_SECONDS for the follower's imports."""
     end = time.perf_counter() + PATIENCE_SECONDS
     while True:
         free = [number for number in numbers if number == 1 or has_cores(number)]
@@ -97,7 +97,7 @@ def with_cores(numbers: list[int]) -> list[int]:
 
 
 def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
-    """The precision, and the sentence."""
+    """Returns the precision and a sentence about the choice."""
     key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
     if known := choices.cached_choices().get(key):
         return describe_choice(known, "as chosen before")
@@ -108,7 +108,7 @@ def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, s
         if trainer.device.type == "cpu" or not is_out_of_memory(error):
             raise
     if measured is None:
-        free_cache()  # outside the `except`: the error holds the tensors of the trial
+        free_cache()  # outside the `except`, because the error references the tensors of the trial
         first = PRECISIONS[trainer.device.type][0]
         return first, f"precision {first}: memory ran out while precisions were tried; not kept"
     choice, is_alone = measured
@@ -123,10 +123,11 @@ def measure_precision(trainer: Trainer, identity: dict[str, Any]) -> Choice:
 
 
 def measure_alone(measure: Callable[[], Choice]) -> tuple[Choice, bool]:
-    """The choice, measured again while other work takes cores, for PATIENCE_SECONDS; and whether at last none did.
+    """Repeat the measurement while other work takes cores, for up to PATIENCE_SECONDS.
 
-    `has_cores` looks at a moment. The follower's imports wait for files in between, and then fall into the measurement:
-    two threads seemed five times as slow as one where they were 1.5 times as fast.
+    Returns the choice, and whether the last measurement ran undisturbed. `has_cores` checks only one moment. The
+    follower's imports pause to wait for files and continue during the measurement: two threads then seemed five times
+    as slow as one, but they are 1.5 times as fast.
     """
     begin = time.perf_counter()
     while True:
@@ -152,7 +153,7 @@ def describe_choice(choice: Choice, how: str) -> tuple[Any, str]:
 def measure(
     setting: str, trainer: Trainer, identity: dict[str, Any], uses: Mapping[Any, Callable[[], object]]
 ) -> Choice:
-    """The fastest of several values; `uses`: value -> what makes the steps that follow use it."""
+    """Choose the fastest value. `uses` maps each value to a function that makes the next steps use it."""
     seconds = seconds_with(uses, trainer)
     first, *_ = seconds.values()
     batch = " x ".join(map(str, shapes(trainer)[0]))
@@ -167,7 +168,7 @@ def measure(
 
 
 def shapes(trainer: Trainer) -> list[list[int]]:
-    """Of a whole batch: its values and its targets."""
+    """The shapes of a full batch's values and targets."""
     split = trainer.train_split
     size = min(trainer.params.batch_size, len(split))
     return [[size, *split.tensors[name].shape[1:]] for name in ("values", "targets")]
@@ -183,7 +184,7 @@ def fastest(seconds: Mapping[Any, float]) -> Any:
 
 
 def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
-    """Value -> seconds of a training step with it, the fastest of some turns. Leaves the trainer as it was."""
+    """Value -> seconds of a training step, the minimum over some rounds. Does not change the trainer."""
     before, mode = copy.deepcopy(trainer.state()), trainer.step.execution_mode
     may_adapt = trainer.step.may_adapt
     batch = trainer.one_batch(trainer.params.batch_size)
@@ -195,7 +196,7 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
 
     trainer.model.train()
     try:
-        if trainer.device.type == "cuda":  # a trial that lacks memory must not let the training's own graph go
+        if trainer.device.type == "cuda":  # an OOM error in a trial must not drop the training's own graph
             trainer.step.may_adapt = False
         with threads_kept():
             steps = {value: trainer.step.repeated(batch) for value in uses}
@@ -210,12 +211,12 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
         trainer.restore(before)
         trainer.optimizer.zero_grad(set_to_none=True)
         if trainer.device.type == "cuda":
-            torch.cuda.empty_cache()  # or the memory of the trials would count as reserved by the training
+            torch.cuda.empty_cache()  # otherwise the training's reserved memory would include that of the trials
     return {value: min(seconds) for value, seconds in found.items()}
 
 
 def warm_up(uses: Mapping[Any, Callable[[], object]], steps: Mapping[Any, Callable[[], None]]) -> None:
-    """Have each value's step captured, and the libraries of a GPU loaded, before a turn is timed."""
+    """Capture the step for each value and load the GPU's libraries before the timing starts."""
     for value, use in uses.items():
         use()
         for _ in range(NUM_WARMUPS + 1):
@@ -223,9 +224,9 @@ def warm_up(uses: Mapping[Any, Callable[[], object]], steps: Mapping[Any, Callab
 
 
 def key_of(setting: str, trainer: Trainer, identity: dict[str, Any], others: dict[str, Any]) -> str:
-    """A hash of what the choice depends on. The seed, the rate and the number of epochs do not belong to it.
+    """A hash of everything that the choice depends on, so not of the seed, learning rate or number of epochs.
 
-    `others` are the values of other settings that may be chosen.
+    `others` contains the values of the other settings that `auto` may choose.
     """
     params = trainer.params
     about = {

@@ -1,7 +1,8 @@
-"""What `auto` took on this machine, kept in the user's cache folder: the same training goes on taking the same.
+"""The cache of `auto` choices on this machine, so that the same training always uses the same choice.
 
-Neither `make clean` nor a second clone changes a choice, and machines that share a home folder do not mix theirs: a key
-holds the hardware (stages/training/auto.py). `python -m stages.tools.choices` lists what is kept, and forgets it.
+It is in the user's cache folder: neither `make clean` nor a second clone changes a choice. A key contains the hardware
+(stages/training/auto.py), so machines that share a home folder do not share choices. `python -m stages.tools.choices`
+lists the cached choices and clears them.
 """
 
 import json
@@ -18,12 +19,12 @@ class Choice:
 
     setting: str  # threads or precision
     value: Any
-    gains: list[list[Any]]  # each value that was tried, and how many times as fast it is as the first
-    about: str  # which training, on which machine, for whoever reads the list
+    gains: list[list[Any]]  # (value, speed relative to the first value) for each value that was tried
+    about: str  # the training and the machine, for a person who reads the list
     measured_at: str
 
     def is_possible(self) -> bool:
-        """Whether it can have been measured: the file may be damaged."""
+        """Whether a measurement can have produced this choice: the file may be damaged."""
         tried = [value for value, _ in self.gains]
         kinds = {"threads": int, "precision": str}
         return bool(self.sentence()) and isinstance(self.value, kinds.get(self.setting, ())) and self.value in tried
@@ -38,7 +39,7 @@ def file() -> Path:
 
 
 def cached_choices() -> dict[str, Choice]:
-    """Key -> choice. A file that is missing, or that somebody has damaged, holds none: a choice is measured again."""
+    """Key -> choice. A missing or damaged file gives no choices, so they are measured again."""
     try:
         entries = json.loads(file().read_text(encoding="utf-8"))
         found = {key: Choice(**entry) for key, entry in entries.items()}
@@ -48,9 +49,9 @@ def cached_choices() -> dict[str, Choice]:
 
 
 def store(key: str, choice: Choice) -> Choice:
-    """Returns what is kept now: where two trainings measured at once, the first one's choice holds for both.
+    """Store and return the choice. If another training has stored one for `key` meanwhile, return that one.
 
-    Raises OSError where the folder cannot be written.
+    Raises OSError if the folder cannot be written.
     """
     with locked(file().with_suffix(".lock")):
         known = cached_choices()
@@ -61,7 +62,7 @@ def store(key: str, choice: Choice) -> Choice:
 
 
 def clear() -> int:
-    """Forget all choices; returns how many there were."""
+    """Remove all choices; returns their number."""
     with locked(file().with_suffix(".lock")):
         num_known = len(cached_choices())
         write({})

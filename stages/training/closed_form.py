@@ -1,13 +1,13 @@
-"""The one epoch of a model that is fitted in closed form: fixed features, each computed once, and a ridge regression.
+"""The single epoch of a model that is fitted in closed form: fixed features, computed once, and a ridge regression.
 
-`fit` fits the head to the training split: these are the weights that validation sees, and `best.safetensors` holds.
-`refit` then fits it to train and val together, as no choice is left that val could make: `last.safetensors`.
+`fit` fits the head to the training split. Validation uses these weights, and `best.safetensors` contains them. `refit`
+then fits the head to train and val together, because val has no choice left to make; the result is `last.safetensors`.
 
-Up to MAX_KEPT sequences (train and val together) their features are kept, and the fit works on the products of
-sequences. Of more, the features' own products are summed over the batches, so that memory is bounded by the number of
-features, and the strength of the ridge is chosen on at most NUM_SAMPLE sequences of val.
+For up to MAX_KEPT sequences (train and val together), all features stay in memory and the fit uses the products of
+sequences (N x N). For more, it sums the products of features (P x P) over the batches, so memory depends only on the
+number of features; it then chooses the ridge strength on at most NUM_SAMPLE sequences of val.
 
-A task says what least squares are fitted to (`encoded`), and what its outputs must be multiplied with (`scale_of`).
+The task provides the regression targets (`encoded`) and a factor for the outputs (`scale_of`).
 """
 
 from collections.abc import Callable, Iterator
@@ -23,14 +23,14 @@ from stages.training.batches import Batch, Split, sequential_indices
 from stages.training.memory import OomPolicy
 
 MAX_KEPT = 10_000
-NUM_SAMPLE = 2048  # training sequences that give biases, and where not all are kept mean and deviation
+NUM_SAMPLE = 2048  # training sequences for the biases and, if not all features are kept, for mean and deviation
 SAMPLE_BYTES = 2**28
 NUM_SUMMED = 4096  # sequences whose features are added at a time
-COLUMNS = 2048  # features that are taken to float64 at a time
+COLUMNS = 2048  # features that are converted to float64 at a time
 
 
 class Fitted(Protocol):
-    """A model that is fitted so: stages/models/rocket.py."""
+    """Interface of a model that is fitted in closed form, e.g. stages/models/rocket.py."""
 
     mean: Tensor  # (P,) of the features
     scale: Tensor
@@ -45,7 +45,7 @@ class Fitted(Protocol):
 
 
 class ClosedForm:
-    """The fit of `model`'s head to the features of two splits."""
+    """Fits `model`'s head to the features of two splits."""
 
     def __init__(
         self, model: Fitted, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
@@ -56,7 +56,7 @@ class ClosedForm:
         self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None  # called after every batch
 
     def fit(self, order: Tensor) -> Tensor:
-        """Fit to the training split; returns its summed loss. `order` (N,): the epoch's, which draws the sample."""
+        """Fit to the training split; returns its summed loss. The sample is the start of the epoch's `order` (N,)."""
         self.model.eval()
         sample = self.sample(self.train, order)
         self.oom.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
@@ -64,13 +64,13 @@ class ClosedForm:
         return self.fit_kept() if is_kept else self.fit_summed(sample)
 
     def sample(self, split: Split, order: Tensor) -> Batch:
-        """The first sequences of `order`, as many as NUM_SAMPLE and SAMPLE_BYTES allow."""
+        """The first sequences of `order`, limited by NUM_SAMPLE and SAMPLE_BYTES."""
         size = split.tensors["values"][:1].nbytes
         num = max(1, min(NUM_SAMPLE, SAMPLE_BYTES // size))
         return next(self.oom.batches(split, order[:num], num))
 
     def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """(B, P) of a batch that passes in as many parts as memory asks for."""
+        """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
         return self.oom.joined(self.oom.by_parts(batch, lambda part: compute(part.values, part.mask)))
 
     def batches(self, split: Split) -> Iterator[Batch]:
@@ -95,7 +95,7 @@ class ClosedForm:
         scale = self.task.scale_of(fit.held_out, (targets[:num] if fit.is_left_out else targets[num:]).cpu())
 
         def set_head(coefficients: Tensor) -> Tensor:
-            """The head of these coefficients of the first sequences; returns its outputs for them."""
+            """Set the head from the coefficients of the first sequences; returns its outputs for these sequences."""
             own = features[: len(coefficients)]
             weights = weighted_sum(own, coefficients)
             intercepts = encoded[: len(own)].double().mean(dim=0) - own.mean(dim=0).cpu().double() @ weights
@@ -105,7 +105,7 @@ class ClosedForm:
 
         def refit() -> None:
             set_head(dual.refit(fit.strength))
-            self.refit = lambda: None  # drops the features
+            self.refit = lambda: None  # frees the features
 
         with torch.no_grad():
             outputs = set_head(fit.coefficients)
@@ -115,7 +115,7 @@ class ClosedForm:
 
     @torch.no_grad()
     def fit_summed(self, sample: Batch) -> Tensor:
-        """As `fit_kept`, with the features computed batch by batch and not kept. The loss is that of the sample."""
+        """Like `fit_kept`, but compute the features batch by batch without storing them. The loss covers the sample."""
         of_sample = self.features(sample, self.model.features)
         self.model.standardize_by(of_sample)
         of_sample = (of_sample - self.model.mean) * self.model.scale
@@ -137,7 +137,7 @@ class ClosedForm:
         return loss * len(self.train)
 
     def summed(self, split: Split, sums: Primal) -> Primal:
-        """Adds the split's sequences to `sums`, many at a time: each time all products are written again."""
+        """Add the split's sequences to `sums`, NUM_SUMMED at a time, because each addition rewrites all products."""
         waiting: list[tuple[Tensor, Tensor]] = []
         num_done = num_waiting = 0
         num_before = 0 if split is self.train else len(self.train)

@@ -1,4 +1,4 @@
-"""The device a run computes on: opened as the hardware file says, made deterministic, described for the record."""
+"""Open the device of a run from its hardware file, make it deterministic and describe it for the record."""
 
 import ctypes
 import os
@@ -11,25 +11,24 @@ import torch
 from stages.params.schema import Threads
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-KEPT_BYTES = 32 * 2**20  # the most that glibc takes
+KEPT_BYTES = 32 * 2**20  # the largest value that glibc accepts
 KEPT_BYTES_UNDER_A_LIMIT = 2**16
 
 
 def open_device(
     identity: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32", index: int = 0
 ) -> torch.device:
-    """The torch device of `identity` (results/hardware/<device>.json), with threads and numerics set for this process.
-    `index`: which of several GPUs.
+    """The torch device of `identity` (results/hardware/<device>.json). Sets threads and numerics of this process.
 
-    fp32 means fp32: TF32 is off for matrix products and for cuDNN (whose RNNs would use it by default), so that CPU and
-    GPU compute the same thing. `precision` tf32 turns it on where the device has it. `threads` auto is
-    one until auto.py has measured. Raises ValueError where torch cannot use the GPU that the driver showed.
+    `index` selects one of several GPUs. With `precision` fp32, TF32 is off for matrix products and for cuDNN (whose
+    RNNs use it by default), so that CPU and GPU compute the same. `precision` tf32 turns it on if the device has it.
+    `threads` auto is one thread until auto.py has measured. Raises ValueError if torch cannot use the driver's GPU.
     """
-    # cuBLAS reads this when CUDA starts; without it cuDNN's RNNs are not deterministic.
+    # cuBLAS reads this variable when CUDA starts; without it, cuDNN's RNNs are not deterministic.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(1 if threads == "auto" else threads)
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
-    # It fills every new tensor with NaN first, to find reads of uninitialized memory: 3 to 9% of a step here.
+    # torch would fill every new tensor with NaN to expose reads of uninitialized memory: 3 to 9% of a step here.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     keep_freed_memory()
     torch.backends.cudnn.benchmark = not deterministic
@@ -49,12 +48,12 @@ def open_device(
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep the memory of a step's tensors for the next step, up to KEPT_BYTES each.
+    """Let glibc reuse the memory of a step's tensors in the next step, up to KEPT_BYTES per tensor.
 
-    By default it returns memory to the system after each step, and the next step waits while the kernel clears the same
-    pages again: 6,000 page faults and a quarter of the time of a step of `rally`. Where the memory of this process is
-    limited (ulimit -d, -v) it keeps next to nothing: memory freed in one size would be missing in another. Without
-    glibc it does nothing. mallopt(3) names the two values.
+    By default glibc returns memory to the system after each step, and the next step waits while the kernel clears the
+    same pages again: 6,000 page faults and a quarter of the time of a step of `rally`. If the memory of this process is
+    limited (ulimit -d, -v), glibc keeps almost nothing, because memory freed in one size may be missing in another.
+    Without glibc, this function does nothing. mallopt(3) documents the two values.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
@@ -72,15 +71,13 @@ def has_tf32(device: torch.device) -> bool:
 
 
 def use_tf32(on: bool) -> None:
-    """Whether products of fp32 numbers may be computed with 10 bits of mantissa. Nothing changes where has_tf32 is
-    false.
-    """
+    """Allow or forbid TF32 (a 10-bit mantissa) for fp32 products. Has no effect if has_tf32 is false."""
     torch.set_float32_matmul_precision("high" if on else "highest")
     torch.backends.cudnn.allow_tf32 = on
 
 
 def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
-    """Where a run happened, as flat text (MLflow tags)."""
+    """The device, machine and software of a run, as flat text (MLflow tags)."""
     about = {
         "device": identity["requested"] if "workers" in identity else device.type,
         "device.name": identity["name"],

@@ -1,6 +1,6 @@
-"""All randomness of an epoch: the order of the sequences, the draws of their augmentation, the decoder's coins.
+"""All random numbers of an epoch: the batch order, the augmentation, and the decoder's teacher forcing mask.
 
-Drawn from a seeded generator on the CPU, so that every device, residency and way of stepping sees the same batches.
+They come from a seeded generator on the CPU, so every device, residency and execution mode sees the same batches.
 `Draws.changed` applies them to a batch, on the batch's device.
 """
 
@@ -19,24 +19,24 @@ from stages.training.schedule import teacher_share
 
 @dataclass(frozen=True)
 class Draws:
-    """Of one epoch of N sequences. All but the order are in the order of the split."""
+    """The random numbers of one epoch of N sequences. All except `order` follow the split's order."""
 
     order: Tensor  # (N,) int64
-    augment: Tensor | None  # (N, k) what augment.apply takes
-    teacher_forcing_mask: Tensor | None  # (N, H) bool: where the decoder is given the true value
+    augment: Tensor | None  # (N, k) input of augment.apply
+    teacher_forcing_mask: Tensor | None  # (N, H) bool; True: the decoder's input is the true value
 
     def digests(self) -> dict[str, str]:
-        """sha256 of the order, and of the rest. Of draws on the CPU."""
+        """sha256 of the order and of the other random numbers. They must be on the CPU."""
         rest = [tensor for tensor in (self.augment, self.teacher_forcing_mask) if tensor is not None]
         return {"order_sha256": sha256_of([self.order]), "draws_sha256": sha256_of(rest)}
 
     def to(self, device: torch.device) -> "Draws":
-        """With the order left on the CPU, where batches are cut from it."""
+        """Copy to `device`, except the order: the CPU splits it into batches."""
         moved = (None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask))
         return Draws(self.order, *moved)
 
     def changed(self, batch: Batch, params: Train) -> Batch:
-        """The batch that the model is trained on: augmented, and with the decoder's inputs where it has one."""
+        """Returns the batch with augmentation and, for a Seq2Seq model, the decoder's inputs."""
         if self.augment is not None:
             draws = self.augment.index_select(0, batch.rows)
             batch = replace(batch, values=augment.apply(batch.values, batch.mask, draws, params.augment))
@@ -47,7 +47,7 @@ class Draws:
 
 
 def sha256_of(tensors: Iterable[Tensor]) -> str:
-    """Of the bytes of tensors on the CPU, one after the other."""
+    """sha256 of the concatenated bytes of tensors on the CPU."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -55,7 +55,7 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
 
 
 def draw(generator: Generator, split: Split, params: Train, epoch: int) -> Draws:
-    """For `epoch` (from 0), on the CPU."""
+    """Draw the random numbers of `epoch` (from 0), on the CPU."""
     order, config = shuffled(split, generator), params.augment
     draws, teacher_forcing_mask = None, None
     if config.mix or config.shift or config.warp:

@@ -1,12 +1,12 @@
-"""An epoch whose every input lies on the device, so that a step needs nothing from the host but its replay.
+"""An epoch of captured steps. All inputs are on the device, so the host only replays the CUDA graph.
 
-    order (N,), draws, coins               copied once an epoch into tensors that stay where they are
-    rates (num_steps,)                     the schedule as a table (schedule.py)
+    order (N,), random draws               copied once per epoch into static tensors (their memory never moves)
+    rates (num_steps,)                     the learning rate schedule as a table (schedule.py)
     number, step_number, total             scalars on the device
-    once(): the batch of the order's next rows, changed by its draws; the rate of the step; total += loss; number += 1
+    once(): take the next batch of the order, apply its random draws, set the rate, update, total += loss, number += 1
 
-`once` is captured for whole batches and, in the same memory, for the ragged last one. Data that does not fit on the
-device is gathered on the host, a few batches at a time (`Chunks`), into tensors that stay where they are.
+`once` is captured for full batches and, in the same memory pool, for the smaller last batch. If the data does not fit
+on the device, the host gathers a few batches at a time (`Chunks`) into static tensors.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,17 +23,17 @@ from stages.training.graphs import NUM_WARMUPS, CaptureFailed
 from stages.training.memory import is_out_of_memory, shorten
 from stages.training.step import Step
 
-CHUNK_BYTES = 64 * 2**20  # of streamed sequences on the device, at most, and at least one batch
-NUM_CHUNKS = 8  # of an epoch, at least: two are on the device, which may have no room for the whole data
+CHUNK_BYTES = 64 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
+NUM_CHUNKS = 8  # lower limit per epoch: two chunks are on the device, which may lack memory for the whole data
 WITHOUT_GRAPH = "the rest of the epoch is trained on without a CUDA graph"
-NUM_RAGGED_WARMUPS = 1  # the libraries have started in those of the whole batches
+NUM_RAGGED_WARMUPS = 1  # the warm-ups of the full batches have already initialized the libraries
 
 
 class DeviceEpoch:
-    """Takes the steps of one epoch after the other.
+    """Takes the steps of an epoch as CUDA graphs.
 
-    Needs `step.graphs`, and an optimizer whose learning rate is a tensor. The bits are those of loop.take_steps: tests
-    show it on the CPU, where `once` runs uncaptured.
+    Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
+    of loop.take_steps: tests check this on the CPU, where `once` runs uncaptured.
     """
 
     def __init__(self, step: Step, split: Split, params: Train, rates: Tensor) -> None:
@@ -42,11 +42,11 @@ class DeviceEpoch:
         self.num_whole, self.num_ragged = divmod(len(split), size)
         self.rates = rates.to(device)
         self.number, self.step_number = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
-        self.total = torch.zeros((), device=device)  # the loss, summed over the sequences so far
+        self.total = torch.zeros((), device=device)  # summed loss of the sequences so far
         self.order = torch.zeros(len(split), dtype=torch.int64, device=device)
         whole, self.ragged_rows = self.order.split([self.num_whole * size, self.num_ragged])
         self.whole_rows = whole.view(self.num_whole, size)
-        # Where the sequences of a batch lie in the tensors that it is cut from.
+        # Indices of a batch's sequences in the source tensors (the split's or a chunk's).
         self.whole_places, self.ragged_places = self.whole_rows, self.ragged_rows
         self.draws: Draws | None = None
         self.chunks: Chunks | None = None
@@ -57,9 +57,9 @@ class DeviceEpoch:
             self.ragged_places = torch.arange(self.num_ragged, device=device)
 
     def steps(self, draws: Draws, first_step: int) -> Iterator[int]:
-        """Take the steps of an epoch; yield the number of sequences of each. `first_step`: its number in the training.
+        """Take the steps of an epoch; yield the number of sequences of each. The epoch starts at `first_step` of all.
 
-        Ends early where a capture failed or memory ran out: the plain loop can take the steps that are left.
+        If a capture fails or memory runs out, the iterator ends early and the plain loop can take the remaining steps.
         """
         num_actions = len(self.step.oom.actions)
         self.step.oom.run_with_fallbacks(lambda: self.begin(draws, first_step))
@@ -75,11 +75,11 @@ class DeviceEpoch:
             except CaptureFailed as failed:
                 self.step.leave_graphs(failed)
                 return
-            except RuntimeError as error:  # raised before the weights changed: in making the batch
+            except RuntimeError as error:  # making the batch raised it, before the weights changed
                 if not is_out_of_memory(error) or not self.step.may_adapt:
                     raise
                 done = self.step.drop_graph() or WITHOUT_GRAPH
-                if done in self.step.oom.actions:  # once more
+                if done in self.step.oom.actions:  # this fallback was already taken once
                     self.step.leave_graphs(CaptureFailed(shorten(error), is_out_of_memory=True))
                 else:
                     self.step.oom.say(done)
@@ -108,7 +108,7 @@ class DeviceEpoch:
         self.total.zero_()
 
     def once(self, update: Callable[[Batch], Tensor], is_whole: bool) -> None:
-        """The next step, from tensors on the device alone."""
+        """Take the next step, using only tensors on the device."""
         assert self.draws is not None
         rows, places = self.ragged_rows, self.ragged_places
         if is_whole:
@@ -127,7 +127,7 @@ class DeviceEpoch:
 
 
 class Chunks:
-    """The sequences of a few batches at a time on the device, in tensors that stay where they are (`present`).
+    """Copies a few batches at a time to the device, into static tensors (`present`).
 
     While the device works on one chunk, a thread gathers the next one on the host and sends it.
     """
@@ -144,20 +144,20 @@ class Chunks:
         if self.device.type == "cuda":
             self.ahead = {name: torch.empty_like(tensor) for name, tensor in self.present.items()}
             self.side = copy_stream(self.device)
-            for tensor in self.ahead.values():  # an epoch that is left early frees it while it may be written to
+            for tensor in self.ahead.values():  # an epoch that ends early may free a tensor during a copy into it
                 tensor.record_stream(self.side)
             self.sent, self.taken = torch.cuda.Event(), torch.cuda.Event()
         self.thread = ThreadPoolExecutor(1)
         self.pending: Future[None] | None = None  # the last chunk that was sent
 
     def through(self, order: Tensor) -> Iterator[None]:
-        """With each `next`, `present` holds the rows of the next num_batches whole batches, at last of the ragged one.
+        """Each `next` fills `present` with the next num_batches full batches, and finally with the smaller last batch.
 
         order: (N,) int64 on the CPU.
         """
         whole, ragged = order.split([self.num_whole * self.batch_size, len(order) - self.num_whole * self.batch_size])
         chunks = [rows for rows in (*whole.split(self.num_batches * self.batch_size), ragged) if len(rows)]
-        if self.pending:  # of an epoch that was left early, which alone needed to know of an error
+        if self.pending:  # left by an epoch that ended early; its errors do not matter any more
             wait([self.pending])
         sending = self.thread.submit(self.send, chunks[0])
         for rows, following in zip(chunks, [*chunks[1:], None], strict=True):
@@ -168,12 +168,12 @@ class Chunks:
             yield
 
     def send(self, rows: Tensor) -> None:
-        """In the thread: gather the rows, and begin to copy them to the device."""
+        """Gather the rows and start the copy to the device (runs in the thread)."""
         if self.device.type != "cuda":
             self.split.tensors_at(rows, self.host)
             return
-        with torch.cuda.device(self.device):  # a thread begins on GPU 0, where it would leave a context
-            self.sent.synchronize()  # the copy before this one has left the host's memory
+        with torch.cuda.device(self.device):  # a new thread uses GPU 0 and would create a context there
+            self.sent.synchronize()  # the previous copy no longer reads the host buffer
             self.split.tensors_at(rows, self.host)
             with torch.cuda.stream(self.side):
                 self.side.wait_event(self.taken)

@@ -1,4 +1,4 @@
-"""Work captured as CUDA graphs: one launch instead of the hundreds of a training step.
+"""Capture work as CUDA graphs: one launch instead of the hundreds of a training step.
 
 https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
@@ -12,11 +12,11 @@ import torch
 
 from stages.training.memory import is_out_of_memory, shorten
 
-NUM_WARMUPS = 3  # eager runs before a capture: libraries choose their kernels and allocate in them
+NUM_WARMUPS = 3  # eager runs before a capture, in which libraries choose kernels and allocate memory
 
 
 class CaptureFailed(RuntimeError):
-    """A capture failed, and nothing was computed. The message is the first error's, in short."""
+    """A capture failed and computed nothing. The message is a short form of the first error's."""
 
     def __init__(self, message: str, is_out_of_memory: bool) -> None:
         super().__init__(message)
@@ -25,18 +25,18 @@ class CaptureFailed(RuntimeError):
 
 @cache
 def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream of all warm-ups and captures of this process.
+    """The single stream of all warm-ups and captures of this process.
 
-    Each stream has memory of its own in torch's allocator, and a workspace of cuBLAS (32 MiB) until the process ends.
+    Each stream has separate memory in torch's allocator, and a cuBLAS workspace (32 MiB) until the process ends.
     """
     return torch.cuda.Stream(device)
 
 
 class Graphs:
-    """Pieces of work, each captured once and replayed, in one memory pool and on one stream.
+    """Captures pieces of work once and replays them, in one memory pool and on one stream.
 
-    All tensors that a piece reads or writes must stay where they are. Its random numbers go on from replay to replay as
-    they would eagerly.
+    All tensors that a piece reads or writes must be static (same memory). Replays draw the same random numbers as eager
+    execution.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -53,7 +53,10 @@ class Graphs:
         work: Callable[[], object],
         num_warmups: int = NUM_WARMUPS,
     ) -> None:
-        """Does the work `key` once: the first times by `warm_up`, then by replaying `work`. Raises CaptureFailed."""
+        """Do the work `key` once: the first `num_warmups` calls use `warm_up`, later calls replay `work`.
+
+        Raises CaptureFailed.
+        """
         if key not in self.captured:
             if self.num_warmups[key] < num_warmups:
                 self.on_stream(warm_up)
@@ -72,25 +75,25 @@ class Graphs:
             current.wait_stream(self.stream)
 
     def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
-        """`work` as a graph; nothing is computed yet."""
+        """Capture `work` as a graph, without computing anything."""
         graph, failed = torch.cuda.CUDAGraph(), ""
         try:
-            # A capture that fails leaves its stream the current one; the outer context sets the former one again.
+            # After a failed capture, its stream stays the current one; the outer context restores the previous stream.
             with torch.cuda.stream(torch.cuda.current_stream(self.device)):
-                # Other threads may go on meanwhile: one of them sends the next chunk of streamed data.
+                # "thread_local" lets other threads use CUDA meanwhile: one sends the next chunk of streamed data.
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                     work()
         except RuntimeError as error:
-            # Ending the capture raises an error of its own, after the one that made it fail.
+            # Ending a failed capture raises a second error; the first one is its context.
             cause = error.__context__ if isinstance(error.__context__, Exception) else error
             failed, is_memory = shorten(cause), is_out_of_memory(cause) or is_out_of_memory(error)
-            del cause  # with its traceback, which holds the tensors of the failed capture
+            del cause  # its traceback references the tensors of the failed capture
         if not failed:
             return graph
         del graph
         gc.collect()
         torch.cuda.synchronize(self.device)
-        # torch up to 2.11 leaves the generator as if it were captured: the next dropout would raise.
+        # torch up to 2.11 leaves the generator in capture mode, so the next dropout would raise.
         generator = torch.cuda.default_generators[self.device.index or 0]
         generator.graphsafe_set_state(generator.clone_state())
-        raise CaptureFailed(failed, is_memory)  # in no variable: this frame and the error would keep each other
+        raise CaptureFailed(failed, is_memory)  # not in a variable: that would create a reference cycle with this frame

@@ -1,11 +1,11 @@
-"""Start the workers of one training, through torch's own launcher: `train` with a device such as `2xcpu` does.
+"""Start the workers of one training with torch's launcher. `train` uses it for a device such as `2xcpu`.
 
-Each worker is `python -m flows.stage train WORKLOAD DEVICE SEED` again, with torchrun's variables in its environment.
-Where one is killed, all start again from the checkpoint; where one fails with a reason, that ends the training. Ctrl+C
-(or SIGTERM) is for the first worker, which ends its epoch, saves, and tells the others.
+Each worker runs `python -m flows.stage train WORKLOAD DEVICE SEED` with torchrun's variables in its environment. If a
+worker is killed, all workers restart from the checkpoint. If a worker fails with an error, the training ends. On Ctrl+C
+or SIGTERM, the first worker finishes its epoch, saves, and tells the others to stop.
 
-On several machines torchrun's own variables are set (PET_NNODES, PET_RDZV_ENDPOINT, ..., `torchrun --help`) and the
-same command is given on each; torch's launcher then starts them again by itself.
+For several machines, set torchrun's variables (PET_NNODES, PET_RDZV_ENDPOINT, ..., see `torchrun --help`) and run the
+same command on each machine; torch's launcher then restarts the workers itself.
 """
 
 import logging
@@ -28,12 +28,12 @@ from stages.training.workers import LEAST_PARTS, LOST, NEEDS_SMALLER_PARTS
 from stages.training.workload import require_sequences
 
 MAX_RESTARTS = 3
-# Signals that torch's launcher would end its workers by. It is left those that nobody sends.
+# torch's launcher ends its workers on the signals that it handles, so it gets one that nobody sends.
 LEFT_TO_TORCH = "SIGUSR2"
 
 
 class Forwarding(StopSignals):
-    """While it is entered, the signals that stop a training go to the workers."""
+    """A context that forwards the signals that stop a training to the workers."""
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         self.stop_requested = True
@@ -46,19 +46,19 @@ class Forwarding(StopSignals):
 
 
 def launch(workload: str, device: str, seed: str) -> int:
-    """Train with all workers of `device` on this machine; returns the exit status, after a worker has said why."""
+    """Train with all workers of `device` on this machine. Returns the exit status; a worker has printed the reason."""
     num_workers, kind = split_device(device)
     settings = load_workload(workload).train
     require_sequences(workload, device, settings)
-    identify(device)  # raises where GPUs that the stage `hardware` found are gone
+    identify(device)  # raises if GPUs that the stage `hardware` found are gone
     if num_workers % num_nodes():
         raise ValueError(
             f"device {device!r} has {num_workers} workers, which {num_nodes()} machines (PET_NNODES) do not share "
             f"evenly; write {num_nodes()}x{kind} or a multiple of it"
         )
-    logging.disable(logging.CRITICAL)  # torch's launcher writes a page for what is one sentence here
+    logging.disable(logging.CRITICAL)  # torch's launcher prints a page; the messages below are one sentence
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each worker sets its own number of threads
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "15")  # seconds that the others have to notice an end
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "15")  # seconds for the other workers to notice an end
     command = [
         *("--nproc-per-node", str(num_workers // num_nodes()), "--signals-to-handle", LEFT_TO_TORCH),
         *place(), "-m", "flows.stage", "train", workload, device, seed,
@@ -87,7 +87,7 @@ def launch(workload: str, device: str, seed: str) -> int:
             continue
         if failed := [status for status in statuses.values() if status > 0 and status != LOST]:
             return failed[0]
-        if num_nodes() > 1:  # torch's launcher has started them again before
+        if num_nodes() > 1:  # torch's launcher has already restarted them
             raise ChildProcessError(f"{describe(statuses)}; run the same command again on every machine")
         if number == MAX_RESTARTS:
             step = (
@@ -105,7 +105,7 @@ def launch(workload: str, device: str, seed: str) -> int:
 
 
 def place() -> list[str]:
-    """Where the workers meet: on this machine alone, or where torchrun's variables say."""
+    """torchrun's options for the rendezvous: only this machine, or the address in torchrun's variables."""
     if num_nodes() > 1:
         return ["--max-restarts", os.environ.get("PET_MAX_RESTARTS", str(MAX_RESTARTS))]
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -113,7 +113,7 @@ def place() -> list[str]:
 
 
 def describe(statuses: dict[int, int]) -> str:
-    """Which worker was killed, by its exit status; the others ended with it."""
+    """A phrase that names the killed worker, judged by the exit statuses. The other workers ended because of it."""
     killed = {rank: -status for rank, status in statuses.items() if status < 0}
     by_others = {rank: number for rank, number in killed.items() if number != signal.SIGTERM}
     for rank, number in (by_others or killed).items():

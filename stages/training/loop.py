@@ -1,6 +1,6 @@
-"""One epoch of training and one pass of validation.
+"""The training and the validation loop.
 
-Nothing here prints, opens a file, tracks, or reads a number from the device.
+They do not print, open files, track metrics or read numbers from the device.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,14 +13,14 @@ from stages.training.batches import Batch
 from stages.training.memory import OomPolicy
 from stages.training.step import Loss, Step, autocast
 
-PREDICTION_BATCH = 1024  # without gradients no activations are kept: a batch that fits in training is not the limit
+PREDICTION_BATCH = 1024  # may exceed the training batch: without gradients no activations are stored
 
 
 def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:
-    """Take one step per batch, at its learning rate; yield its number of sequences, all workers' together.
+    """Take one step per batch with its learning rate; yield its number of sequences (of all workers).
 
-    Adds the summed loss to `total`, a scalar on the device, which is read once an epoch: `.item()` in the step would be
-    a synchronization in every step.
+    Adds the summed loss to `total`, a scalar on the device that is read once per epoch: `.item()` in every step would
+    synchronize in every step.
     """
     for batch, rate in zip(batches, rates, strict=False):
         step.set_rate(rate)
@@ -37,9 +37,9 @@ def validate(
     precision: str,
     oom: OomPolicy,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order.
+    """Returns the mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order.
 
-    Where memory runs out in any part of it, a batch passes in smaller parts from there on.
+    If memory runs out, this and all later batches are evaluated in smaller parts.
     """
     model.eval()
     total, count, predictions = None, 0, []
@@ -59,14 +59,14 @@ def validate(
 
 @torch.no_grad()
 def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy | None = None) -> torch.Tensor:
-    """The model's outputs for every sequence, in the batches' order, on the device: (N, ...)."""
+    """Returns the model's outputs (N, ...) for all sequences, in the batches' order, on the device."""
     model.eval()
     oom = oom or OomPolicy()
     return oom.joined([found for batch in batches for found in oom.by_parts(batch, partial(forward, model))])
 
 
 def forward(model: nn.Module, batch: Batch, precision: str = "fp32") -> torch.Tensor:
-    """The model's outputs for a batch, in fp32 whatever they are computed in."""
+    """Returns the model's outputs for a batch, converted to fp32 from any precision."""
     with autocast(precision, batch.values.device):
         outputs: torch.Tensor = model(*batch.inputs()).float()
     return outputs

@@ -1,19 +1,20 @@
-"""What a training or an evaluation does when memory runs out: one fallback after the other, the mildest first.
+"""Out-of-memory fallbacks of a training or an evaluation, mildest first:
 
-1. free what Python and the allocators keep
-2. drop the CUDA graph, whose activations have memory of their own beside that of all eager work (validation, say)
-3. read the data from its packed file instead of holding it on the device: the same batches in the same order, the same
-   bits
-4. pass a batch in twice as many parts, down to single sequences: a step still uses all of it, equal within rounding
-5. recompute activations instead of keeping them, where the model can (Chen et al. 2016, arXiv:1604.06174)
-6. raise `OutOfMemory`, which says what the user can do, in the order in which to try it
+1. Free the memory that Python and the allocators cache.
+2. Drop the CUDA graph: its activations use a separate memory pool, in addition to that of eager work (validation).
+3. Read the data from its packed file instead of holding it on the device: the batches, their order and all bits stay
+   the same.
+4. Double the number of parts of a batch (gradient accumulation), down to single sequences: a step still uses the whole
+   batch and is equal within rounding.
+5. Recompute activations instead of storing them, if the model supports it (Chen et al. 2016, arXiv:1604.06174).
+6. Raise `OutOfMemory`, which lists what the user can do, in the recommended order.
 
-Where oneDNN runs out of memory, the CPU computes without it from then on: equal within rounding. Without this fallback
-trainings are lost that finish with it: once oneDNN fails to make a kernel, it fails in that thread for every later one,
-whatever memory is free.
+If oneDNN runs out of memory, the CPU continues without it: equal within rounding. Some trainings finish only because of
+this fallback: once oneDNN fails to create a kernel in a thread, it also fails to create all later ones, however much
+memory is free.
 
-An action once taken stays: it is printed, saved with the checkpoint (`state`), and tagged in MLflow. Weights change
-only after a whole batch has passed, so that a batch can always be tried again.
+A fallback stays active: it is printed, saved with the checkpoint (`state`) and tagged in MLflow. Weights change only
+after a whole batch has passed, so a batch can always be repeated.
 """
 
 import ctypes
@@ -32,7 +33,7 @@ Result = TypeVar("Result")
 CLOSE_OTHERS = "close what else uses the memory (`make doctor` says how to find it) and run the same command again"
 SMALLER = "lower train.model.hidden_size or the length of the sequences"
 ONEDNN = "could not create a primitive"
-# Messages of the CPU's allocator, C++, mmap, the CUDA driver and its libraries; torch has a class of its own.
+# Messages of the CPU allocator, C++, mmap, the CUDA driver and its libraries. torch's own error is a class.
 WORDS = (
     "DefaultCPUAllocator: can't allocate memory",
     "std::bad_alloc",
@@ -42,16 +43,16 @@ WORDS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "ALLOCATION_FAILED",  # cuDNN 9: CUDNN_STATUS_INTERNAL_ERROR_{HOST,DEVICE}_ALLOCATION_FAILED
-    "when calling `cublasCreate",  # on a full card cuBLAS says that it is not initialized
+    "when calling `cublasCreate",  # if the GPU is full, cuBLAS says that it is not initialized
     "Cuda failure 2 'out of memory'",  # nccl
 )
-# What torch says where none of cuDNN's algorithms for a convolution could run: no memory, or a broken installation.
+# torch's message if no cuDNN algorithm for a convolution could run: no memory, or a broken installation.
 NO_ENGINE = "unable to find an engine to execute this computation"
-NEARLY_FULL_BYTES = 256 * 2**20  # of a GPU: what cuDNN may need for its kernels
+NEARLY_FULL_BYTES = 256 * 2**20  # free memory of a GPU that cuDNN may need for its kernels
 
 
 class OutOfMemory(ValueError, MemoryError):
-    """No fallback is left. One sentence: what failed, what was done about it, what the user can do."""
+    """No fallback is left. The message says what failed, which fallbacks were taken, and what the user can do."""
 
     def __init__(self, failed: str, actions: Sequence[str], advice: Sequence[str]) -> None:
         self.actions = list(actions)
@@ -62,7 +63,7 @@ class OutOfMemory(ValueError, MemoryError):
 
 
 def advice(device: torch.device, precision: str = "") -> list[str]:
-    """What the user can do, cheapest first. `precision`: that of a training."""
+    """What the user can do, cheapest first. `precision` is that of the training, if there is one."""
     left = [CLOSE_OTHERS]
     if precision in ("fp32", "tf32"):
         left.append("set train.precision to bf16")
@@ -73,7 +74,7 @@ def advice(device: torch.device, precision: str = "") -> list[str]:
 
 
 class OomPolicy:
-    """The fallbacks of one training or evaluation: which were taken, and how to take the next one."""
+    """Takes the fallbacks of one training or evaluation and records them."""
 
     def __init__(
         self,
@@ -83,15 +84,16 @@ class OomPolicy:
     ) -> None:
         self.model, self.splits, self.advice = model, splits, advice
         self.actions: list[str] = []  # the fallbacks taken, as sentences
-        self.num_passes = 1  # parts that a batch passes in where no gradients are needed
+        self.num_passes = 1  # number of parts of a batch in passes without gradients
         self.has_freed = self.recomputes = self.without_onednn = False
         self.streams = not any(split.is_resident for split in splits)
-        self.drop_graph: Callable[[], str] = lambda: ""  # a step that may be captured sets it
+        self.drop_graph: Callable[[], str] = lambda: ""  # `Step` replaces it
 
     def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
-        """Returns what `work` returns. Repeats it after each fallback: first those of every work, then `fallbacks`.
+        """Call `work` and return its result. If memory runs out, take one fallback and call `work` again.
 
-        A fallback returns what it did, or "" where it can do no more. Raises OutOfMemory after the last one.
+        The common fallbacks come first, then `fallbacks`. A fallback returns a sentence about what it did, or "" if it
+        has nothing left to do. Raises OutOfMemory after the last one.
         """
         while True:
             try:
@@ -100,7 +102,7 @@ class OomPolicy:
                 if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
                     raise
                 failed = shorten(error)
-            # Outside the `except`: the error holds the tensors of the pass that failed.
+            # This runs outside the `except`, because the error references the tensors of the failed pass.
             free_cache()
             first = [self.leave_onednn] if failed == ONEDNN else []
             for fallback in (*first, self.free, self.drop_graph, self.release_to_host, *fallbacks):
@@ -112,7 +114,7 @@ class OomPolicy:
 
     @property
     def residency(self) -> str:
-        """Where the splits are held now: `device`, or `host` (in their files)."""
+        """Current location of the splits: `device`, or `host` (in their files)."""
         return "host" if self.streams else "device"
 
     def say(self, done: str) -> None:
@@ -148,7 +150,7 @@ class OomPolicy:
         return f"a batch of {batch_size} is evaluated in {self.num_passes} parts"
 
     def by_parts(self, batch: Batch, compute: Callable[[Batch], Result]) -> list[Result]:
-        """What `compute` returns for each part of the batch, which passes in `num_passes` parts."""
+        """Split the batch into `num_passes` parts and return the result of `compute` for each."""
         return self.run_with_fallbacks(
             lambda: [compute(part) for part in batch.parts(self.num_passes)],
             lambda: self.take_smaller_passes(len(batch)),
@@ -158,14 +160,14 @@ class OomPolicy:
         return parts[0] if len(parts) == 1 else self.run_with_fallbacks(lambda: torch.cat(parts))
 
     def recompute(self) -> str:
-        if getattr(self.model, "checkpoint_activations", True):  # a model that has no such thing, or does it already
+        if getattr(self.model, "checkpoint_activations", True):  # not supported by the model, or already on
             return ""
         self.recomputes = True
         setattr(self.model, "checkpoint_activations", True)  # noqa: B010  (a Module's attributes are Tensors to mypy)
         return "activations are computed again instead of kept"
 
     def make_resident(self) -> None:
-        """Copy the splits to the device; they stay in their files where they do not fit."""
+        """Copy the splits to the device. If they do not fit, they stay in their files."""
         self.streams = False
 
         def copy() -> None:
@@ -177,7 +179,7 @@ class OomPolicy:
     def batches(
         self, split: Split, order: Tensor, batch_size: int, *changes: Callable[[Batch], Batch]
     ) -> Iterator[Batch]:
-        """The split's batches, with `changes` applied. Where one does not fit, starts again from that batch on."""
+        """Yield the split's batches with `changes` applied. If one does not fit, take a fallback and make it again."""
         batches: Iterator[Batch] | None = None
         done = 0
 
@@ -190,7 +192,7 @@ class OomPolicy:
                 for change in changes:
                     batch = change(batch)
             except Exception:
-                batches = None  # a generator that raised is over
+                batches = None  # a generator that raised cannot continue
                 raise
             return batch
 
@@ -204,7 +206,7 @@ class OomPolicy:
         return {"actions": list(self.actions), **{name: getattr(self, name) for name in kept}}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take the actions that `state` holds, in addition to those taken here already."""
+        """Take the fallbacks in `state`, in addition to those already taken."""
         self.actions = [*state["actions"], *(done for done in self.actions if done not in state["actions"])]
         self.num_passes = max(self.num_passes, state["num_passes"])
         self.has_freed = self.has_freed or state["has_freed"]
@@ -218,7 +220,7 @@ class OomPolicy:
 
 @contextmanager
 def translate_oom(oom: OomPolicy) -> Iterator[None]:
-    """Translates out-of-memory errors of the body, where no fallback helps, to OutOfMemory with the same message."""
+    """Convert out-of-memory errors of the body, which has no fallback, to OutOfMemory."""
     try:
         yield
     except Exception as error:
@@ -228,7 +230,7 @@ def translate_oom(oom: OomPolicy) -> Iterator[None]:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """torch's error for CUDA has a class of its own; the others are recognized by their message."""
+    """torch's CUDA error has its own class; this function recognizes the others by their message."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, OSError):
@@ -242,7 +244,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def lacked_gpu_memory() -> bool:
-    """Whether torch's allocator has refused memory of the GPU in this process, or little of it is free."""
+    """Whether torch's allocator has run out of GPU memory in this process, or little GPU memory is free."""
     if not torch.cuda.is_initialized():
         return False
     return torch.cuda.memory_stats().get("num_ooms", 0) > 0 or torch.cuda.mem_get_info()[0] < NEARLY_FULL_BYTES

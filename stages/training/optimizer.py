@@ -1,12 +1,12 @@
-"""AdamW as torch computes it, without torch._dynamo, and without starting CUDA for a training on the CPU.
+"""torch's AdamW without importing torch._dynamo and without starting CUDA in a CPU training.
 
-torch decorates the methods of its optimizers for torch.compile, and the first call of each imports torch._dynamo: as
-slow as `import torch`. No training here compiles its optimizer (`step: compile` compiles the model), so the methods
-below are torch's own without that decorator.
+torch decorates the methods of its optimizers for torch.compile. The first call of each imports torch._dynamo, which
+takes as long as `import torch`. No training here compiles its optimizer (`step: compile` compiles the model), so the
+methods below are torch's own without the decorator.
 
-Before each step torch asks whether the accelerator's current stream is capturing, wherever a GPU is visible. On the CPU
-that opens a context on the GPU: hundreds of MiB, and a process that `speed` would count as another user of the GPU. The
-check guards against a capture with `capturable=False`; Trainer sets `capturable` where it captures.
+If a GPU is visible, torch checks before each step whether the current CUDA stream is capturing. In a CPU training this
+creates a context on the GPU: hundreds of MiB, and a process that `speed` would count as another user of the GPU. The
+check prevents captures with `capturable=False`; Trainer sets `capturable` whenever it captures.
 """
 
 from inspect import unwrap
@@ -24,4 +24,4 @@ class AdamW(torch.optim.AdamW):
     def _accelerator_graph_capture_health_check(self) -> None:
         pass
 
-    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name in older versions of torch
+    _cuda_graph_capture_health_check = _accelerator_graph_capture_health_check  # its name in older torch versions

@@ -1,4 +1,4 @@
-"""What changes by a plan: the learning rate from step to step, the share of teacher forcing from epoch to epoch."""
+"""Schedules: the learning rate of each step and the share of teacher forcing in each epoch."""
 
 import math
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 from stages.params.schema import TeacherForcing, Train
 
-WARMUP_SHARE = 0.3  # of a one-cycle's steps, in which the rate rises
-FIRST_SHARE, LAST_SHARE = 1 / 25, 1 / 250_000  # of the largest rate: where a one-cycle begins and ends
-EXPONENTIAL_FLOOR = 0.01  # where an exponential decay towards 0 ends: a geometric series never reaches 0
+WARMUP_SHARE = 0.3  # share of the steps of a one-cycle in which the rate rises
+FIRST_SHARE, LAST_SHARE = 1 / 25, 1 / 250_000  # first and last rate of a one-cycle, relative to the largest
+EXPONENTIAL_FLOOR = 0.01  # last value of an exponential decay towards 0, which never reaches 0
 
 
 def learning_rates(params: Train, num_steps: int) -> Tensor:
     """The learning rate of every step: (num_steps,) float32, computed in float64.
 
-    Eager and captured steps take their rate from this table, so that both use the same numbers.
+    Eager and captured steps both use this table, so their rates are identical.
 
-    cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; one-cycle: Smith and Topin 2019, arXiv:1708.07120. Both as
-    torch's CosineAnnealingLR and OneCycleLR have them.
+    cosine: Loshchilov and Hutter 2017, arXiv:1608.03983; one-cycle: Smith and Topin 2019, arXiv:1708.07120. Both equal
+    torch's CosineAnnealingLR and OneCycleLR.
     """
     steps = torch.arange(num_steps, dtype=torch.float64)
     largest = params.learning_rate
@@ -33,7 +33,7 @@ def learning_rates(params: Train, num_steps: int) -> Tensor:
 
 
 def between(first: float, last: float, done: Tensor) -> Tensor:
-    """From `first` to `last` on half a cosine; `done`: 0 to 1."""
+    """Interpolate from `first` to `last` on half a cosine; `done` runs from 0 to 1."""
     return last + (first - last) / 2 * (1 + torch.cos(math.pi * done))
 
 

@@ -1,8 +1,9 @@
-"""Which sequences of a batch a worker takes, where several train one model: sizes in, places out.
+"""Divide the sequences of a batch among several workers that train one model.
 
-A batch goes through the model in `accumulation` parts, and each worker takes a stretch of every part: all of them
-together pass the sequences that one worker passes, in the same parts. A worker for which a part has no sequence (of the
-ragged last batch) passes one of the others' with weight 0, because it still has to take part in the sum of gradients.
+A batch goes through the model in `accumulation` parts, and each worker takes a contiguous share of every part. Together
+the workers process the same sequences in the same parts as a single worker. If a part of the smaller last batch has too
+few sequences, a worker without one processes another worker's sequence with weight 0 (a stand-in): every worker must
+take part in the sum of gradients.
 """
 
 from dataclasses import dataclass
@@ -13,19 +14,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Share:
-    """A worker's stretch of a part that all workers pass through the model at once."""
+    """A worker's contiguous share of one part of a batch."""
 
-    first: int  # place of its first sequence in the part
-    num_passed: int  # sequences
-    num_counted: int  # of them those that are its own: 0 for a stand-in
-    num_whole: int  # sequences of the part
+    first: int  # index of the share's first sequence in the part
+    num_passed: int  # number of sequences that the worker processes
+    num_counted: int  # number of those whose loss counts: 0 for a stand-in
+    num_whole: int  # number of sequences in the part
 
 
 def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[Share, ...]:
-    """Those of worker `rank` in a batch of `num_sequences`, part by part. The first workers take one more where it does
-    not come out even.
+    """The shares of worker `rank` in a batch of `num_sequences`, one per part.
+
+    If a part does not divide evenly, the first workers take one more sequence.
     """
-    size = -(-num_sequences // num_parts)  # as Batch.parts has it
+    size = -(-num_sequences // num_parts)  # as in Batch.parts
     found = []
     for start in range(0, num_sequences, size):
         whole = min(size, num_sequences - start)
@@ -37,7 +39,7 @@ def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -
 
 
 def places_of(shares: tuple[Share, ...]) -> Tensor:
-    """Where the sequences lie in the batch of all workers: (n,) int64."""
+    """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
     places, start = [], 0
     for share in shares:
         places.append(torch.arange(share.num_passed) + start + share.first)
@@ -46,7 +48,8 @@ def places_of(shares: tuple[Share, ...]) -> Tensor:
 
 
 def own_rows(order: Tensor, batch_size: int, shares: tuple[Share, ...]) -> Tensor:
-    """What of `order` ((N,) int64, whole batches of all workers one after the other) a worker with these `shares` of
-    each batch takes, batch by batch.
+    """The elements of `order` that belong to a worker with these `shares` of each batch, batch by batch.
+
+    order: (N,) int64, consecutive full batches of all workers.
     """
     return order.view(-1, batch_size)[:, places_of(shares)].flatten()

@@ -1,9 +1,9 @@
-"""One optimizer step on one batch: forward, backward, clip, update. The only place where the execution modes differ.
+"""One optimizer step on one batch: forward, backward, clip, update. Only this module distinguishes execution modes.
 
-`eager` is torch as it comes. `graph` captures the step as a CUDA graph and replays it (graphs.py): one launch instead
-of hundreds. `compile` gives the model to torch.compile. `auto` is graph wherever nothing forbids it, else eager. What
-cannot be done as asked is done eagerly, and `Step.fallback_reason` says why. `OomPolicy` (memory.py) decides what to do
-when memory runs out.
+`eager` is plain PyTorch. `graph` captures the step as a CUDA graph and replays it (graphs.py): one launch instead of
+hundreds. `compile` passes the model to torch.compile. `auto` is `graph` if possible, otherwise `eager`. If the
+requested mode is not possible, steps are eager and `Step.fallback_reason` says why. `OomPolicy` (memory.py) decides
+what happens when memory runs out.
 
 Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
@@ -23,19 +23,19 @@ from stages.training.graphs import CaptureFailed, Graphs
 from stages.training.memory import OomPolicy, free_cache
 from stages.training.workers import ALONE, Workers, not_last
 
-Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, the batch they are of) -> mean over its sequences
+Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over its sequences
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """The context of a forward pass; weights and sums stay fp32. tf32 is a switch of the device, not of the pass."""
+    """The context of a forward pass. Weights and sums stay fp32. tf32 needs no context: `use_tf32` switches it."""
     return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext()
 
 
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    Where `graphs` is there, the training replays captured steps instead (epoch.py), and `step` takes the others.
+    If `graphs` is set, the training replays captured steps (epoch.py) and uses `step(batch)` for all other steps.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Step:
         self.parameters = list(model.parameters())
         self.max_grad_norm, self.accumulation, self.precision = max_grad_norm, accumulation, precision
         self.device = device
-        # Without fp16 it passes everything through. Checkpoints keep its state.
+        # Disabled (a no-op) without fp16. Checkpoints contain its state.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.oom = oom or OomPolicy(model)
-        step = proxy(self)  # without a reference cycle, which would keep GPU memory until a garbage collection
+        step = proxy(self)  # avoids a reference cycle, which would hold GPU memory until a garbage collection
         self.oom.drop_graph = lambda: step.drop_graph()
         self.workers = ALONE
-        self.may_adapt = True  # whether running out of memory may change how the training continues
-        self.fallback_reason = fallback_reason  # why it is eager where a graph was asked for, or would be chosen
-        self.graph_lost_reason = ""  # why the graph that the training had was given up, kept over a resume
+        self.may_adapt = True  # whether an OOM error may change how the training continues
+        self.fallback_reason = fallback_reason  # why steps are eager, although a graph was requested or preferred
+        self.graph_lost_reason = ""  # why the training stopped using its graph; checkpoints contain it
         self.forward: Callable[..., Tensor] = model
         self.is_compiled = execution_mode == "compile"
         if execution_mode == "compile":
@@ -77,12 +77,12 @@ class Step:
         return "graph" if self.graphs else "compile" if self.is_compiled else "eager"
 
     def join(self, workers: Workers) -> None:
-        """From here on each step adds up the gradients of all workers. Where memory runs out on one, all end."""
+        """Sum the gradients of all workers in every later step. If one worker runs out of memory, all end."""
         self.workers, self.may_adapt = workers, False
         self.forward = workers.wrap(self.model, self.device)
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate of the next step."""
+        """Set the learning rate of the next step."""
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -90,7 +90,7 @@ class Step:
                 group["lr"] = rate
 
     def __call__(self, batch: Batch) -> Tensor:
-        """An eager step (or a compiled one), taken again after each fallback where memory runs out."""
+        """Take an eager or compiled step. If memory runs out, repeat it after each fallback."""
         before = random_state(self.device)
 
         def work() -> Tensor:
@@ -107,7 +107,7 @@ class Step:
         return self.oom.run_with_fallbacks(work, smaller, self.oom.recompute)
 
     def repeated(self, batch: Batch) -> Callable[[], None]:
-        """Steps on one batch that never changes, taken as the training takes its own: to measure them."""
+        """Returns a function that takes a step on this batch in the training's execution mode, for measurements."""
         key = object()
 
         def step() -> None:
@@ -121,7 +121,7 @@ class Step:
         return step
 
     def update(self, batch: Batch) -> Tensor:
-        """The step itself. The weights change at its very end, when nothing is left that could need memory."""
+        """Take the step once. The weights change last, when nothing can run out of memory any more."""
         summed = self.backward(batch)
         if self.max_grad_norm:
             self.scaler.unscale_(self.optimizer)
@@ -131,20 +131,21 @@ class Step:
         return summed
 
     def clear(self) -> None:
-        """Remove what a failed step left: gradients, incomplete optimizer states, the scaler's flags."""
+        """Remove what a failed step left behind: gradients, incomplete optimizer states, the scaler's flags."""
         self.optimizer.zero_grad(set_to_none=True)
         for parameter in [each for each, kept in self.optimizer.state.items() if "exp_avg_sq" not in kept]:
             del self.optimizer.state[parameter]
-        for name in ("grad_scale", "found_inf"):  # GradScaler.step leaves them where the optimizer's step fails
+        for name in ("grad_scale", "found_inf"):  # GradScaler.step does not remove them if the optimizer's step fails
             vars(self.optimizer).pop(name, None)
         scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
         scaler.load_state_dict(self.scaler.state_dict())
         self.scaler = scaler
 
     def backward(self, batch: Batch) -> Tensor:
-        """Compute the gradients of the batch's mean loss, in `accumulation` parts. Returns the summed loss.
+        """Accumulate the gradients of the batch's mean loss over `accumulation` parts. Returns the summed loss.
 
-        Of several workers: the mean over the batch of all of them, and the sum over this one's sequences.
+        With several workers, the gradients are of the mean over all workers' batch; the returned sum covers only this
+        worker's sequences.
         """
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
@@ -154,7 +155,7 @@ class Step:
                 with autocast(self.precision, self.device):
                     outputs = self.forward(*part.inputs())
                 loss = self.loss(outputs.float(), part)
-                # DistributedDataParallel takes the mean over the workers, which undoes their number.
+                # DistributedDataParallel divides by the number of workers; this factor cancels that.
                 weight = part.num_counted / batch.num_whole * self.workers.count
                 scaled: Tensor = self.scaler.scale(loss if weight == 1 else loss * weight)
                 scaled.backward()  # type: ignore[no-untyped-call]
@@ -172,19 +173,19 @@ class Step:
     def drop_graph(self) -> str:
         if self.graphs is None or not self.graphs.captured:
             return ""
-        self.graphs.captured.clear()  # whoever replays one now holds `graphs` until the step is over
+        self.graphs.captured.clear()  # a caller that replays a graph now holds a reference to `graphs` until it is done
         self.lose_graphs("memory ran out")
-        self.optimizer.zero_grad(set_to_none=True)  # the gradients lie in the graph's memory
+        self.optimizer.zero_grad(set_to_none=True)  # the gradients are in the graph's memory
         return "the CUDA graph of the step is let go"
 
     def lose_graphs(self, reason: str) -> None:
-        """Take eager steps from here on, also after a resume."""
+        """Take eager steps from now on, also after a resume."""
         self.graphs, self.fallback_reason, self.graph_lost_reason = None, reason, reason
 
     def leave_graphs(self, failed: CaptureFailed) -> None:
-        """Go on eagerly after a capture that failed: it computed nothing, so no step is lost.
+        """Take eager steps after a failed capture. The capture computed nothing, so no step is lost.
 
-        Raises what failed where memory ran out and this training must not adapt.
+        Raises torch.OutOfMemoryError if memory ran out and `may_adapt` is false.
         """
         self.lose_graphs(f"the capture failed: {failed}")
         self.clear()
@@ -204,7 +205,7 @@ class Step:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.accumulation = max(self.accumulation, state["accumulation"])  # memory that ran out once will again
+        self.accumulation = max(self.accumulation, state["accumulation"])  # larger parts ran out of memory before
         self.scaler.load_state_dict(state["scaler"])
         self.graph_lost_reason = state["graph_lost_reason"]
         if self.graph_lost_reason and self.graphs is not None:
@@ -212,7 +213,7 @@ class Step:
 
 
 def drawn_as_one(part: Batch) -> AbstractContextManager[object]:
-    """The context in which a worker's part drops out what it would as a stretch of the whole part."""
+    """The context in which a worker's part gets the dropout mask that its sequences have in the whole part."""
     if not part.shares:
         return nullcontext()
     (share,) = part.shares
@@ -220,7 +221,7 @@ def drawn_as_one(part: Batch) -> AbstractContextManager[object]:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's generators. With it a repeated step, or a resumed training, draws the same dropout."""
+    """The state of torch's generators. A repeated step or a resumed training needs it to draw the same dropout."""
     state = {"cpu": torch.get_rng_state()}
     return state if device.type == "cpu" else state | {"cuda": torch.cuda.get_rng_state(device)}
 
@@ -232,7 +233,7 @@ def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
 
 
 def choose_mode(asked: str, device: torch.device, precision: str, model: nn.Module) -> tuple[str, str]:
-    """How steps are taken where params.yaml asks for `asked` (train.step), and why not as a graph if not."""
+    """The execution mode for `asked` (train.step in params.yaml), and the reason if a graph is not possible."""
     if asked not in ("auto", "graph"):
         return asked, ""
     reason = graph_blocker(device, precision, model)

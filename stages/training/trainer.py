@@ -1,4 +1,4 @@
-"""One training as a state that advances epoch by epoch. It holds all that must be saved to resume bit for bit."""
+"""`Trainer`: trains epoch by epoch and holds all state that a bitwise identical resume needs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from stages.training.workers import ALONE, Workers
 
 @dataclass(frozen=True)
 class Epoch:
-    """The result of one epoch. The losses and the score are deterministic, the measurements are not."""
+    """The result of one epoch. Losses and score are deterministic; measurements are not."""
 
     number: int  # from 1
     learning_rate: float  # of the epoch's last step
@@ -38,11 +38,11 @@ class Epoch:
     training: Measurement
     validation: Measurement
     is_best: bool
-    digests: dict[str, str]  # of the weights at its end, of the order and of the draws
+    digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
 
 
 class Trainer:
-    """Model, optimizer, rates and generator: `epoch()` advances, `state()` and `restore()` save and load them."""
+    """Trains `model` with `epoch()`; `state()` and `restore()` save and load everything that an epoch changes."""
 
     def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
@@ -52,7 +52,7 @@ class Trainer:
         mode, reason = choose_mode("eager" if is_fitted else params.step, self.device, precision, model)
         self.optimizer = AdamW(
             model.parameters(),
-            # A captured step reads the rate from where it lies: a number would be frozen into it.
+            # A CUDA graph would freeze a Python number; it reads a tensor again at every replay.
             lr=torch.tensor(params.learning_rate, device=self.device) if mode == "graph" else params.learning_rate,
             weight_decay=params.weight_decay,
             fused=True,
@@ -61,7 +61,7 @@ class Trainer:
         self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
         self.step = Step(
             model,
-            # Without `self`: a reference cycle would keep GPU memory until a garbage collection.
+            # The lambda avoids `self`: a reference cycle would hold GPU memory until a garbage collection.
             lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
             self.optimizer,
             max_grad_norm=params.max_grad_norm,
@@ -80,29 +80,29 @@ class Trainer:
             )
         self.steps_per_epoch = -(-len(train) // params.batch_size)
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
-        self.total = torch.zeros((), device=self.device)  # the loss of the present epoch, summed over the sequences
+        self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
         self.device_epoch: DeviceEpoch | None = None
-        self.num_actions = 0  # done about memory when the graphs were captured
-        # On the CPU, so that a GPU run sees the same batches and the same augmentation.
+        self.num_actions = 0  # number of OOM fallbacks taken before the graphs were captured
+        # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
-        self.digests: dict[str, str] = {}  # of the present epoch's draws
+        self.digests: dict[str, str] = {}  # of the current epoch's random draws
         self.epochs_done = 0
         self.best_loss = float("inf")
         self.best_weights = snapshot(model)
-        self.verified: list[int] = []  # the epochs after which everything was found to lie on the device
-        self.peak_mib = 0.0  # of an epoch so far
+        self.verified: list[int] = []  # epochs after which all tensors were on the device
+        self.peak_mib = 0.0  # highest memory peak of any epoch so far
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
 
     def join(self, workers: Workers) -> None:
-        """Train together with others from here on. Their trainers were opened alike."""
+        """Train together with other workers from now on. They must have opened identical trainers."""
         self.workers = workers
         self.step.join(workers)
 
     def epoch(self) -> Epoch:
         if self.device.type == "cuda":
-            # cuDNN's dropout between an RNN's layers starts anew wherever torch's generator is set. Resuming sets it,
-            # so every epoch does.
+            # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume sets the generator, so
+            # every epoch sets it too.
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
             self.synchronize_workers()
@@ -111,7 +111,7 @@ class Trainer:
             num_sequences = sum(steps)
             train_loss = self.workers.sum(self.total) / num_sequences
         if self.step.graphs is not None and training.peak_allocated_mib is not None:
-            # A replay allocates nothing: its activations lie in the graph's own memory, which the capture allocates.
+            # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
         with measure(self.device) as validation:
             rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
@@ -141,7 +141,7 @@ class Trainer:
             0.0 if self.closed_form else float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
             train_loss.item(),
             val_loss,
-            # On the CPU, for every device: it needs no memory of the GPU, and gives the same number.
+            # The CPU computes the score for every device: this uses no GPU memory and gives the same number.
             self.task.score(predictions.cpu(), *(self.val_split.tensors[name].cpu() for name in ("targets", "mask"))),
             training,
             validation,
@@ -150,10 +150,10 @@ class Trainer:
         )
 
     def synchronize_workers(self) -> None:
-        """Have all workers go on from the first one's state.
+        """Give all workers the first worker's state.
 
-        Another processor rounds otherwise, and dropout that a library draws for each worker's sequences alone leaves
-        torch's generators in other states.
+        The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
+        for each worker's sequences separately leaves torch's generators in different states.
         """
         set_random_state(self.workers.broadcast(random_state(self.device)), self.device)
         own = self.weights_sha256()
@@ -164,14 +164,15 @@ class Trainer:
         return sha256_of(snapshot(self.model).values())
 
     def missing_graph(self) -> dict[str, str]:
-        """Why steps are not captured where params.yaml asks for it, or `auto` would on this device."""
+        """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
         reason = self.step.fallback_reason
         return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
 
     def training_steps(self) -> Iterator[int]:
-        """The next epoch's steps: each `next` takes one, and returns its number of sequences. Sums the loss in `total`.
+        """Yield the number of sequences of each step of the next epoch. Each `next` takes one step.
 
-        All random numbers are drawn here, before the clock starts; applying them is timed.
+        The steps add their loss to `total`. This call draws all random numbers, before the clock starts. The timed
+        steps apply them.
         """
         self.model.train()
         draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
@@ -186,12 +187,12 @@ class Trainer:
         return self.captured_steps(draws, first_step)
 
     def fitted(self, closed_form: ClosedForm, order: torch.Tensor) -> Iterator[int]:
-        """The one step of an epoch that is a fit in closed form."""
+        """Fit the model in closed form: the only step of such an epoch."""
         self.total = closed_form.fit(order)
         yield len(self.train_split)
 
     def plain_steps(self, draws: Draws, first_step: int, num_done: int) -> Iterator[int]:
-        """Those of the epoch that are left after `num_done`."""
+        """Take the steps of the epoch that follow the first `num_done`, without a CUDA graph."""
         rates = self.rates[first_step + num_done : first_step + self.steps_per_epoch].tolist()
         return loop.take_steps(self.batches(draws, num_done), self.step, rates, self.total)
 
@@ -205,12 +206,12 @@ class Trainer:
             num_done += 1
             yield count
         if self.step.graphs is None:
-            self.device_epoch = None  # and with it the chunks of streamed data
+            self.device_epoch = None  # this also frees the chunks of streamed data
         if num_done < self.steps_per_epoch:
             yield from self.plain_steps(draws, first_step, num_done)
 
     def renew_graphs(self) -> None:
-        """Capture anew: what graphs were captured from has moved, or steps are taken in another way."""
+        """Drop the captured graphs: their tensors have moved, or the execution mode has changed."""
         self.device_epoch, self.num_actions = None, len(self.oom.actions)
         if self.step.graphs is not None:
             reason = graph_blocker(self.device, self.step.precision, self.model)
@@ -221,11 +222,11 @@ class Trainer:
         return draw(self.generator, self.train_split, self.params, self.epochs_done)
 
     def training_batches(self) -> Iterator[Batch]:
-        """The next epoch's batches, as the plain loop takes them."""
+        """The next epoch's batches, for steps without a CUDA graph."""
         return self.batches(self.draw())
 
     def batches(self, draws: Draws, num_done: int = 0) -> Iterator[Batch]:
-        """Those after the first `num_done`."""
+        """The batches of the epoch that follow the first `num_done`."""
         draws, size = self.oom.run_with_fallbacks(lambda: draws.to(self.device)), self.params.batch_size
         order, change = draws.order[num_done * size :], partial(draws.changed, params=self.params)
         if self.workers.count == 1:
@@ -233,7 +234,7 @@ class Trainer:
         return self.shared_batches(order, change)
 
     def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
-        """Of every batch of `order` this worker's share: first of the whole ones, then of the ragged one."""
+        """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
         num_ragged = len(order) % self.params.batch_size
         whole, ragged = order.split([len(order) - num_ragged, num_ragged])
         for rows, size in ((whole, self.params.batch_size), (ragged, num_ragged)):
@@ -245,9 +246,9 @@ class Trainer:
                     yield replace(batch, shares=shares)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
-        """The first `size` sequences as a batch on the device, with teacher forcing where the decoder takes it.
+        """The first `size` training sequences as a batch on the device, with teacher forcing for a Seq2Seq model.
 
-        Where the split has fewer, the batch holds all of them, or with `repeat` some of them again.
+        If the split has fewer sequences, the batch contains all of them; with `repeat` it contains some twice or more.
         """
         available = len(self.train_split)
         rows = torch.arange(size if repeat else min(size, available)) % available
@@ -255,9 +256,9 @@ class Trainer:
         return replace(batch, teacher_targets=batch.targets) if isinstance(self.params.model, Seq2Seq) else batch
 
     def verify_device(self, outputs: torch.Tensor) -> None:
-        """Raises RuntimeError where a parameter, the data or an output is not on the training's device.
+        """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
 
-        torch computes where its operands lie and never moves them. Called once per epoch, outside the clock.
+        torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
         """
         batch = next(self.oom.batches(self.val_split, sequential_indices(self.val_split)[:1], 1))
         places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
@@ -268,7 +269,7 @@ class Trainer:
         self.verified.append(self.epochs_done)
 
     def set_precision(self, name: str) -> None:
-        """Go on in another precision (fp16 is for the whole training: its loss scale grows over many steps)."""
+        """Change the precision of the next steps, but not to fp16: its loss scale must grow over many steps."""
         self.step.precision = computed_in(name, self.device)
         use_tf32(self.step.precision == "tf32")
 
@@ -294,11 +295,11 @@ class Trainer:
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            # Only the saved value: whether the rate is a tensor, and where it lies, depends on this device.
+            # Load only the value: this device decides whether the rate is a tensor and where the tensor is.
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
             group["capturable"] = is_tensor
-        self.renew_graphs()  # those there are were captured on the optimizer's former tensors
+        self.renew_graphs()  # existing graphs use the optimizer's old tensors
         self.set_precision(state["precision"])
         self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())
@@ -307,7 +308,7 @@ class Trainer:
 
 
 def computed_in(precision: str, device: torch.device) -> str:
-    """A device without TF32 (a CPU, a GPU older than Ampere) computes in fp32, and this is what is recorded."""
+    """The realized precision: fp32 for tf32 on a device without TF32 (a CPU, or a GPU older than Ampere)."""
     return "fp32" if precision == "tf32" and not has_tf32(device) else precision
 
 

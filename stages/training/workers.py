@@ -1,11 +1,11 @@
-"""This process among the workers that train one model together: torch's process group, and what goes through it.
+"""The workers that train one model together: torch's process group and its collective operations.
 
-Every worker has the whole data, the same weights and the same draws; of each batch it passes its share (shares.py), and
-DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) adds the gradients up. The first worker (`rank` 0) prints,
-keeps and tracks what one worker would; the others only train. Of one worker, every method hands back what it is given.
+Every worker has all data, the same weights and the same random draws. It processes its share of each batch (shares.py),
+and DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) sums the gradients. The first worker (`rank` 0) prints,
+saves and tracks like a single worker; the others only train. With one worker, the collectives return their argument.
 
-torch's launcher starts the processes (launcher.py, or torchrun itself) and says in their environment who they are.
-Between CPUs gloo carries the sums, between GPUs nccl; what is not a gradient goes through gloo.
+torch's launcher (launcher.py, or torchrun itself) starts the processes and sets their ranks in the environment. gloo
+sums the gradients between CPUs, nccl between GPUs; everything else goes through gloo.
 """
 
 import io
@@ -29,31 +29,31 @@ from stages.params.parsing import one_line
 from stages.params.schema import Train
 from stages.stopping import StopSignals
 
-# Exit statuses of a worker: its work ended with another's (sysexits.h: try again); its memory ran out, and all may try
+# Exit statuses of a worker. 75 (sysexits.h: try again): another worker ended. 76: memory ran out; all workers may try
 # again with batches in more parts.
 LOST, NEEDS_SMALLER_PARTS = 75, 76
-# Set by the launcher where it starts the workers again after that: the least number of parts.
+# The launcher sets this variable for a restart after 76: the minimum number of parts.
 LEAST_PARTS = "TANDEM_LEAST_PARTS"
-# What gloo, nccl and the store say where another worker is gone.
+# Messages of gloo, nccl and the store if another worker is gone.
 WORDS = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo::|gloo/|NCCL|Timed out|store->|recvValue|"
     r"sendBytes|recvBytes|Socket closed",
     re.IGNORECASE,
 )
-COMPARED = ("seed", "parameters", "data", "code")  # and torch: workers may have other hardware
+COMPARED = ("seed", "parameters", "data", "code")  # torch's version too; the hardware may differ
 
 
 class LostWorker(SystemExit):
-    """Another worker ended, so this one ends too; who started them starts all again, or says why not."""
+    """Another worker ended, so this one ends too. The launcher restarts all workers or prints why not."""
 
     def __init__(self) -> None:
         super().__init__(LOST)
 
 
 class StopRequested(StopSignals):
-    """Of the workers but the first: `stop_requested` says whether this machine's launcher was told to stop, or is gone.
+    """For all workers except the first: `stop_requested` is true if the launcher here got a stop signal or is gone.
 
-    Ctrl+C may come on any of the machines. The first worker is told, and all stop after the same epoch.
+    Ctrl+C may come on any machine. The first worker then learns of it, and all stop after the same epoch.
     """
 
     def handle(self, number: int, frame: FrameType | None) -> None:
@@ -61,7 +61,7 @@ class StopRequested(StopSignals):
 
 
 class Workers:
-    """This process's place: `rank` of `count`; `local_rank` of `local_count` on this machine."""
+    """This process is worker `rank` of `count`, and `local_rank` of `local_count` on this machine."""
 
     def __init__(self, rank: int = 0, count: int = 1, local_rank: int = 0, local_count: int = 1) -> None:
         self.rank, self.count, self.local_rank, self.local_count = rank, count, local_rank, local_count
@@ -71,8 +71,8 @@ class Workers:
         return self.rank == 0
 
     def wrap(self, model: nn.Module, device: torch.device, group: Any = None) -> nn.Module:
-        """The model whose backward pass ends with the mean over the workers (of `group`) of each gradient."""
-        # Of a gradient that lies otherwise in memory than its parameter: it is copied, as it would be anyway.
+        """Wrap the model in DistributedDataParallel, which averages each gradient over the workers of `group`."""
+        # torch warns about gradients with another memory layout than their parameter. It copies all gradients anyway.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         ids = [device.index] if device.type == "cuda" else None
         return nn.parallel.DistributedDataParallel(
@@ -80,18 +80,18 @@ class Workers:
         )
 
     def sum(self, value: Tensor) -> Tensor:
-        """Over the workers."""
+        """The sum of `value` over the workers."""
         if self.count > 1:
             value = value.clone()
             dist.all_reduce(value)
         return value
 
     def part_of(self, rows: Tensor) -> Tensor:
-        """What of `rows` this worker evaluates: a stretch, or everything where there are fewer rows than workers."""
+        """The contiguous part of `rows` that this worker evaluates; all rows if there are fewer rows than workers."""
         return rows if self.count == 1 or len(rows) < self.count else rows.tensor_split(self.count)[self.rank]
 
     def joined(self, found: Tensor, num_rows: int) -> Tensor:
-        """(num_rows, ...) from what each worker has found for its `part_of` them."""
+        """Gather the results of all workers for their `part_of` the rows: (num_rows, ...)."""
         if self.count == 1 or num_rows < self.count:
             return found
         size = -(-num_rows // self.count)
@@ -103,14 +103,14 @@ class Workers:
         return torch.cat([part[:length] for part, length in zip(each, lengths, strict=True)])
 
     def mean(self, mean: Tensor, num_rows: int) -> Tensor:
-        """Over `num_rows`, from the mean over this worker's `part_of` them."""
+        """The mean over all `num_rows` rows, given the mean over this worker's `part_of` them."""
         if self.count == 1 or num_rows < self.count:
             return mean
         num_own = len(torch.arange(num_rows).tensor_split(self.count)[self.rank])
         return self.sum(mean * num_own) / num_rows
 
     def broadcast(self, value: Any = None) -> Any:
-        """The first worker's `value`, for all: plain values and tensors. No pickle that could run code goes through."""
+        """The first worker's `value`: plain values and tensors. `weights_only` refuses pickles that could run code."""
         if self.count == 1:
             return value
         buffer = io.BytesIO()
@@ -127,18 +127,18 @@ class Workers:
         return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds on one of the workers."""
+        """Whether `flag` is true on at least one worker."""
         return bool(self.sum(torch.tensor(int(flag))))
 
     def cpu_seconds_of_others(self) -> float:
-        """The processor time so far of the other workers on the first one's machine. All of them ask at once."""
+        """CPU seconds so far of the other workers on the first one's machine. All workers must call this together."""
         if self.count == 1:
             return 0.0
         own = time.process_time() if 0 < self.rank < self.local_count else 0.0  # ranks go machine by machine
         return float(self.sum(torch.tensor(own, dtype=torch.float64)))
 
     def require_same(self, inputs: Mapping[str, Any]) -> None:
-        """Raises ValueError where another machine would train on other data, with other code, parameters or torch."""
+        """Raises ValueError if the workers differ in seed, data, code, parameters or torch."""
         if self.count == 1:
             return
         compared = {name: inputs[name] for name in COMPARED} | {"torch": inputs["hardware"]["torch"]}
@@ -160,15 +160,15 @@ ALONE = Workers()
 
 
 def started_by_launcher() -> bool:
-    """Whether torch's launcher started this process, as one of several workers."""
+    """Whether torch's launcher started this process as one of several workers."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 @contextmanager
 def joined_group(device: str, count: int, kind: str) -> Iterator[Workers]:
-    """The workers of `device` (2xcpu) as torch's launcher started them; one alone where it started none.
+    """Join the process group of `device` (e.g. 2xcpu); without torch's launcher, this process works alone.
 
-    Raises LostWorker where another one ends meanwhile, ValueError where the launcher started another number of them.
+    Raises LostWorker if another worker ends meanwhile, ValueError if the launcher started another number of workers.
     """
     if count == 1 or not started_by_launcher():
         yield ALONE
@@ -182,8 +182,8 @@ def joined_group(device: str, count: int, kind: str) -> Iterator[Workers]:
         torch.cuda.set_device(local_rank)
     with lost_workers_noticed():
         dist.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl")
-        # From here on who started this process, or the first worker, tells it to end. The first one, interrupted, ends
-        # its epoch, and saves (Interruption in stages/records/terminal.py).
+        # From now on, only the launcher or the first worker ends this process. On Ctrl+C, the first worker finishes its
+        # epoch and saves (Interruption in stages/records/terminal.py).
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if dist.get_rank():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -204,12 +204,12 @@ def lost_workers_noticed() -> Iterator[None]:
 
 
 def not_last(model: Any, is_last: bool) -> AbstractContextManager[object]:
-    """The context of a part's passes: gradients are added up over the workers with the last part alone."""
+    """The context of one part of a batch: the workers sum their gradients only after the last part."""
     return nullcontext() if is_last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
 
 
 def describe(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
-    """Who trains and on how much, in a sentence. `settings` are those of the training, `asked` those of params.yaml."""
+    """A sentence about workers, batch and learning rate. `settings`: the training's; `asked`: those of params.yaml."""
     machines = "" if workers.local_count == workers.count else f", {workers.local_count} on this machine"
     threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

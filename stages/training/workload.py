@@ -1,7 +1,7 @@
-"""One workload on one device, opened: what train, evaluate, the sweep and the benchmarks start with.
+"""Open one workload on one device, for train, evaluate, the sweep and the benchmarks.
 
-In: what the stages before wrote (`RunContext.of`), or the prepared data alone (`open_prepared`). Out: the torch device,
-splits on it, and a Trainer with fresh weights from the seed.
+Input: the files of the previous stages (`RunContext.of`), or only the prepared data (`open_prepared`). Output: the
+torch device, the splits on it, and a Trainer with new weights from the seed.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from stages.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
 from stages.training.trainer import Trainer
 from stages.training.workers import ALONE, LEAST_PARTS, NEEDS_SMALLER_PARTS, Workers
 
-# Weights, optimizer, activations and the allocator need room beside the data.
+# Weights, optimizer, activations and the allocator need the rest of the memory.
 SHARE_OF_FREE_MEMORY = 0.6
-# What the files of the stages before must hold, if they are whole.
+# Required keys of the previous stages' files, with their types.
 Kinds = dict[str, type | tuple[type, type]]
 IDENTITY: Kinds = {"kind": str, "name": str}
 PLAN: Kinds = {"residency": str, "bytes": (dict, int), "sha256": (dict, str)}
@@ -65,10 +65,10 @@ SUMMARY: Kinds = {
 
 @dataclass(frozen=True)
 class RunContext:
-    """One workload on one device, as the files of the stages before describe it."""
+    """One workload on one device, read from the files of the previous stages."""
 
     workload: str
-    device: str  # as params.yaml asks for it: auto, cpu, cuda, or several workers such as 2xcpu
+    device: str  # as in params.yaml: auto, cpu, cuda, or several workers such as 2xcpu
     seed: int
     params: Workload
     identity: dict[str, Any]  # of the device
@@ -122,21 +122,21 @@ class RunContext:
         return open_device(self.identity, threads, self.settings.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:
-        """The packed split, still in its file. Raises ValueError where the file is not the one that preload wrote."""
+        """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
         return load_split(packed_file(self.workload, self.device, name, self.plan), device, "host")
 
     def residency(self, device: torch.device) -> str:
-        """Where the data is to be held. Raises ValueError where `device` was asked for and the data does not fit."""
+        """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
         needed_bytes = sum(self.plan["bytes"].values())
         return choose_residency(self.plan["residency"], needed_bytes, free_bytes(device), self.identity["name"])
 
     def read(self, split: str, name: str) -> np.ndarray:
-        """An array that preprocess wrote. Raises ValueError where the file is not the one that it wrote."""
+        """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
         return read_array(prepared_dir(self.workload), split, name, self.summary)
 
 
 def scaled(settings: Train, num_workers: int) -> Train:
-    """With the batch and the learning rate of so many workers (train.scaling)."""
+    """`settings` with batch size and learning rate scaled to the number of workers, as train.scaling says."""
     if settings.scaling == "strong" or num_workers == 1:
         return settings
     factor = num_workers if settings.scaling == "weak-linear" else num_workers**0.5
@@ -146,7 +146,7 @@ def scaled(settings: Train, num_workers: int) -> Train:
 
 
 def require_sequences(workload: str, device: str, settings: Train) -> None:
-    """Raises ValueError where several workers have nothing to share, or one no sequence of a batch in parts."""
+    """Raises ValueError if the model cannot use several workers, or if a worker would have no sequence of a part."""
     num_workers, kind = split_device(device)
     if num_workers > 1 and isinstance(settings.model, schema.Rocket):
         raise ValueError(
@@ -166,7 +166,7 @@ def require_sequences(workload: str, device: str, settings: Train) -> None:
 
 
 def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
-    """`device` or `host`. Raises ValueError where `device` was asked for and the data does not fit."""
+    """`device` or `host`. Raises ValueError if `wanted` is `device` and the data does not fit."""
     room = SHARE_OF_FREE_MEMORY * free_bytes
     if wanted == "device" and needed_bytes > room:
         raise ValueError(
@@ -178,19 +178,19 @@ def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_n
 
 
 def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: Task, seed: int = 0) -> Trainer:
-    """A training from its start, where the splits want their batches. The seed decides weights, order and draws."""
+    """A new training on the splits' device. The seed determines weights, batch order and random draws."""
     torch.manual_seed(seed)
     model = models.build(settings.model, shape)
-    if fit_initial := getattr(model, "fit_initial", None):  # before the first step it is what the data says
+    if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
         fit_initial(train.tensors["values"], train.tensors["targets"], **getattr(task, "unit", {}))
     return Trainer(model.to(train.device), train, val, settings, task, seed)
 
 
 def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
-    """The training of `context`, from its start or from the checkpoint `saved`.
+    """Open the training of `context` from its start or from the checkpoint `saved`.
 
-    A resumed training keeps the number of threads that it began with. Several workers still have to join
-    (`Trainer.join`).
+    A resumed training keeps its original number of threads. With several workers, the caller must still call
+    `Trainer.join`.
     """
     settings = replace(context.settings, threads=saved["threads"]) if saved["trainer"] else context.settings
     if workers.count > 1:
@@ -215,7 +215,7 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
 
 
 def take_smaller_parts(trainer: Trainer, least_parts: int) -> None:
-    """After memory ran out on one of several workers: all of them pass a batch in at least so many parts."""
+    """Train each batch in at least `least_parts` parts, because one of several workers ran out of memory."""
     if trainer.step.accumulation < least_parts:
         trainer.step.accumulation = least_parts
         trainer.oom.say(f"a batch of {trainer.params.batch_size} is trained on in {least_parts} parts by all workers")
@@ -223,9 +223,9 @@ def take_smaller_parts(trainer: Trainer, least_parts: int) -> None:
 
 @contextmanager
 def smaller_parts_asked(trainer: Trainer) -> Iterator[None]:
-    """Where the memory of one of several workers runs out, it ends, and all start again with smaller parts.
+    """If one of several workers runs out of memory, end it; the launcher then restarts all with smaller parts.
 
-    Their steps wait for each other, so that one of them alone cannot take another way.
+    The steps of all workers wait for each other, so one worker cannot use a fallback alone.
     """
     try:
         yield
@@ -238,7 +238,7 @@ def smaller_parts_asked(trainer: Trainer) -> Iterator[None]:
 
 
 def threads_of_each(context: RunContext, workers: Workers) -> int:
-    """As params.yaml says; `auto`: this machine's cores divided by the workers on it, and one beside a GPU."""
+    """Threads per worker. `auto` divides this machine's cores among its CPU workers; a GPU worker gets one thread."""
     asked = context.settings.threads
     if asked != "auto":
         return asked
@@ -246,7 +246,7 @@ def threads_of_each(context: RunContext, workers: Workers) -> int:
 
 
 def open_prepared(workload: str, device: str) -> Trainer:
-    """A trial training of the workload on `device` (cpu or cuda), on what preprocess wrote, held on the device."""
+    """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
     settings, identity = load_workload(workload).train, identify(device)
     where = open_device(identity, settings.threads, settings.deterministic, settings.precision)
     trainer = make_trial(*read_training(workload), settings, where)
@@ -255,7 +255,7 @@ def open_prepared(workload: str, device: str) -> Trainer:
 
 
 def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
-    """The training split as preprocess wrote it, the shape of a network for it, and the task."""
+    """The training split that preprocess wrote, the shape of a network for it, and the task."""
     summary = read_json(prepared_dir(workload) / "summary.json")
     task = open_task(load_workload(workload).task, summary)
     arrays = read_arrays(prepared_dir(workload), "train", summary)
@@ -265,7 +265,7 @@ def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
 def make_trial(
     tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: torch.device
 ) -> Trainer:
-    """A training on `tensors` that measures as asked: it raises where memory runs out, instead of taking a fallback."""
+    """A training on `tensors` for measurements: it raises if memory runs out, instead of taking a fallback."""
     split = Split({name: tensor.to(device) for name, tensor in tensors.items()}, device)
     trainer = make_trainer(split, split, settings, shape, task)
     trainer.step.may_adapt = False
@@ -274,9 +274,9 @@ def make_trial(
 
 
 def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
-    """The network with `<weights>.safetensors` in `folder`, ready to evaluate on the CPU, and model.json.
+    """Load `<weights>.safetensors` from `folder`. Returns the network in eval mode on the CPU, and model.json.
 
-    Raises ValueError where one of the two is damaged, as far as it shows: flipped bits of weights do not.
+    Raises ValueError if one of the two files is visibly damaged. It does not detect flipped bits in the weights.
     """
     path, about = folder / f"{weights}.safetensors", read_json(folder / "model.json", MODEL)
     with parsing.prefixed(relative(folder / "model.json")):
