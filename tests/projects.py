@@ -246,7 +246,7 @@ def wait_until_published(project: Path) -> None:
 
 def unpublished(project: Path) -> list[Path]:
     """The run directories that MLflow does not have, or does not have all of."""
-    return [path for path in (project / ".tandem/runs").iterdir() if path.is_dir()]
+    return [path for path in (project / ".tandem/runs").glob("[!.]*") if path.is_dir()]
 
 
 def recorded_runs(project: Path, experiment: str) -> list[dict[str, Any]]:

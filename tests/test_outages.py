@@ -24,6 +24,7 @@ from tests.projects import (
     recorded_runs,
     run,
     stage,
+    start,
     unpublished,
     wait_for,
     wait_until_published,
@@ -176,6 +177,21 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
     assert statuses(ready) == {"whole": "FINISHED"}
     run(ready, "bash", "-ec", said.split("`")[1])
     assert "up to date" in run(ready, *SYNC).stdout
+
+
+@pytest.mark.case(35)
+def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path, saw: Callable[[str], None]):
+    """Six runs wait for their server; then sync, three times at once."""
+    write = "for number in range(6):\n    with run_dir.recording(str(number), 'train') as run:\n"
+    write += "        run.open('tiny', str(number), {'a': 1})\n        run.save_epochs(epochs(3))\n"
+    offline = f"{EPOCHS}\nfrom stages.records import run_dir\nrun_dir.start_follower = lambda: None\n"
+    run(ready, sys.executable, "-c", f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
+    together = [start(ready, *SYNC) for _ in range(3)]
+    outputs = [process.communicate()[0] for process in together]
+    assert not any(process.returncode for process in together), outputs
+    assert statuses(ready) == {str(number): "FINISHED" for number in range(6)} and len(runs_of(client_of(ready))) == 6
+    assert not unpublished(ready)
+    saw("nothing: one waits for the other")
 
 
 @pytest.mark.long

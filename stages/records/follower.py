@@ -11,6 +11,7 @@ If publishing fails, the data stays in its directory. The next follower or `publ
 
 import json
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -79,8 +80,16 @@ class Followed:
         """Return a value that changes with the stage's files and when the stage ends."""
         names = ("run.json", "artifacts/timings.csv", *(f"{stage}.json" for stage in run_dir.STAGES))
         paths = [self.folder / name for name in names]
-        times = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
+        times = [modified_ns(path) for path in paths]
         return times, run_dir.has_writer(self.folder)
+
+
+def modified_ns(path: Path) -> int:
+    """0 if the file is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def serve(served: psutil.Process | None) -> None:
@@ -144,6 +153,8 @@ def process_of(pid: str) -> psutil.Process | None:
 def main(arguments: list[str]) -> int:
     os.chdir(HOME)  # the copy in which `dvc exp run` trains may be removed before everything is published
     import_mlflow()
+    for leftover in run_dir.RUNS.glob(".*"):  # of a process that was killed while it removed a directory
+        shutil.rmtree(leftover, ignore_errors=True)
     serve(process_of(arguments[0]) if arguments else None)
     return 0
 

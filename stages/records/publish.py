@@ -10,6 +10,7 @@ before it is created. MLflow cannot replace a point, so the directory contains o
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,26 +41,28 @@ class Publisher:
         self.ended: dict[str, Any] = {}  # stage -> its published end
 
     def publish(self) -> bool:
-        """Publish what is new. Returns whether this was all, because no stage writes the directory any more."""
+        """Publish what is new. If no stage writes the directory any more, remove it and return True."""
         with locked(self.folder / "lock"):
             is_written = run_dir.has_writer(self.folder)  # checked first: later writes are left to the next call
             path = self.folder / "run.json"
-            if not path.exists():  # the stage has not opened the run, or another process has just published all
-                return not is_written
-            about = read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up")
-            if not self.run_id:
-                self.find_or_create_run(about)
-            ids = {"run_id": self.run_id, "experiment_id": self.experiment_id}
-            if run_dir.read_state(self.folder) != ids:  # a starting stage removes the ids of the stage before it
-                write_json(run_dir.state_file(self.folder), ids)
-            if about != self.about:
-                self.publish_about(about)
-            self.publish_epochs()
-            self.publish_activity()
-            for stage in STAGES:
-                self.publish_end(stage, about)
-            self.set_status(is_written)
-        return not is_written
+            if path.exists():  # else the stage has not opened the run, or another process has just published all
+                self.publish_new(read_json(path, mend=f"`rm -r {relative(self.folder)}` gives it up"), is_written)
+            # Under the lock: another process that publishes the directory must not see half of it.
+            return not is_written and run_dir.remove(self.folder)
+
+    def publish_new(self, about: dict[str, Any], is_written: bool) -> None:
+        if not self.run_id:
+            self.find_or_create_run(about)
+        ids = {"run_id": self.run_id, "experiment_id": self.experiment_id}
+        if run_dir.read_state(self.folder) != ids:  # a starting stage removes the ids of the stage before it
+            write_json(run_dir.state_file(self.folder), ids)
+        if about != self.about:
+            self.publish_about(about)
+        self.publish_epochs()
+        self.publish_activity()
+        for stage in STAGES:
+            self.publish_end(stage, about)
+        self.set_status(is_written)
 
     def find_or_create_run(self, about: dict[str, Any]) -> None:
         self.experiment_id = find_or_create_experiment(self.client, about["experiment"])
@@ -204,19 +207,19 @@ def parsed(line: bytes) -> dict[str, Any]:
 
 
 def publish(publisher: Publisher) -> dict[str, str]:
-    """Publish what is new, and remove the directory if that was all.
+    """Publish what is new, and remove the directory if no stage writes it any more.
 
     Returns the error (connection.explain), empty if there was none. It is also written to the state file for the stage.
     """
     folder = publisher.folder
     try:
-        is_all = publisher.publish()
+        is_removed = publisher.publish()
     except Exception as error:  # after any error of the store, the directory stays and the training continues
         problem = explain(error)
         ids = {"run_id": publisher.run_id, "experiment_id": publisher.experiment_id} if publisher.run_id else {}
         write_json(run_dir.state_file(folder), {**ids, **problem})
         return problem
-    if is_all and run_dir.remove(folder):
+    if is_removed:
         run_dir.state_file(folder).unlink(missing_ok=True)  # the stage has read it
     return {}
 
@@ -234,9 +237,13 @@ def sync() -> list[str]:
 
 
 def run_dirs() -> list[Path]:
-    """Return the run directories, oldest first."""
-    folders = [path for path in RUNS.glob("*") if path.is_dir()]
-    return sorted(folders, key=lambda path: (path.stat().st_ctime_ns, path.name))
+    """The run directories, the oldest first."""
+    found = []
+    for path in RUNS.glob("[!.]*"):
+        with suppress(FileNotFoundError):  # another process has just removed it
+            if path.is_dir():
+                found.append((path.stat().st_ctime_ns, path))
+    return [path for _, path in sorted(found)]
 
 
 def main(arguments: list[str]) -> int:

@@ -231,12 +231,14 @@ def has_writer(folder: Path) -> bool:
 
 def remove(folder: Path) -> bool:
     """Remove a published directory. Returns False if a stage writes it again."""
-    with (folder / "writer").open("a") as writer:
+    removed = folder.with_name(f".{folder.name}.{os.getpid()}")
+    with suppress(FileNotFoundError), (folder / "writer").open("a") as writer:
         try:
             fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        shutil.rmtree(folder)
+        folder.rename(removed)  # at once: another process may open a file in it meanwhile
+        shutil.rmtree(removed)
     return True
 
 
