@@ -1,10 +1,10 @@
-"""The code that a stage's result depends on: the files it imports, from room to room, each with a fingerprint.
+"""The code dependencies of a stage: the files that it imports, directly or indirectly, each with a fingerprint.
 
-In: a stage's name and what its workload names (model, task, source). Out: {file: sha256}. `hardware` writes it for
-every stage and workload into results/code/, dvc.yaml depends on these files, and a checkpoint belongs to one of them:
-what a result depends on is declared once, by the imports.
+Input: a stage's name and its workload's model, task and source. Output: {file: sha256}. `hardware` writes it to
+results/code/ for every stage and workload. dvc.yaml depends on these files, and each checkpoint belongs to one of them,
+so the imports are the only declaration of code dependencies.
 
-A fingerprint is taken of what the code does: comments, docstrings, layout and the words of an exception do not count.
+A fingerprint covers what the code does: comments, docstrings, layout and the messages of exceptions do not affect it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,22 @@ from stages.files import ROOT, STATE, sha256_file, write_json
 if TYPE_CHECKING:
     from stages.params.schema import Workload
 
-# The rooms whose code decides what comes out or how long it takes. Left out, because an edit of it changes no result:
-# files (atomic writes), params (the values themselves are dependencies), records (what is kept and sent), diagnosis
-# (what is said about speed), flows, and tools.
+# Packages that affect results or timings. Edits of the others change no result: files (atomic writes), params (DVC
+# depends on the values), records (storing and sending), diagnosis (sentences about speed), flows, and tools.
 COMPUTING = ("data", "tasks", "models", "training", "machine")
-# Stages whose results are pictures and sentences too.
+# Stages whose results include figures and sentences.
 SHOWING = {"evaluate": ("figures",), "compare": ("figures", "comparing"), "speed": ("comparing",)}
-# A package that imports its modules by name stands for the one that the workload names, and for none of its siblings.
+# Packages that import their modules by name. Only the module that the workload names is a dependency.
 REGISTRIES = {"stages.models": "model", "stages.tasks": "task", "stages.data": "source", "stages.figures": "task"}
-# sha256 of a file -> its fingerprint and imports: parsing everything takes a third of a second.
+# Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
 
 
 def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
-    """{file relative to the project: fingerprint} of all that `stages/<stage>.py` runs through, in order of the names.
+    """{file relative to the project: fingerprint} of all code that `stages/<stage>.py` imports, sorted by name.
 
     `named`: the workload's module in each of REGISTRIES, such as {"model": "gru", "task": "classify", "source":
-    "sequences"}. `code`: as it was read before, where several closures are asked for.
+    "sequences"}. `code`: a Code to share between several calls.
     """
     rooms = COMPUTING + SHOWING.get(stage, ())
     code = code or Code()
@@ -62,24 +61,24 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
 
 
 def named_by(block: Workload) -> dict[str, str]:
-    """What a workload's block names in REGISTRIES."""
+    """The module that a workload's block names in each of REGISTRIES."""
     return {"model": block.train.model.name, "task": block.task, "source": block.preprocess.source}
 
 
 def with_parents(module: str) -> list[str]:
-    """`stages.models.kernels.gru` -> itself and the packages whose __init__.py runs before it, `stages` left out."""
+    """`stages.models.kernels.gru` -> itself and its parent packages (their __init__.py runs too), without `stages`."""
     parts = module.split(".")
     return [".".join(parts[:end]) for end in range(2, len(parts) + 1)]
 
 
 class Code:
-    """The modules under stages/ as they are now: their files, fingerprints and imports.
+    """The current modules under stages/: their files, fingerprints and imports.
 
-    Fingerprints and imports are kept from run to run, by the sha256 of the file and of this module.
+    CACHE stores fingerprints and imports between runs, by the sha256 of the file and of this module.
     """
 
     def __init__(self) -> None:
-        # module -> its file, and templates beside it: report.html.j2 beside report.py
+        # module -> its file and its templates, e.g. report.py and report.html.j2
         self.files: dict[str, list[str]] = {}
         for folder, _, names in os.walk(ROOT / "stages"):
             package = os.path.relpath(folder, ROOT).replace(os.sep, ".")
@@ -96,10 +95,10 @@ class Code:
             kept = json.loads(CACHE.read_text(encoding="utf-8"))
             self.kept = kept["files"] if kept["by"] == self.own and kept["sha256"] == digest(kept["files"]) else {}
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            pass  # it is made anew
+            pass  # `save` writes a new cache
 
     def about(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
-        """({file: fingerprint}, (package, name) of every import) of a module and the templates beside it."""
+        """Returns ({file: fingerprint}, (package, name) of every import) of a module and its templates."""
         if module not in self.read:
             source, *templates = self.files[module]
             sha256 = sha256_file(Path(source))
@@ -115,15 +114,13 @@ class Code:
     def save(self) -> None:
         if self.is_changed:
             self.is_changed = False
-            with suppress(OSError):  # a full disk costs only time
+            with suppress(OSError):  # without the cache, the next run only takes longer
                 content = {"by": self.own, "files": self.kept, "sha256": digest(self.kept)}
                 write_json(CACHE, content, is_durable=False)
 
 
 def imports_of(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """(module, name) of all that the code imports of this project, in functions too; what only a type checker
-    imports does not run.
-    """
+    """Yield (module, name) of every import from this project, also in functions, but not under `TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom):
             if child.module and child.module.split(".")[0] == "stages":
@@ -139,14 +136,12 @@ def digest(value: Any) -> str:
 
 
 def fingerprint(tree: ast.AST) -> str:
-    """sha256 of the syntax tree, the same in every version of Python that parses it to the same tree."""
+    """sha256 of the syntax tree. It is equal in all Python versions that parse the code to the same tree."""
     return hashlib.sha256(json.dumps(canonical(tree), separators=(",", ":")).encode()).hexdigest()
 
 
 def canonical(node: Any) -> Any:
-    """A syntax tree as lists: no positions, no docstrings, nothing of `raise X(...)` but X, no fields that are
-    empty.
-    """
+    """Convert a syntax tree to lists, without positions, docstrings, arguments of `raise X(...)` or empty fields."""
     if isinstance(node, list):
         return [canonical(part) for part in node]
     if not isinstance(node, ast.AST):

@@ -1,8 +1,8 @@
-"""Where things lie, and how they are written: the one place that knows the project's paths.
+"""All paths of the project, and functions that read and write its files safely.
 
-DVC's `exp run --temp` and `--queue` run in a copy of the project. What DVC tracks belongs to that copy (`ROOT`); what
-must outlive it (checkpoints, MLflow's store, runs in progress) belongs to the real project, which DVC names in DVC_ROOT
-(`HOME`).
+DVC's `exp run --temp` and `--queue` run in a copy of the project. Files that DVC tracks are in this copy (`ROOT`).
+Files that must outlive it (checkpoints, MLflow's store, runs in progress) are in the real project (`HOME`, from the
+environment variable DVC_ROOT).
 """
 
 import csv
@@ -41,12 +41,12 @@ def packed_dir(workload: str, device: str) -> Path:
 
 
 def run_dir(workload: str, device: str, seed: int) -> Path:
-    """Everything that one training of `workload` on `device` leaves behind."""
+    """The folder of all outputs of one training of `workload` on `device`."""
     return ROOT / "results" / "runs" / workload / device / str(seed)
 
 
 def preload_file(workload: str, device: str) -> Path:
-    """What preload measured: the data is the same for all seeds."""
+    """The measurements of preload; one file for all seeds, because they share the data."""
     return ROOT / "results" / "runs" / workload / device / "preload.json"
 
 
@@ -55,17 +55,17 @@ def hardware_file(device: str) -> Path:
 
 
 def code_file(stage: str, workload: str = "") -> Path:
-    """The code that the stage's result depends on, for this workload (stages/closure.py)."""
+    """The stage's code dependencies for this workload (stages/closure.py)."""
     return ROOT / "results" / "code" / workload / f"{stage}.json"
 
 
 def preset_file(workload: str) -> Path:
-    """Which preset is in force, and what it changes in the workload's block."""
+    """The active preset and its changes to the workload's block."""
     return ROOT / "results" / "presets" / f"{workload}.json"
 
 
 def user_cache_dir() -> Path:
-    """What belongs to this machine and its user, not to one clone of the project (the XDG base directories)."""
+    """The cache of this machine and user, shared by all clones of the project (XDG base directories)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
 
 
@@ -74,7 +74,7 @@ def results_dir() -> Path:
 
 
 def relative(path: Path) -> str:
-    """`path` as a person at the project's root would type it."""
+    """`path` relative to the project's root, if it is inside."""
     return os.path.relpath(path, ROOT) if path.is_relative_to(ROOT) else str(path)
 
 
@@ -84,11 +84,11 @@ def sha256_file(path: Path) -> str:
 
 
 def verified(path: Path, sha256: str, stage: str) -> Path:
-    """`path`, if its bytes are still those that `stage` (a name in dvc.yaml) wrote; else ValueError."""
+    """Returns `path`. Raises ValueError if its bytes are not those that `stage` (a name in dvc.yaml) wrote."""
     if not path.exists():
         raise ValueError(f"{relative(path)} is missing; make it again with `dvc repro --force {stage}`")
     if sha256_file(path) != sha256:
-        # DVC trusts the read-only files of its cache, and checks those that can be written (treeverse/dvc#5978).
+        # DVC trusts read-only files in its cache and checks only writable ones (treeverse/dvc#5978).
         raise ValueError(
             f"{relative(path)} is altered (its sha256 is not the recorded one); make it again with "
             f'`chmod -R u+w "$(dvc cache dir)" && dvc repro --force {stage}`: DVC then also checks its cache'
@@ -97,7 +97,7 @@ def verified(path: Path, sha256: str, stage: str) -> Path:
 
 
 def packed_file(workload: str, device: str, split: str, plan: dict[str, Any]) -> Path:
-    """The packed file of a split, as `plan` (plan.json) records it."""
+    """The packed file of a split, checked against its sha256 in `plan` (plan.json)."""
     path = packed_dir(workload, device) / f"{split}.safetensors"
     return verified(path, plan["sha256"][split], f"preload@{workload}-{device}")
 
@@ -106,12 +106,12 @@ def packed_file(workload: str, device: str, split: str, plan: dict[str, Any]) ->
 def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None, kept: str = "") -> Iterator[Path]:
     """Yield a temporary path beside `path`. On success it is synced and renamed over `path`; on failure `path` stays.
 
-    A full disk or a kill therefore leaves either the old file or the new one, never half of one. What is made anew on
-    every run need not be `is_durable`: it is not synced, and a power cut may lose it. The temporary file of a killed
-    process is removed by the next one that writes `path`.
+    After a full disk or a kill, `path` is either the old file or the new one, never half of one. A file that every run
+    writes again does not need `is_durable`: it is not synced, and a power cut may lose it. The next process that writes
+    `path` removes the temporary file of a killed one.
 
-    Where the disk is full or may not be written, raises OSError that names `path`, the bytes needed where `num_bytes`
-    says them, the bytes free, what is `kept`, and the next step.
+    If the disk is full or not writable, this raises an OSError that names `path`, the needed bytes (`num_bytes`), the
+    free bytes, the text `kept` (what is not lost), and the next step.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -130,19 +130,19 @@ def replacing(path: Path, is_durable: bool = True, num_bytes: int | None = None,
             raise unwritable(path, error, num_bytes, kept) from error
         raise
     finally:
-        with suppress(OSError):  # on a disk that became read-only; the next process removes it
+        with suppress(OSError):  # fails if the disk became read-only; the next process removes the file
             temporary.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path) -> None:
-    """Raises OSError, with the next step, where no file can be made in `folder`: better now than after hours."""
+    """Raises OSError, with the next step, if `folder` is not writable: better now than after hours."""
     with replacing(folder / ".writable", is_durable=False) as temporary:
         temporary.touch()
     (folder / ".writable").unlink()
 
 
 def sync(path: Path) -> None:
-    """Have the disk hold a file's content; or a folder's names, without which a power cut may lose a renamed file."""
+    """Write a file's content or a folder's entries to the disk; otherwise a power cut may lose a renamed file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -151,18 +151,18 @@ def sync(path: Path) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of `path` whose processes were killed."""
+    """Remove the temporary files of `path` that belong to killed processes."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         try:
             os.kill(int(leftover.name.split(".")[-2]), 0)
         except (ProcessLookupError, ValueError):
             leftover.unlink(missing_ok=True)
-        except PermissionError:  # another user's, which lives
+        except PermissionError:  # a live process of another user
             pass
 
 
 def unwritable(path: Path, error: OSError, num_bytes: int | None = None, kept: str = "") -> OSError:
-    """The sentence on a file that cannot be written: its path, the bytes needed and free, the next step."""
+    """An error for a file that cannot be written: its path, the needed and free bytes, the next step."""
     why, step = error.strerror or str(error), f"let this user write to {relative(path.parent)}"
     if error.errno in FULL:
         needed = "" if num_bytes is None else f"it needs {format_bytes(num_bytes)}, "
@@ -186,7 +186,7 @@ def write_bytes(path: Path, content: bytes, is_durable: bool = True) -> None:
 
 
 def write_json(path: Path, value: Any, is_durable: bool = True) -> None:
-    """Write `value` the same way every time, so that equal contents have equal hashes. NaN and infinity are refused."""
+    """Write `value` in a canonical form, so that equal contents have equal hashes. Raises for NaN and infinity."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
     write_text(path, text, is_durable)
 
@@ -199,7 +199,7 @@ def damaged(source: str, why: str, mend: str = MAKES_ANEW) -> ValueError:
 
 
 class Read(dict[str, Any]):
-    """An object of a JSON file. A key that it lacks is a ValueError that names the file."""
+    """An object of a JSON file. A missing key raises ValueError that names the file."""
 
     source: str
     mend: str
@@ -209,7 +209,7 @@ class Read(dict[str, Any]):
 
 
 def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> Read:
-    """The object that `content` is. Raises ValueError that names `source` where it is none."""
+    """Parse `content` as a JSON object. Raises ValueError that names `source` if it is not one."""
 
     def as_read(pairs: dict[str, Any]) -> Read:
         found = Read(pairs)
@@ -226,9 +226,9 @@ def parse_json(content: bytes | str, source: str, mend: str = MAKES_ANEW) -> Rea
 
 
 def read_json(path: Path, kinds: dict[str, type | tuple[type, type]] | None = None, mend: str = MAKES_ANEW) -> Any:
-    """The object that `write_json` wrote. `kinds`: the types of keys that it must have, (dict, int) an object of int.
+    """Read an object that `write_json` wrote. `kinds`: required keys and their types; (dict, int): an object of ints.
 
-    Raises ValueError that names the file and what makes it anew where it holds something else.
+    Raises ValueError that names the file and the command that restores it, if its content is different.
     """
     try:
         found = parse_json(path.read_bytes(), relative(path), mend)
@@ -249,14 +249,14 @@ def read_rows(path: Path) -> list[dict[str, str]]:
             rows = list(csv.DictReader(file, strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise damaged(relative(path), str(error)) from None
-    # A longer row has its rest under None, a shorter one has None in the last cells.
+    # DictReader stores extra cells under the key None, and None for missing cells.
     if odd := next((number for number, row in enumerate(rows, 1) if None in row or None in row.values()), None):
         raise damaged(relative(path), f"row {odd} has more or fewer cells than its header")
     return rows
 
 
 def read_numbers(path: Path) -> list[dict[str, float | None]]:
-    """A CSV of numbers that `write_table` wrote; an empty cell is None."""
+    """Read a CSV of numbers that `write_table` wrote; an empty cell is None."""
     try:
         return [{name: float(cell) if cell else None for name, cell in row.items()} for row in read_rows(path)]
     except ValueError as error:
@@ -264,7 +264,7 @@ def read_numbers(path: Path) -> list[dict[str, float | None]]:
 
 
 def read_run(workload: str, device: str, seed: int) -> dict[str, Any]:
-    """What figures/training.py shows of an evaluated run."""
+    """Read the data of an evaluated run for figures/training.py."""
     folder = run_dir(workload, device, seed)
     measured, result = read_json(folder / "measured.json"), read_json(folder / "result.json")
     return {
@@ -279,9 +279,9 @@ def read_run(workload: str, device: str, seed: int) -> dict[str, Any]:
 
 
 def write_table(path: Path, rows: list[dict[str, Any]], columns: Sequence[str] = ()) -> None:
-    """Write equal-keyed `rows` as CSV. An absent value (None) is an empty cell; floats keep every digit.
+    """Write `rows` with equal keys as CSV. An absent value (None) is an empty cell; floats keep every digit.
 
-    `columns`: the header where there is no row.
+    `columns` is the header if there are no rows.
     """
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]) if rows else columns, lineterminator="\n")
@@ -293,9 +293,9 @@ def write_table(path: Path, rows: list[dict[str, Any]], columns: Sequence[str] =
 def locked(path: Path, wait: bool = True) -> Iterator[int | None]:
     """Lock `path` for this process; yields None once it has the lock.
 
-    Where another process has it: waits for it, or without `wait` yields that process's id (0 where it did not write
-    one) at once. The lock is the kernel's (flock): it ends with its process, however that ends. The file stays:
-    removing it would let a third process lock a new file of the same name.
+    If another process has the lock, this waits; without `wait` it yields that process's id at once (0 if unknown). The
+    kernel releases the lock (flock) when its process ends, however it ends. The file stays: if it were removed, a third
+    process could lock a new file of the same name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="ascii") as file:

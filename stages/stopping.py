@@ -1,4 +1,4 @@
-"""What stops a training from outside: Ctrl+C (SIGINT) and SIGTERM."""
+"""Handle the signals that stop a training: Ctrl+C (SIGINT) and SIGTERM."""
 
 import signal
 from abc import ABC, abstractmethod
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class StopSignals(ABC):
-    """While it is entered, these signals come to `handle`; `stop_requested` says whether one has come."""
+    """A context in which `handle` gets these signals. Subclasses set `stop_requested` when one has come."""
 
     def __init__(self) -> None:
         self.stop_requested = False

@@ -1,14 +1,14 @@
-"""The sources of data by name: from a workload's raw data to arrays that are checked, split and standardized.
+"""The data sources. A source converts a workload's raw data to checked, split and standardized arrays.
 
-Every source is one module of this package, named as `preprocess.source` in params.yaml. It has a function
+Each source is a module of this package with the name `preprocess.source` of params.yaml. It has a function
 
     prepare(params, folder, per_step) -> Prepared
 
-`params` is its dataclass in stages/params/schema.py, `folder` holds the workload's table, `per_step` says whether every
-step has a label of its own (detect); to regress, it gets `is_number=True` too. It raises ValueError, in one sentence,
-for what a user can get wrong. No source imports another one.
+`params` is the source's dataclass in stages/params/schema.py, `folder` contains the workload's table, and `per_step`
+says whether every step has its own label (detect). For regress, it also gets `is_number=True`. It raises ValueError
+with a one-sentence message for user errors. No source imports another one.
 
-A source that can make new data with other noise also has `with_noises` (see rally.py).
+A source that can simulate data with other noise also has `with_noises` (see rally.py).
 """
 
 import importlib
@@ -23,30 +23,30 @@ from stages.files import replacing, sha256_file
 
 
 class Prepared(Protocol):
-    """Everything that preprocess writes for one workload, before it writes it."""
+    """Everything that preprocess will write for one workload."""
 
-    table: Path | None  # the file that the data come from; None where they are simulated
-    summary: dict[str, Any]  # what later stages must know of the data: plain numbers and texts for summary.json
-    message: str  # what preprocess prints after the workload's name
+    table: Path | None  # the source file; None for simulated data
+    summary: dict[str, Any]  # the content of summary.json: numbers and texts that later stages need
+    message: str  # preprocess prints it after the workload's name
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
-        """One split's arrays by name, a row per sequence: `values`, `lengths`, `targets`, `ids`, perhaps others."""
+        """One split's arrays by name, one row per sequence: `values`, `lengths`, `targets`, `ids`, possibly others."""
 
 
 def open_source(name: str) -> ModuleType:
-    """The source of that name (checked by stages/params/loading.py)."""
+    """Import the source `name` (stages/params/loading.py has checked the name)."""
     return importlib.import_module(f"{__name__}.{name}")
 
 
 def prepare(task: str, params: Any, folder: Path) -> Prepared:
-    """The data of a workload for its task; `params` are those of its source."""
+    """Prepare the data of a workload for its task. `params` are those of its source."""
     of_task = {"is_number": True} if task == "regress" else {}
     prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=task == "detect", **of_task)
     return prepared
 
 
 def write_prepared(folder: Path, prepared: Prepared) -> dict[str, Any]:
-    """Write the arrays into `folder`; return what is to stand in its summary.json, which later stages go by."""
+    """Write the arrays to `folder`. Returns the content of its summary.json, which later stages read."""
     summary = {**prepared.summary, "sha256": write_arrays(folder, prepared)}
     if prepared.table:
         summary["table_sha256"] = sha256_file(prepared.table)
@@ -54,7 +54,7 @@ def write_prepared(folder: Path, prepared: Prepared) -> dict[str, Any]:
 
 
 def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:
-    """Write every split's arrays to <folder>/<split>/<name>.npy; return their sha256 by path relative to `folder`."""
+    """Write every split's arrays to <folder>/<split>/<name>.npy. Returns {path relative to `folder`: sha256}."""
     digests = {}
     for split in SPLITS:
         for name, array in prepared.arrays(split).items():

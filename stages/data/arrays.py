@@ -1,6 +1,6 @@
-"""What the sources `sequences` and `rally` share: sequences as arrays, their gaps filled, standardized, summarized.
+"""Common parts of the sources `sequences` and `rally`: arrays of sequences, interpolation, standardization, summary.
 
-N sequences, T steps of the longest one, F features. values (N, T, F) are float32, and zero after a sequence's end.
+N sequences, T steps of the longest one, F features. values (N, T, F) are float32 and zero after a sequence's end.
 """
 
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ from stages.data.splits import SPLITS, chunks
 
 @dataclass(frozen=True)
 class Sequences:
-    """A whole table, or a whole simulation."""
+    """The sequences of a table or of a simulation."""
 
     values: np.ndarray  # (N, T, F) float32
     lengths: np.ndarray  # (N,) int32
-    # (N,) int64, indices into classes; (N, T) where every step has one; (N,) float64 where they are numbers
+    # (N,) int64, indices into `classes`; (N, T) if every step has a label; (N,) float64 if the labels are numbers
     labels: np.ndarray
     ids: np.ndarray  # (N,) text
-    splits: np.ndarray | None  # (N,) text: the table's own column; None where it has none
+    splits: np.ndarray | None  # (N,) text: the table's split column, if it has one
     classes: tuple[Any, ...]
     features: tuple[str, ...]
-    num_filled: int  # cells that were empty and are interpolated
-    groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split; None: the table names none
-    offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> what is taken off before float32
+    num_filled: int  # number of empty cells that were interpolated
+    groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split; None: no groups
+    offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> value subtracted before the cast to float32
 
     @property
     def has_label_per_step(self) -> bool:
@@ -47,21 +47,21 @@ class Sequences:
 
 @dataclass(frozen=True)
 class PreparedSequences:
-    """Sequences, standardized, and their splits (see stages/data/__init__.py: Prepared)."""
+    """Standardized sequences and their splits (see stages/data/__init__.py: Prepared)."""
 
     sequences: Sequences
     groups: np.ndarray  # (N,) equal for equal sequences
-    parts: dict[str, np.ndarray]  # split -> sorted sequence numbers
+    parts: dict[str, np.ndarray]  # split -> sorted sequence indices
     mean: np.ndarray  # (F,) of the training split
     std: np.ndarray  # (F,)
     table: Path | None
-    target: dict[str, Any] | None = None  # name, mean and std of a label that is a number, over the training split
+    target: dict[str, Any] | None = None  # for numeric labels: their name, and mean and std of the training split
 
     def arrays(self, split: str) -> dict[str, np.ndarray]:
         return self.arrays_of(self.parts[split])
 
     def arrays_of(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Of the sequences `rows`, in that order."""
+        """The arrays of the sequences `rows`, in that order."""
         sequences = self.sequences
         return {
             "values": sequences.values[rows],
@@ -71,12 +71,12 @@ class PreparedSequences:
         }
 
     def standardized_targets(self, rows: np.ndarray) -> np.ndarray:
-        """(n,) float32, standardized in float64: large numbers that differ little stay apart."""
+        """(n,) float32, standardized in float64, so that large numbers with small differences stay distinct."""
         assert self.target is not None
         return ((self.sequences.labels[rows] - self.target["mean"]) / self.target["std"]).astype(np.float32)
 
     def num_per_class(self) -> dict[str, dict[str, int]]:
-        """By split: sequences of each class, or steps where every step has a label."""
+        """Split -> number of sequences per class, or of steps per class if every step has a label."""
         sequences, labels = self.sequences, self.sequences.labels
         classes = [str(name) for name in sequences.classes]
         is_real = ~sequences.padding_mask if sequences.has_label_per_step else np.ones(len(labels), dtype=bool)
@@ -148,7 +148,7 @@ class PreparedSequences:
 def prepared(
     sequences: Sequences, groups: np.ndarray, parts: dict[str, np.ndarray], table: Path | None, label: str = ""
 ) -> PreparedSequences:
-    """Standardize `sequences`, in place, by the statistics of the training split. `label`: the name of a number."""
+    """Standardize `sequences` in place by the training split's statistics. `label`: the name of a numeric label."""
     mean, std = statistics_of(sequences, parts["train"])
     standardize(sequences, mean, std)
     target = target_of(label, sequences.labels[parts["train"]]) if sequences.has_number else None
@@ -156,7 +156,7 @@ def prepared(
 
 
 def target_of(name: str, numbers: np.ndarray) -> dict[str, Any]:
-    """Raises ValueError where all of them are equal: there is nothing to learn."""
+    """Name, mean and std of a numeric label. Raises ValueError if all `numbers` are equal (nothing to learn)."""
     mean, std = float(numbers.mean()), float(numbers.std())
     if std <= 1e-12 * max(1e-300, abs(mean)):
         raise ValueError(f"column {name!r} is {mean:g} in every training sequence; regress needs numbers that differ")
@@ -164,12 +164,11 @@ def target_of(name: str, numbers: np.ndarray) -> dict[str, Any]:
 
 
 def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (F,) over the real steps of the sequences `rows`; a feature that never changes gets
-    1."""
+    """Mean and standard deviation (F,) over the real steps of the sequences `rows`; 1 for a constant feature."""
     num_steps = int(sequences.lengths[rows].sum())
     mean, variance = np.zeros((2, len(sequences.features)))
     after_end = sequences.padding_mask
-    for chunk in chunks(len(rows), sequences.values):  # padding is zero: it adds nothing to a sum
+    for chunk in chunks(len(rows), sequences.values):  # padding is zero, so it does not change a sum
         mean += sequences.values[rows[chunk]].sum(axis=(0, 1), dtype=np.float64) / num_steps
     for chunk in chunks(len(rows), sequences.values):
         deviation = sequences.values[rows[chunk]] - mean.astype(np.float32)
@@ -180,7 +179,7 @@ def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, n
 
 
 def standardize(sequences: Sequences, mean: ArrayLike, std: ArrayLike) -> None:
-    """In place; the padding stays zero."""
+    """Standardize in place; the padding stays zero."""
     after_end, mean, std = sequences.padding_mask, np.asarray(mean), np.asarray(std)
     for chunk in chunks(len(sequences.values), sequences.values):
         values = sequences.values[chunk]
@@ -190,10 +189,9 @@ def standardize(sequences: Sequences, mean: ArrayLike, std: ArrayLike) -> None:
 
 
 def interpolate(column: np.ndarray, lengths: np.ndarray) -> tuple[int, np.ndarray]:
-    """Fill NaN in one feature's values (N, T) in place: linearly between the neighbours in the sequence, at its ends
-    with the nearest value.
+    """Interpolate NaN in one feature's values (N, T) in place: linearly, and with the nearest value at the ends.
 
-    Returns how many cells it filled, and the numbers of the sequences that have no value to fill from.
+    Returns the number of filled cells and the indices of sequences without any value.
     """
     num_steps = column.shape[1]
     steps = np.arange(num_steps)

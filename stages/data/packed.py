@@ -1,4 +1,4 @@
-"""A split's arrays -> the tensors that batches are cut from -> one aligned file, which a device can load as it is."""
+"""Convert a split's arrays to tensors and write them to one aligned file, which a device can load directly."""
 
 from pathlib import Path
 from typing import Any
@@ -9,24 +9,24 @@ from safetensors.numpy import save
 from stages.data.splits import SPLITS
 from stages.files import damaged, relative, replacing, verified
 
-ALIGNMENT_BYTES = 64  # a cache line, and what AVX-512 loads at once
+ALIGNMENT_BYTES = 64  # a cache line, and the width of an AVX-512 load
 
 
 def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays of a split in `folder` as tensors (see as_tensors). `summary` is preprocess's.
+    """Read the arrays of a split in `folder`, in the form of `as_tensors`. `summary` is preprocess's summary.json.
 
-    Raises ValueError where a file is not the one that preprocess wrote.
+    Raises ValueError if a file is not the one that preprocess wrote.
     """
     return as_tensors(*(read_array(folder, split, name, summary) for name in ("values", "lengths", "targets")))
 
 
 def read_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> np.ndarray:
-    """One array of a split. Raises ValueError where its file is not the one that preprocess wrote."""
+    """Read one array of a split. Raises ValueError if its file is not the one that preprocess wrote."""
     recorded = summary["sha256"][f"{split}/{name}.npy"]
     path = verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}")
     try:
         return np.asarray(np.load(path))
-    except (ValueError, EOFError) as error:  # pickled objects are refused too
+    except (ValueError, EOFError) as error:  # np.load also refuses pickled objects
         raise damaged(relative(path), str(error)) from None
 
 
@@ -41,14 +41,14 @@ def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> 
 
 
 def pack_splits(source: Path, target: Path, summary: dict[str, Any]) -> dict[str, int]:
-    """Pack every split of the arrays in `source` into <target>/<split>.safetensors; return each one's bytes of data."""
+    """Pack every split of `source` into <target>/<split>.safetensors. Returns {split: bytes of data}."""
     return {split: pack(read_arrays(source, split, summary), target / f"{split}.safetensors") for split in SPLITS}
 
 
 def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
-    """Write `tensors` to `path` as safetensors whose data start on a cache line; return the bytes of data.
+    """Write `tensors` to `path` as safetensors, with data that starts on a cache line. Returns the bytes of data.
 
-    The format allows spaces after its JSON header (https://github.com/huggingface/safetensors, "Format"); these align
+    Spaces after the JSON header, which the format allows (https://github.com/huggingface/safetensors, "Format"), align
     the data.
     """
     packed = save(tensors)

@@ -1,7 +1,7 @@
-"""The source `rally`: tennis rallies, simulated by tennis.py, in the amounts that params.yaml gives.
+"""The source `rally`: tennis rallies that tennis.py simulates, in the amounts that params.yaml gives.
 
-In: the params of a `rally` source. Out: see stages/data/__init__.py. Where the camera does not see the ball, its place
-is interpolated.
+Input: the params of a `rally` source. Output: see stages/data/__init__.py. In frames without a detection of the ball,
+its position is interpolated.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from stages.data.arrays import PreparedSequences, Sequences, interpolate, prepar
 from stages.data.splits import SPLITS
 from stages.params.schema import Rally
 
-NOISE_FACTORS = (0.0, 0.5, 2.0, 4.0, 8.0)  # of the noise in training: what evaluate tries besides
+NOISE_FACTORS = (0.0, 0.5, 2.0, 4.0, 8.0)  # evaluate also tries these multiples of the training noise
 
 
 def prepare(params: Rally, folder: Path, per_step: bool) -> PreparedSequences:
-    """Newly simulated rallies, standardized, with the first of them in train. No table: `folder` is not read."""
+    """Simulate rallies and standardize them. The first ones are train. `folder` is unused, as there is no table."""
     sizes = [int(params.split.train), int(params.split.val), int(params.split.test)]
     numbers = np.arange(sum(sizes))
     parts = dict(zip(SPLITS, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True))
@@ -29,7 +29,7 @@ def prepare(params: Rally, folder: Path, per_step: bool) -> PreparedSequences:
 
 
 def with_noises(params: Rally, num_sequences: int, summary: dict[str, Any]) -> dict[float, Sequences]:
-    """Noise -> the same rallies with it, which training has not seen, standardized as preprocess's `summary` says."""
+    """{noise: the same new rallies with that noise}, standardized by the statistics in preprocess's `summary`."""
     noises = [factor * params.noise for factor in NOISE_FACTORS]
     found = dict(zip(noises, simulated(replace(params, seed=params.seed + 1), num_sequences, noises), strict=True))
     for sequences in found.values():
@@ -45,7 +45,7 @@ def simulated(params: Rally, num_sequences: int, noises: Sequence[float]) -> lis
 
 
 def interpolated(values: np.ndarray, labels: np.ndarray) -> Sequences:
-    """What `tennis.simulate` gives, with the frames filled in that have no detection. Changes `values`."""
+    """Sequences of `tennis.simulate`'s arrays, with frames without a detection interpolated. Changes `values`."""
     num_sequences, num_steps = labels.shape
     lengths = np.full(num_sequences, num_steps, dtype=np.int32)
     u, v, visible = np.moveaxis(values, 2, 0)

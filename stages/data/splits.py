@@ -1,4 +1,4 @@
-"""Shares rows out to train, val and test: class by class in proportion; what belongs together stays in one split.
+"""Split rows into train, val and test: stratified by class, with all rows of a group in the same split.
 
 N sequences, T steps, F features, C classes, S = 3 splits.
 """
@@ -10,15 +10,14 @@ import numpy as np
 from stages.params.schema import Split
 
 SPLITS = ("train", "val", "test")
-# The order in which splits choose: train gets what the other two leave.
+# The order in which splits get rows: train gets what the other two leave.
 PLACING = ("test", "val", "train")
 TRAIN = PLACING.index("train")
-CHUNK_CELLS = 1 << 20  # cells per chunk where a temporary for the whole array would cost too much memory
+CHUNK_CELLS = 1 << 20  # cells per chunk, because a temporary of the whole array would need too much memory
 
 
 def sizes_of(shares: Split, num_sequences: int) -> dict[str, int]:
-    """Whole sizes from shares (rounded, the rest goes to train) or from counts, which must add up to
-    `num_sequences`."""
+    """Sizes from shares (rounded; the rest goes to train) or from counts, which must sum to `num_sequences`."""
     wanted = {"train": shares.train, "val": shares.val, "test": shares.test}
     if all(isinstance(size, int) for size in wanted.values()):
         if sum(wanted.values()) != num_sequences:
@@ -33,16 +32,16 @@ def sizes_of(shares: Split, num_sequences: int) -> dict[str, int]:
 
 
 def chunks(num: int, values: np.ndarray) -> Iterator[slice]:
-    """Slices over `num` sequences, each of about CHUNK_CELLS cells of `values` (N, T, F)."""
+    """Slices over `num` sequences with about CHUNK_CELLS cells of `values` (N, T, F) each."""
     size = max(1, CHUNK_CELLS // (values.shape[1] * values.shape[2]))
     return (slice(low, low + size) for low in range(0, num, size))
 
 
 def duplicate_groups(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """(N,) group numbers: equal for sequences of one length whose values (N, T, F) are equal bit for bit.
+    """(N,) group numbers: equal for sequences of the same length with bitwise equal values (N, T, F).
 
-    A 64-bit hash decides. Two different sequences collide once in 37 million tables of a million sequences; they would
-    then only stay in one split.
+    They compare by a 64-bit hash. Two different sequences collide once in 37 million tables of a million sequences; the
+    only effect is that they stay in one split.
     """
     num_cells = values.shape[1] * values.shape[2]
     odd = np.random.default_rng(0).integers(1, 2**63, size=num_cells, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
@@ -57,7 +56,7 @@ def duplicate_groups(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def stratified(
     rows: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], draw: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """`rows` shared out to splits of the given sizes: class by class in proportion, groups of equal sequences whole.
+    """Split `rows` into the given sizes, stratified by class, and keep groups of equal sequences whole.
 
     labels and groups (N,) are those of all sequences. Returns sorted row numbers by split.
     """
@@ -70,7 +69,7 @@ def stratified(
 
 
 def places_per_class(counts: np.ndarray, sizes: dict[str, int], draw: np.random.Generator) -> np.ndarray:
-    """(S, C): how many of each class every split takes, of `counts` (C,) in all. Splits are in the order of PLACING."""
+    """(S, C) rows of each class for every split, from the totals `counts` (C,). Splits are in the order of PLACING."""
     places, num_left = [], int(counts.sum())
     for name in ("test", "val"):
         places.append(proportional(counts, sizes[name], num_left, draw))
@@ -79,7 +78,7 @@ def places_per_class(counts: np.ndarray, sizes: dict[str, int], draw: np.random.
 
 
 def proportional(counts: np.ndarray, size: int, total: int, draw: np.random.Generator) -> np.ndarray:
-    """(C,) `size` places in proportion to `counts`: floors first, then the largest remainders, ties by lot."""
+    """Distribute `size` places (C,) in proportion to `counts`: floors, then largest remainders, random for ties."""
     quota = counts * (size / max(total, 1))
     places = np.floor(quota).astype(np.int64)
     by_remainder = np.lexsort((draw.random(len(counts)), -(quota - places).round(9)))
@@ -88,7 +87,7 @@ def proportional(counts: np.ndarray, size: int, total: int, draw: np.random.Gene
 
 
 def repeated(groups: np.ndarray) -> list[np.ndarray]:
-    """The members of every group that has more than one."""
+    """The members of every group with more than one member."""
     _, group, group_sizes = np.unique(groups, return_inverse=True, return_counts=True)
     members = np.flatnonzero(group_sizes[group] > 1)
     by_group = members[np.argsort(group[members], kind="stable")]
@@ -96,9 +95,9 @@ def repeated(groups: np.ndarray) -> list[np.ndarray]:
 
 
 def joined(*groupings: np.ndarray) -> np.ndarray:
-    """(N,) group numbers under which two rows are equal where any of the groupings (each (N,)) puts them together."""
+    """(N,) group numbers: the smallest groups that contain all groups of all groupings (each (N,))."""
     group = np.arange(len(groupings[0]))
-    while True:  # the smallest number of a group spreads through it; a pass or two is enough for groups that nest
+    while True:  # a group's smallest number spreads through it; one or two passes are enough for nested groups
         before = group
         for grouping in groupings:
             _, index = np.unique(grouping, return_inverse=True)
@@ -112,12 +111,12 @@ def joined(*groupings: np.ndarray) -> np.ndarray:
 def grouped(
     rows: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], draw: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """`rows` shared out to splits of about the given sizes, each group of `groups` (N,) whole, classes as near to their
-    proportions as that allows.
+    """Split `rows` into about the given sizes, keep each group of `groups` (N,) whole, and stratify as far as possible.
 
-    Greedy, as scikit-learn's StratifiedGroupKFold: the groups with the most uneven classes choose first, each the split
-    that still wants most of its classes; no split stays empty. A class that stands in one group alone goes to train.
-    Raises ValueError where there are fewer groups than splits. Returns sorted row numbers by split.
+    The algorithm is greedy like scikit-learn's StratifiedGroupKFold: the groups with the most uneven classes come
+    first, and each goes to the split that still needs most of its classes. No split stays empty. A class that occurs in
+    only one group goes to train. Raises ValueError if there are fewer groups than splits. Returns sorted row numbers by
+    split.
     """
     wanted = [name for name in SPLITS if sizes[name]]
     _, group = np.unique(groups[rows], return_inverse=True)
@@ -135,7 +134,7 @@ def grouped(
     totals = np.maximum(need.sum(axis=0), 1)
     for num_left, index in zip(range(len(order), 0, -1), order, strict=True):
         weight = need[index] / totals
-        score = (lacking / shares[:, None] ** 0.5) @ weight  # by its share too, or train, the largest, takes all it can
+        score = (lacking / shares[:, None] ** 0.5) @ weight  # by share, or train would take all it can
         if num_left <= len(empty):
             score[[number for number in range(len(wanted)) if number not in empty]] = -np.inf
         best = wanted.index("train") if is_alone[index] and num_left > len(empty) else int(score.argmax())
@@ -149,9 +148,9 @@ def grouped(
 def place_groups(
     chosen: np.ndarray, places: np.ndarray, own: np.ndarray, groups: list[np.ndarray], draw: np.random.Generator
 ) -> None:
-    """Draw a split for each group, in proportion to the room that splits have for it; train where none has.
+    """Draw a split for each group, in proportion to the splits' free places for it; train if no split has enough.
 
-    In place: `chosen` gets the splits' numbers, and `places` loses what the groups take. `own`: the class of each row.
+    Works in place: writes split numbers to `chosen` and subtracts the groups from `places`. `own`: class of each row.
     """
     for index in draw.permutation(len(groups)):
         need = np.bincount(own[groups[index]], minlength=places.shape[1])
@@ -162,10 +161,10 @@ def place_groups(
 
 
 def place_singles(chosen: np.ndarray, places: np.ndarray, own: np.ndarray, draw: np.random.Generator) -> None:
-    """Fill the places that are left with the rows of each class that have no split yet, in random order. In place."""
+    """Fill the remaining places with the rows of each class that have no split yet, in random order. In place."""
     for label in range(places.shape[1]):
         singles = draw.permutation(np.flatnonzero((own == label) & (chosen < 0)))
-        # A group without room went to train, so another split may have more rows left to it than places.
+        # place_groups may put a group into train without free places, so the numbers of rows and places may differ.
         splits = np.repeat(np.arange(len(PLACING)), np.maximum(places[:, label], 0))[: len(singles)]
         chosen[singles] = TRAIN
         chosen[singles[: len(splits)]] = splits

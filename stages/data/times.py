@@ -1,8 +1,8 @@
-"""The times of a series: cells as instants or dates, and the grid of equal steps on which they lie.
+"""The times of a series: parse cells as instants or dates, and place them on a grid of equal steps.
 
-R rows of the table, G grid points. Times are int64 nanoseconds since 1970-01-01 UTC. Of a calendar's interval (a day, a
-month) they are those of the date as it is written, whatever its offset: midnight in Berlin on 1 March belongs to March,
-and the clock's change to summer time moves nothing.
+R rows of the table, G grid points. Times are int64 nanoseconds since 1970-01-01 UTC. For calendar intervals (a day, a
+month), they are those of the written date without its offset: midnight in Berlin on 1 March belongs to March, and
+daylight saving time has no effect.
 """
 
 import re
@@ -18,7 +18,7 @@ from stages.params.intervals import Interval
 
 SECOND = 10**9  # nanoseconds
 DAY = 86400 * SECOND
-MONDAY = np.datetime64("1970-01-05")  # where the count of business days begins
+MONDAY = np.datetime64("1970-01-05")  # business day 0
 COMPACT_DATE = r"^((19|20)\d\d|2100)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])$"  # from 1900 to 2100
 OFFSET = r"(:\d\d.*?)\s*(Z|[+-]\d\d(:?\d\d)?)$"
 TIME_FORMS = (
@@ -35,7 +35,7 @@ PERIOD_FORMS = (
     r"(?P<year>\d{4})[-/. ](?P<name>[A-Za-z]{3,9})\.?",
     r"(?P<name>[A-Za-z]{3,9})\.?[-/. ](?P<year>\d{4})",
 )
-# Digits alone, which are seconds where the interval is no calendar's.
+# Forms with only digits. For other than calendar intervals, they are seconds.
 YEAR_FORM = r"(?P<year>1[6-9]\d\d|2[0-2]\d\d)"
 DIGIT_FORMS = (
     YEAR_FORM,
@@ -45,7 +45,7 @@ DIGIT_FORMS = (
 
 
 def first_day(text: str, forms: tuple[str, ...] = (*PERIOD_FORMS, *DIGIT_FORMS)) -> str | None:
-    """The date on which a week, month, quarter or year begins, in ISO 8601; None where `text` names none."""
+    """The first date, in ISO 8601, of the week, month, quarter or year in `text`; None if there is none."""
     for form in forms:
         if found := re.fullmatch(form, text):
             part = {name: value for name, value in found.groupdict().items() if value}
@@ -66,12 +66,12 @@ def first_day(text: str, forms: tuple[str, ...] = (*PERIOD_FORMS, *DIGIT_FORMS))
 
 
 def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarray, int]:
-    """(R,) times, and how many rows name no offset and are taken as UTC.
+    """Returns the times (R,) and the number of rows without an offset, which count as UTC.
 
-    Accepts ISO 8601 text (a date alone is its midnight), Parquet's timestamps and dates, and whole seconds since 1970;
-    one kind in all rows, from 1678 to 2261. Refuses milliseconds, which only their size tells from seconds, and a
-    column in which every number is also a date, as 20210927 is. With a calendar's interval it accepts weeks, months,
-    quarters and years, too, and such numbers are dates.
+    All rows must have the same kind, from 1678 to 2261: ISO 8601 text (a date means its midnight), Parquet's timestamps
+    and dates, or whole seconds since 1970. Milliseconds are refused, because only their size distinguishes them from
+    seconds. A column in which every number is also a date, e.g. 20210927, is refused too. With a calendar interval,
+    such numbers are dates, and weeks, months, quarters and years are accepted as well.
     """
     cells = table.take(column)
     why = f"column {column!r} must hold {TIME_FORMS}"
@@ -106,9 +106,9 @@ def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarra
 
 
 def begun(text: pa.ChunkedArray, interval: Interval, table: str, column: str) -> pa.ChunkedArray:
-    """`text` with every week, month, quarter and year as the date on which it begins; what is none stays.
+    """Replace every week, month, quarter and year in `text` by its first date; other cells stay.
 
-    Raises ValueError where it holds such and `interval` is no calendar's.
+    Raises ValueError if `text` contains such cells and `interval` is not a calendar interval.
     """
     if pc.any(pc.match_substring_regex(text[:1], r"^\d{4}-\d\d-\d\d")).as_py():
         return text
@@ -135,7 +135,7 @@ def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Steps:
-    """The grid of an interval: point 0 lies at `origin`, in nanoseconds, months or days as `counted` counts."""
+    """The grid of an interval. Point 0 is at `origin`, in the unit of `count`: nanoseconds, months or business days."""
 
     interval: Interval
     origin: int
@@ -145,13 +145,13 @@ class Steps:
         return self.interval.months or (1 if self.interval.unit == "business-day" else self.interval.seconds * SECOND)
 
     def points(self, stamps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(R,) the grid point of each time, the next one where it lies between two; and (R,) where it did."""
+        """The grid point of each time (R,), the next one for a time between two, and whether it is between two (R,)."""
         counted, is_between = count(stamps, self.interval)
         past = counted - self.origin
         return -(-past // self.size), (past % self.size != 0) | is_between
 
     def times(self, points: np.ndarray) -> np.ndarray:
-        """The times at which `points` begin."""
+        """The start times of `points`."""
         counted = points * self.size + self.origin
         if self.interval.months:
             return counted.astype("datetime64[M]").astype("datetime64[ns]").astype(np.int64)
@@ -161,7 +161,7 @@ class Steps:
 
 
 def steps_for(stamps: np.ndarray, interval: Interval) -> Steps:
-    """Multiples of `interval` since 1970, or another constant distance from them that most of `stamps` share."""
+    """A grid at multiples of `interval` since 1970, shifted by a constant if most of `stamps` share this shift."""
     steps = Steps(interval, 0)
     counted, _ = count(stamps, interval)
     remainders, times_seen = np.unique(counted % steps.size, return_counts=True)
@@ -170,9 +170,9 @@ def steps_for(stamps: np.ndarray, interval: Interval) -> Steps:
 
 
 def count(stamps: np.ndarray, interval: Interval) -> tuple[np.ndarray, np.ndarray]:
-    """Of each of `stamps` the nanoseconds, months or business days since 1970, and whether it lies after that one.
+    """For each stamp: the nanoseconds, months or business days since 1970, and whether it is on a weekend.
 
-    A weekend lies after Friday and before Monday, and counts as Monday.
+    A weekend counts as the next Monday. Only business days report weekends.
     """
     inside = np.zeros(len(stamps), dtype=bool)
     if interval.months:
@@ -185,6 +185,6 @@ def count(stamps: np.ndarray, interval: Interval) -> tuple[np.ndarray, np.ndarra
 
 
 def iso(times: np.ndarray) -> np.ndarray:
-    """(N,) times as text in UTC, to the second where that is enough for all."""
+    """(N,) times as text in UTC, without fractions if all are whole seconds."""
     unit = "ns" if (times % SECOND).any() else "s"
     return np.char.add(np.datetime_as_string(times.astype("datetime64[ns]").astype(f"datetime64[{unit}]")), "Z")

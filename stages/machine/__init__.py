@@ -1,1 +1,1 @@
-"""What the hardware is, and what it does while we time it."""
+"""Identifies the hardware and measures what it does during a run."""

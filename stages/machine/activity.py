@@ -1,8 +1,8 @@
-"""What a machine and one process on it do, read from outside of that process, for MLflow's page "System metrics".
+"""System metrics of a machine and of another process on it, for MLflow's page "System metrics".
 
-Names and units are MLflow's where the quantity is MLflow's (mlflow/system_metrics): percentages, megabytes of 1e6
-bytes, GPUs numbered as NVML does. Where MLflow has none, the name ends in the unit. What cannot be read is left out.
-Imports neither torch nor mlflow.
+MLflow's quantities keep MLflow's names and units (mlflow/system_metrics): percentages, megabytes of 1e6 bytes, NVML's
+GPU numbers. The names of other quantities end in their unit. Unreadable quantities are omitted. This module imports
+neither torch nor mlflow.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ MEGABYTE = 1e6
 
 
 class Activity:
-    """Of the process `pid`, of the machine, and of the GPU with `gpu_uuid` where one is given.
+    """Reads metrics of the process `pid`, of the machine and, if `gpu_uuid` is given, of that GPU.
 
-    Shares of time are of the time since the reading before. Raises psutil.Error where there is no such process.
+    Shares of time refer to the time since the previous reading. Raises psutil.Error if there is no such process.
     """
 
     def __init__(self, pid: int, gpu_uuid: str = "") -> None:
         self.process = psutil.Process(pid)
         self.gpu: dict[str, Callable[[], float]] = {}
         if gpu_uuid:
-            with suppress(Exception):  # NVML's errors have no common public base where its library is missing
+            with suppress(Exception):  # NVML's errors have no common public base without its library
                 self.gpu = gpu_readers(gpu_uuid, pid)
-        self.process.cpu_percent()  # from here on they count
+        self.process.cpu_percent()  # psutil counts from the first call
         psutil.cpu_percent()
 
     def read(self) -> dict[str, float]:
@@ -43,7 +43,7 @@ class Activity:
             "system/process_memory_mib": self.process.memory_info().rss / 2**20,
         }
         for name, ask in self.gpu.items():
-            with suppress(Exception):  # under MIG, on WSL and in some containers
+            with suppress(Exception):  # fails under MIG, on WSL and in some containers
                 found[name] = ask()
         return found
 

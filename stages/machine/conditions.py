@@ -1,8 +1,8 @@
-"""The conditions under which something was measured: what else the machine did, and how fast it was allowed to run.
+"""The conditions of a measurement: the machine's other load, clocks and limits.
 
-Readings that change from minute to minute, so no dependency holds them. Two runs whose conditions differ may differ in
-time for no other reason. Keys carry their units; what cannot be read is left out. Imports neither torch nor pynvml
-where there is no GPU.
+They change from minute to minute, so no dependency contains them. Different conditions alone can explain different
+times of two runs. Keys contain their units; unreadable quantities are omitted. This module does not import torch, and
+imports pynvml only if there is a GPU.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 
-# What lowers the clocks of a GPU by somebody's setting or by none is no throttling.
+# Reasons for lower GPU clocks that are not throttling: idleness and settings.
 IDLE_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost")
 
 
 def read(gpu_uuid: str | None = None) -> dict[str, Any]:
-    """The conditions now, of the machine and, where its UUID is given, of one GPU."""
+    """The current conditions of the machine and, if its UUID is given, of one GPU."""
     times = psutil.cpu_times()
     found: dict[str, Any] = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -39,9 +39,9 @@ def read(gpu_uuid: str | None = None) -> dict[str, Any]:
 
 
 def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
-    """What the machine did between two readings of one process, as shares of all its cores' time.
+    """The machine's load between two readings of one process, as shares of the time of all cores.
 
-    steal_share: taken by the host of a virtual machine; others_share: by other processes than this one.
+    steal_share: used by the host of a virtual machine; others_share: used by processes other than this one.
     """
     spent = {name: after["cpu_seconds"][name] - before["cpu_seconds"][name] for name in before["cpu_seconds"]}
     if spent["all"] <= 0:
@@ -55,7 +55,7 @@ def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
 
 
 def read_gpu(uuid: str) -> dict[str, Any]:
-    """Clocks, power limit, temperature, throttle reasons and other processes, by NVML; what it refuses is left out."""
+    """Clocks, power limit, temperature, throttle reasons and other processes from NVML; failed readings are omitted."""
     found: dict[str, Any] = {}
     try:
         import pynvml as nvml
@@ -77,13 +77,13 @@ def read_gpu(uuid: str) -> dict[str, Any]:
     for name, ask in readings.items():
         try:
             found[name] = ask()
-        except Exception:  # under MIG, on WSL and in some containers
+        except Exception:  # fails under MIG, on WSL and in some containers
             continue
     return found
 
 
 def handle_of(nvml: Any, uuid: str) -> Any:
-    """NVML's handle of a GPU by torch's UUID, or of a part of one (MIG), which NVML names otherwise."""
+    """NVML's handle for torch's UUID of a GPU or of a MIG instance, which has another prefix in NVML."""
     try:
         return nvml.nvmlDeviceGetHandleByUUID(uuid)
     except Exception:  # NVML's errors have no common public base on a machine without the library
@@ -91,7 +91,7 @@ def handle_of(nvml: Any, uuid: str) -> Any:
 
 
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
-    """Why the GPU runs below the clocks it could have, in NVML's words."""
+    """NVML's names of the reasons why the GPU runs below its possible clocks."""
     bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     prefix = "nvmlClocksThrottleReason"
     names = {name.removeprefix(prefix): getattr(nvml, name) for name in dir(nvml) if name.startswith(prefix)}
@@ -110,14 +110,14 @@ def text_of(path: str) -> str:
 
 
 def other_gpu_processes(gpu_uuid: str | None) -> int:
-    """The other processes on a GPU on which this one computes; 0 without a GPU, or where the driver does not say."""
+    """The number of other processes on this process's GPU; 0 without a GPU or if the driver does not report it."""
     return int(read_gpu(gpu_uuid).get("other_processes", 0)) if gpu_uuid else 0
 
 
 def count_others(pids: Iterable[int]) -> int:
-    """The processes other than this one, among those that NVML lists for a GPU on which this one computes.
+    """The number of other processes among the `pids` that NVML lists for this process's GPU.
 
-    Raises LookupError where it lists none. In a container with process numbers of its own, this process is listed by
+    Raises LookupError if `pids` is empty. In a container with its own process numbers, NVML lists this process under
     another number.
     """
     listed = set(pids)
@@ -127,9 +127,9 @@ def count_others(pids: Iterable[int]) -> int:
 
 
 def others_on_gpu(conditions: Mapping[str, Any]) -> str:
-    """That other processes computed on a training's GPU, in words; empty where none was seen.
+    """A phrase that says how many other processes used a training's GPU; empty if there were none.
 
-    `conditions`: a manifest's. Two trainings that share a GPU both lose time, and neither can tell how much.
+    `conditions` come from a manifest. Two trainings that share a GPU both lose time, and neither can tell how much.
     """
     seen = {
         "before": inside(conditions, "before", "gpu", "other_processes"),
@@ -144,7 +144,7 @@ def others_on_gpu(conditions: Mapping[str, Any]) -> str:
 
 
 def inside(value: Any, *names: str) -> Any:
-    """value["before"]["gpu"] where all of it is there, else None: a manifest may be of an older version."""
+    """E.g. value["before"]["gpu"], or None if a key is missing, because an older version may have written it."""
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value

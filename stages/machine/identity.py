@@ -1,6 +1,6 @@
-"""What this machine is: processor, memory, GPU and torch, without importing torch (milliseconds).
+"""Identify this machine: processor, memory, GPU and torch, in milliseconds because it does not import torch.
 
-Holds only what stays the same from run to run; free memory, clocks and UUIDs do not belong here.
+The identity contains only values that do not change between runs: no free memory, clocks or UUIDs.
 """
 
 import ctypes
@@ -13,15 +13,16 @@ from typing import Any
 
 from stages.params.devices import split_device
 
-NO_DEVICE = 100  # CUresult: every other one is the driver's own trouble
+NO_DEVICE = 100  # CUresult; every other value except 0 is an error of the driver
 COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 
 
 def identify(requested: str) -> dict[str, Any]:
-    """The identity of the device that `requested` means on this machine.
+    """The identity of the device that `requested` selects on this machine.
 
-    Raises ValueError where `cuda` is asked for and cannot be had: only `auto` chooses, and what kept it from CUDA is
-    recorded. Several workers (`2xcuda`) have that of one, `workers`, and a name that counts them.
+    Raises ValueError if `requested` is `cuda` and CUDA is not available. `auto` may fall back to the CPU and then
+    records the reason. The identity of several workers (`2xcuda`) is that of one worker plus the key `workers` and a
+    name with their number.
     """
     num_workers, kind = split_device(requested)
     if num_workers > 1:
@@ -45,7 +46,7 @@ def identify(requested: str) -> dict[str, Any]:
 
 
 def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
-    """Raises ValueError where there are fewer GPUs than workers on this machine: two on one GPU only take turns."""
+    """Raises ValueError if this machine has fewer GPUs than workers: two workers on one GPU would only take turns."""
     needed = -(-num_workers // num_nodes())
     if needed <= one["count"]:
         return
@@ -59,7 +60,7 @@ def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
 
 
 def require_same_gpu(identity: dict[str, Any]) -> None:
-    """Raises ValueError where the GPU of `identity` (results/hardware/<device>.json) is not the one here now."""
+    """Raises ValueError if the current GPU is not the one of `identity` (results/hardware/<device>.json)."""
     found, obstacle = cuda_identity(torch_build()[1])
     if found is None or not identity["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
         now = f"now {found['name']} is in its place" if found else obstacle
@@ -70,15 +71,13 @@ def require_same_gpu(identity: dict[str, Any]) -> None:
 
 
 def num_nodes() -> int:
-    """Machines that train together, as torchrun's own environment variable says: 2 in `PET_NNODES=2`."""
+    """The number of machines that train together, from torchrun's environment variable, e.g. `PET_NNODES=2`."""
     words = os.environ.get("PET_NNODES", "1").split(":")
     return max(int(words[-1]), 1) if words[-1].isdigit() else 1
 
 
 def torch_build() -> tuple[str, str | None]:
-    """torch's version and the CUDA version it was built for (None: a CPU-only build), without importing it or its
-    metadata.
-    """
+    """torch's version and its CUDA version (None: a CPU-only build), without importing torch or its metadata."""
     spec = importlib.util.find_spec("torch")
     source = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     if source is None or not source.exists():
@@ -88,7 +87,7 @@ def torch_build() -> tuple[str, str | None]:
 
 
 def cpu_identity() -> dict[str, Any]:
-    """The processor's name, the cores this process may use (affinity and container quota), the memory it may use."""
+    """The processor's name, and the cores (by affinity and container quota) and memory that this process may use."""
     return {"name": cpu_name(), "cores": usable_cores(), "memory_mib": memory_limit_bytes() // 2**20}
 
 
@@ -99,12 +98,12 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     name = fields.get("model name", platform.machine())
-    # A virtual machine may hide the name ("AMD EPYC"); family and model still tell two generations apart.
+    # A virtual machine may hide the full name ("AMD EPYC"); family and model still distinguish two generations.
     return f"{name} (family {fields['cpu family']} model {fields['model']})" if "cpu family" in fields else name
 
 
 def usable_cores() -> float:
-    """Cores by affinity, or the container's quota where that is less (cgroup v2, then v1)."""
+    """The cores by affinity, or the container's quota if that is less (cgroup v2, then v1)."""
     cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     quota = read_words("/sys/fs/cgroup/cpu.max")
     if not quota:
@@ -115,7 +114,7 @@ def usable_cores() -> float:
 
 
 def memory_limit_bytes() -> int:
-    """The machine's memory, or the container's limit where that is less."""
+    """The machine's memory, or the container's limit if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         words = read_words(path)
@@ -132,10 +131,10 @@ def read_words(path: str) -> list[str]:
 
 
 def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
-    """The first GPU that torch would call cuda:0, or None and what stands in its way.
+    """The GPU that torch calls cuda:0, or None and the reason why CUDA is not available.
 
-    Asks the driver itself (libcuda), which obeys CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER as torch does; NVML does
-    neither.
+    This asks the driver (libcuda), which respects CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER like torch; NVML ignores
+    both.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -175,7 +174,7 @@ def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
 
 
 def driver_version() -> str | None:
-    """NVML's driver version; None where NVML is not to be had (some containers, WSL)."""
+    """NVML's driver version; None if NVML is not available (some containers, WSL)."""
     try:
         import pynvml
 

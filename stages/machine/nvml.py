@@ -1,6 +1,6 @@
-"""One GPU as NVML sees it: memory by process and by device, utilization, power, energy.
+"""NVML's readings of one GPU: memory per process and per device, utilization, power, energy.
 
-NVML finds the GPU by UUID, because its order is not CUDA's.
+The UUID identifies the GPU, because NVML's order differs from CUDA's.
 """
 
 import os
@@ -14,14 +14,14 @@ from stages.machine.sampler import Readings
 
 
 class Gpu:
-    """One GPU, a source of readings for the sampler."""
+    """A source of readings for the sampler."""
 
     known: dict[int, "Gpu"] = {}
-    listed: Sequence[Any] = ()  # the processes on it, as NVML named them last
+    listed: Sequence[Any] = ()  # the processes on this GPU in NVML's last answer
 
     @classmethod
     def of(cls, device: torch.device) -> "Gpu":
-        """Opened once per process, because starting NVML takes milliseconds."""
+        """The GPU of `device`, cached per process because starting NVML takes milliseconds."""
         index = device.index or 0
         if index not in cls.known:
             cls.known[index] = cls(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
@@ -39,11 +39,11 @@ class Gpu:
             self.unavailable = f"NVML: {error}"
 
     def read(self) -> Readings:
-        """Every quantity now, by one call of NVML each."""
+        """Read every quantity with one NVML call each."""
         return {name: self.ask(name) for name in QUANTITIES}
 
     def process_mib(self) -> tuple[float | None, str]:
-        """The memory that the driver counts for this process right now, or why it is unknown."""
+        """The driver's current memory count for this process, or None and the reason why it is unknown."""
         found = self.ask("process_mib")
         return (None, found) if isinstance(found, str) else (found, "")
 
@@ -54,11 +54,11 @@ class Gpu:
             return float(QUANTITIES[name](self))
         except LookupError as error:
             return str(error.args[0])
-        except Exception as error:  # under MIG, on WSL and in some containers; no reading ends a training
+        except Exception as error:  # under MIG, on WSL and in some containers; a reading must not end a training
             return f"NVML: {error}"
 
     def process_bytes(self) -> int:
-        """Of this process. Keeps who else NVML lists, so that counting them costs no second call."""
+        """Memory of this process. Stores all processes that NVML lists, so that counting them needs no second call."""
         self.listed = ()
         self.listed = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
         own = [process for process in self.listed if process.pid == os.getpid()]
@@ -71,7 +71,7 @@ class Gpu:
 
 QUANTITIES: dict[str, Callable[[Gpu], float]] = {
     "process_mib": lambda gpu: gpu.process_bytes() / 2**20,
-    "other_processes": lambda gpu: count_others(process.pid for process in gpu.listed),  # of the call just before
+    "other_processes": lambda gpu: count_others(process.pid for process in gpu.listed),  # from the call for process_mib
     "device_mib": lambda gpu: gpu.nvml.nvmlDeviceGetMemoryInfo(gpu.handle).used / 2**20,
     "gpu_busy_share": lambda gpu: gpu.nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu / 100,
     "power_watts": lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000,

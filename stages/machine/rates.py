@@ -1,7 +1,4 @@
-"""What a device can do at most, measured: the rates of a large matrix product and of large copies.
-
-And whether the cores of a CPU are free.
-"""
+"""Measure a device's peak rates (a large matrix product, large copies) and whether the cores of a CPU are free."""
 
 import statistics
 import time
@@ -15,19 +12,19 @@ from stages.machine.regions import free_bytes, synchronize
 from stages.machine.threads import threads_kept
 from stages.machine.turns import interleave
 
-# Large enough that a GPU's launch times do not show; a CPU would take seconds for as much.
+# Large enough to make a GPU's launch times negligible; a CPU would take seconds for this size.
 MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}
 PRODUCTS_IN_A_ROW = {"cpu": 1, "cuda": 5}
-COPIED_BYTES = {"cpu": 2**26, "cuda": 2**28}  # within a device's memory: more than its caches hold
-SENT_BYTES = 2**26  # from the host to the device
-SHARE_OF_FREE_MEMORY = 0.5  # for buffers; a card that has little to spare gets smaller ones
-SMALLEST = 256  # rows of a matrix, or bytes: less is not tried
-RATE_SECONDS = 0.05  # of runs, after a warm-up
-THREADS_GAIN = 1.2  # of a matrix product with more threads; with less, the threads have no cores
+COPIED_BYTES = {"cpu": 2**26, "cuda": 2**28}  # copy within a device's memory: larger than its caches
+SENT_BYTES = 2**26  # copy from the host to the device
+SHARE_OF_FREE_MEMORY = 0.5  # for buffers; a GPU with little free memory gets smaller ones
+SMALLEST = 256  # smallest size to try: rows of a matrix, or bytes
+RATE_SECONDS = 0.05  # minimum time of the runs after a warm-up
+THREADS_GAIN = 1.2  # minimum speed-up of a matrix product with more threads; below it, the threads have no cores
 
 
 def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
-    """The fastest of at least three runs of `work` after a warm-up: what the device can do, not what disturbed it."""
+    """The fastest of at least three runs of `work` after a warm-up, which excludes disturbances."""
     work()
     seconds: list[float] = []
     begin = time.perf_counter()
@@ -41,7 +38,7 @@ def best_seconds(work: Callable[[], Any], device: torch.device) -> float:
 
 
 def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> float:
-    """FLOP/s of a product of large square matrices, 2 size^3 each."""
+    """FLOP/s of a product of large square matrices (2 size^3 FLOP)."""
     count = PRODUCTS_IN_A_ROW[device.type]
 
     def rate(size: int) -> float:
@@ -54,15 +51,15 @@ def matrix_rate(device: torch.device, dtype: torch.dtype = torch.float32) -> flo
 
         return count * 2 * size**3 / best_seconds(work, device)
 
-    # Three matrices, and a random one in fp32 before it is in `dtype`.
+    # Memory of three matrices, plus a random one in fp32 before its conversion to `dtype`.
     return measured_with_room(rate, MATRIX_SIZE[device.type], lambda size: 16 * size**2, device)
 
 
 def memory_rate(device: torch.device) -> float:
-    """Bytes/s that a large copy within the device's memory reads and writes."""
+    """Bytes/s (reads plus writes) of a large copy within the device's memory."""
 
     def rate(num_bytes: int) -> float:
-        block = torch.ones(num_bytes, dtype=torch.uint8, device=device)  # zeros would not be backed by memory
+        block = torch.ones(num_bytes, dtype=torch.uint8, device=device)  # the system would not back zeros with memory
         target = torch.zeros_like(block)
         return 2 * num_bytes / best_seconds(lambda: target.copy_(block), device)
 
@@ -70,7 +67,7 @@ def memory_rate(device: torch.device) -> float:
 
 
 def host_to_device_rate(device: torch.device, pinned: bool) -> float:
-    """Bytes/s of a large copy from the host's memory to the device's."""
+    """Bytes/s of a large copy from host memory to device memory."""
 
     def rate(num_bytes: int) -> float:
         host = torch.ones(num_bytes, dtype=torch.uint8, pin_memory=pinned)
@@ -83,13 +80,13 @@ def host_to_device_rate(device: torch.device, pinned: bool) -> float:
 def measured_with_room(
     rate: Callable[[int], float], size: int, needed_bytes: Callable[[int], int], device: torch.device
 ) -> float:
-    """`rate` at `size`, halved until its buffers take at most SHARE_OF_FREE_MEMORY of what is free.
+    """Returns `rate` at `size`, halved until its buffers use at most SHARE_OF_FREE_MEMORY of the free memory.
 
-    A rate is measured beside a training, whose batch must not seem too large because of buffers that only this needs.
-    Where the memory is not enough all the same (a limit that the driver does not know), a smaller size is tried.
+    The measurement may run during a training, and its buffers must not make the training's batch seem too large. If
+    memory still runs out (because of a limit that the driver does not know), it tries a smaller size.
     """
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what torch keeps for later is not free to the driver
+        torch.cuda.empty_cache()  # the driver does not count torch's cache as free
     room = SHARE_OF_FREE_MEMORY * free_bytes(device)
     while needed_bytes(size) > room and size > SMALLEST:
         size //= 2
@@ -103,7 +100,7 @@ def measured_with_room(
 
 
 def has_cores(threads: int) -> bool:
-    """Whether so many threads beat one right now. Where another process has the core, each part of a step waits."""
+    """Whether `threads` threads currently beat one. If another process uses a core, each part of a step waits."""
     square = torch.ones(512, 512)
 
     def product(threads: int) -> float:

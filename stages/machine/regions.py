@@ -1,7 +1,7 @@
-"""Measuring a region of work: seconds with the device idle at both ends, memory, how busy the device was, and energy.
+"""Measure a region of code: seconds (with synchronization at both ends), memory, device utilization and energy.
 
-What cannot be measured is None, and `missing_reasons` says why. torch's own peaks leave out the CUDA context and other
-processes; NVML counts them, by process and for the device (nvml.py, which a thread reads: sampler.py).
+A value that cannot be measured is None, and `missing_reasons` says why. torch's own peaks exclude the CUDA context and
+other processes; NVML includes them, per process and for the device (a thread reads nvml.py, see sampler.py).
 """
 
 import resource
@@ -24,22 +24,22 @@ class Measurement:
     """One measured region. None means not measured; `missing_reasons` says why."""
 
     seconds: float = 0.0
-    peak_allocated_mib: float | None = None  # by torch, for tensors
-    peak_reserved_mib: float | None = None  # by torch, from the driver
-    process_mib: float | None = None  # by the driver, for this process, CUDA context included; the largest sample
-    device_mib: float | None = None  # by the driver, for everybody on this GPU; the largest sample
-    other_processes: float | None = None  # that computed on this GPU; the largest sample
-    gpu_busy_share: float | None = None  # of the time, during which a kernel ran; mean of the samples
+    peak_allocated_mib: float | None = None  # memory of tensors, from torch
+    peak_reserved_mib: float | None = None  # memory that torch reserved from the driver
+    process_mib: float | None = None  # this process's memory from the driver, with the CUDA context; largest sample
+    device_mib: float | None = None  # memory of all processes on this GPU, from the driver; largest sample
+    other_processes: float | None = None  # number of other processes on this GPU; largest sample
+    gpu_busy_share: float | None = None  # share of the time in which a kernel ran; mean of the samples
     power_watts: float | None = None  # mean of the samples
-    energy_joules: float | None = None  # by the GPU's own counter
+    energy_joules: float | None = None  # from the GPU's own counter
     peak_rss_mib: float | None = None  # of this process since it started
-    cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 is one core kept busy
+    cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 means one busy core
     missing_reasons: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
 def measure(device: torch.device) -> Iterator[Measurement]:
-    """Times the body, with the device idle at both readings of the clock, and records what it used."""
+    """Measure the time and resources of the body. The device is synchronized at both readings of the clock."""
     result = Measurement()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -66,18 +66,18 @@ def measure(device: torch.device) -> Iterator[Measurement]:
 
 
 def sampled(device: torch.device) -> AbstractContextManager[Window]:
-    """The GPU's readings while the body runs; on the CPU there are none, and no thread."""
+    """Sample the GPU while the body runs. On the CPU there are no readings and no thread."""
     return sampling(Gpu.of(device)) if device.type == "cuda" else nullcontext(Window({}))
 
 
 def peak_rss_mib() -> float:
-    """The largest resident memory of this process since it started (the kernel keeps no peak per region)."""
+    """The largest resident memory of this process since it started (the kernel has no peak per region)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def seconds_of(work: Callable[[], Any], device: torch.device, budget: float) -> float:
-    """Mean seconds of a call of `work`, repeated until `budget` seconds have passed."""
+    """Mean seconds per call of `work`, which is repeated until `budget` seconds have passed."""
 
     def counted() -> int:
         work()
@@ -87,9 +87,9 @@ def seconds_of(work: Callable[[], Any], device: torch.device, budget: float) -> 
 
 
 def seconds_per_item(work: Callable[[], int], device: torch.device, budget: float) -> float:
-    """Mean seconds per item, where a call of `work` returns how many it went through. The device is idle at both ends.
+    """Mean seconds per item; `work` returns its number of items. The device is synchronized at both ends.
 
-    The first call is not counted: it may still choose kernels, and what ran before has left its own data in the caches.
+    The first call does not count: it may still choose kernels, and the caches contain data of earlier work.
     """
     work()
     synchronize(device)
@@ -102,13 +102,13 @@ def seconds_per_item(work: Callable[[], int], device: torch.device, budget: floa
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until the device has done all its work; the CPU has done it when a call returns."""
+    """Wait until the device has finished all work. A no-op on the CPU, whose calls return after the work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on `device` right now."""
+    """Bytes that can currently be allocated on `device`."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
 
 

@@ -1,7 +1,7 @@
-"""One thread reads a source, such as a GPU, while something runs: what it read in all of it, and in parts of it.
+"""A thread that samples a source, such as a GPU, over a whole run and over parts of it (windows).
 
-A training is sampled from its first epoch to its last, and every epoch is a part of it. A part takes no reading of its
-own, so it costs nothing, however short it is.
+A training is sampled from its first epoch to its last, and every epoch is one window. A window takes no readings of its
+own, so even a short one costs nothing.
 """
 
 import threading
@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from typing import Protocol
 
 SAMPLE_SECONDS = 0.05
-# The driver averages utilization and power over up to this long: a reading describes what came before it, too.
+# The driver averages utilization and power over up to this long, so a reading also covers the time before it.
 DRIVER_SECONDS = 1.0
 
-Readings = dict[str, float | str]  # a quantity's name, which ends in its unit, to its number or why there is none
+Readings = dict[str, float | str]  # quantity (its name ends in its unit) -> number, or the reason why there is none
 
 
 class Source(Protocol):
     def read(self) -> Readings:
-        """The same quantities in each call. Raises nothing: a reading must not end a training."""
+        """Read the same quantities in each call. It must not raise, because a reading must not end a training."""
 
 
 class Window:
-    """What is read while it is open. It begins with the last reading before it, at most about SAMPLE_SECONDS old."""
+    """Collects the readings while it is open, and the last one before it (at most about SAMPLE_SECONDS old)."""
 
     def __init__(self, before: Readings) -> None:
         self.lock = threading.Lock()  # the sampler's thread writes, the training's reads
@@ -32,7 +32,7 @@ class Window:
         self.first = before
         self.largest: dict[str, float] = {}
         self.sums: dict[str, float] = {}
-        self.num_averages = 0  # readings whose averages begin within the window
+        self.num_averages = 0  # number of readings whose averaging time is inside the window
         self.reasons: dict[str, str] = {}
         self.add(before)
 
@@ -55,15 +55,15 @@ class Window:
         self.end = time.monotonic()
 
     def found(self) -> Readings:
-        """The largest number of MiB and of processes, what joules went up by, the mean of others; or why there is none.
+        """The maximum of MiB and of processes, the increase of joules, the mean of others; or the reason for none.
 
-        Where one reading lacks a quantity, there is none: it would not be that of the whole window.
+        If one reading lacks a quantity, the result lacks it too: it would not describe the whole window.
         """
         with self.lock:
             return {name: self.reasons.get(name) or self.reduced(name) for name in self.first}
 
     def totals(self) -> Readings:
-        """What is found, and over how long; empty where there is nothing to read."""
+        """`found()` plus the window's seconds; empty if the source has no quantities."""
         found = self.found()
         return {"sampled_seconds": self.seconds, **found} if found else {}
 
@@ -72,17 +72,17 @@ class Window:
             return self.largest[name]
         if not self.num_averages:
             return f"the driver averages over up to {DRIVER_SECONDS:g} s, and the region took only {self.seconds:.2f} s"
-        if name.endswith("joules"):  # a counter: its largest number is its last
+        if name.endswith("joules"):  # a counter: its largest value is the last
             return self.largest[name] - float(self.first[name])
         return self.sums[name] / self.num_averages
 
 
 class Sampler:
-    """The thread, and the windows that are open."""
+    """The sampling thread and the open windows."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.latest = source, source.read()
-        self.windows: tuple[Window, ...] = ()  # replaced, never changed: the thread goes through it
+        self.windows: tuple[Window, ...] = ()  # immutable, because the thread iterates over it
         self.done = threading.Event()
         self.thread = threading.Thread(target=self.run, name="sampler", daemon=True)
 
@@ -113,7 +113,7 @@ class Sampler:
         finally:
             self.done.set()
             self.thread.join()
-        self.sample()  # the last reading is that of the end
+        self.sample()  # take the last reading at the end
 
 
 running: dict[Source, Sampler] = {}
@@ -121,7 +121,7 @@ running: dict[Source, Sampler] = {}
 
 @contextmanager
 def sampling(source: Source) -> Iterator[Window]:
-    """Samples `source` while the body runs, whose thread ends with it. Inside of another `sampling`, a part of it."""
+    """Sample `source` in a thread while the body runs. Inside another `sampling`, open a window of that one instead."""
     if source in running:
         with running[source].window() as window:
             yield window

@@ -1,4 +1,4 @@
-"""torch's number of threads, for a while; and how long this process's threads waited for a core."""
+"""Change torch's number of threads temporarily, and measure how long this process's threads wait for a core."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,7 +9,7 @@ import torch
 
 @contextmanager
 def threads_kept(number: int | None = None) -> Iterator[None]:
-    """The number of threads may change inside, and is as before after it. `number`: the one to begin with."""
+    """Restore torch's number of threads after the body. `number`, if given, is set before the body."""
     before = torch.get_num_threads()
     try:
         if number is not None:
@@ -20,13 +20,13 @@ def threads_kept(number: int | None = None) -> Iterator[None]:
 
 
 def waited_seconds() -> float:
-    """Seconds that the threads of this process could have run, so far, and had no core; 0.0 where no kernel says it.
+    """Seconds in which threads of this process were runnable but had no core; 0.0 if the kernel does not report it.
 
-    The second number of /proc/<pid>/task/<tid>/schedstat (Linux, Documentation/scheduler/sched-stats). It holds in a
-    container too, whose /proc/stat is that of the whole machine.
+    This is the second number of /proc/<pid>/task/<tid>/schedstat (Linux, Documentation/scheduler/sched-stats). It is
+    also correct in a container, whose /proc/stat covers the whole machine.
     """
     nanoseconds = 0
     for path in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError, IndexError, ValueError):  # a thread that has ended, or a kernel that keeps none
+        with suppress(OSError, IndexError, ValueError):  # the thread has ended, or the kernel has no schedstat
             nanoseconds += int(path.read_text().split()[1])
     return nanoseconds / 1e9

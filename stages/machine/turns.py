@@ -1,4 +1,4 @@
-"""Measuring alternatives in interleaved rounds, so that a machine whose speed drifts treats all of them alike."""
+"""Measure alternatives in interleaved rounds, so that a drift of the machine's speed affects all of them equally."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping
@@ -14,10 +14,10 @@ def interleave(
     seconds: float = 0.0,
     longest_seconds: float = float("inf"),
 ) -> dict[Name, list[Value]]:
-    """The value of each measurement, round by round, in the opposite order every other round.
+    """Returns the values of each measurement, one per round. Every second round runs in reverse order.
 
-    At least `rounds` rounds, and more until `seconds` have passed; fewer, but at least one, where `longest_seconds`
-    have passed.
+    There are at least `rounds` rounds, and more until `seconds` have passed. After `longest_seconds` no further round
+    starts, but there is always one.
     """
     found: dict[Name, list[Value]] = {name: [] for name in measurements}
     order, start, number, spent = list(measurements), time.perf_counter(), 0, 0.0

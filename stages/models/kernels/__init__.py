@@ -1,5 +1,5 @@
-"""Kernels for the CPU, written by hand in ordinary torch: nothing is compiled, here or on the user's machine.
+"""CPU kernels, written in ordinary torch operations. They need no compiler.
 
-Each computes what a torch operation computes, from the same parameters, in less time. `is_supported` of each module
-says when it can.
+Each computes the result of a torch operation, from the same parameters, in less time. A module's `is_supported` says
+whether its kernel applies.
 """

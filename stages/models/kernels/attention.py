@@ -1,9 +1,9 @@
-"""Attention among few steps: computes what `scaled_dot_product_attention` does, and its gradients, in less time.
+"""Attention over few steps: the result and gradients of `scaled_dot_product_attention`, in less time.
 
-With many small problems torch's kernel spends its time on the way from one to the next. Batched products and pointwise
-operations over all of them took 0.5 of its time with 8 steps, 0.9 with 30 and as long with 64, forward and backward
-pass together, and much less under bf16, for which torch's kernel is slow on the CPU. They keep the attention weights,
-B * heads * T * T numbers: hence MAX_STEPS.
+For many small problems, torch's kernel spends its time between the problems. Batched products and pointwise operations
+over all problems took 0.5 of its time with 8 steps, 0.9 with 30 and the same with 64 (forward and backward together),
+and much less in bf16, for which torch's kernel is slow on the CPU. They store the attention weights (B * heads * T * T
+numbers), which is the reason for MAX_STEPS.
 
 Attention: Vaswani et al. 2017, arXiv:1706.03762. Shapes: B sequences, T steps, D width of a head.
 """
@@ -18,7 +18,7 @@ MAX_STEPS = 64
 
 
 def is_supported(qkv: Tensor) -> bool:
-    """Whether `Attention` can take qkv and is faster. It takes bf16 and computes in fp32; torch.compile has its own."""
+    """Whether `Attention` supports qkv and is faster. bf16 is computed in fp32. torch.compile has its own kernel."""
     return qkv.device.type == "cpu" and qkv.shape[1] <= MAX_STEPS and not torch.compiler.is_compiling()
 
 
@@ -36,7 +36,7 @@ class Attention(torch.autograd.Function):
         weights = torch.bmm(query, key.transpose(1, 2))
         if not mask.all():
             weights.view(B, heads, T, T).masked_fill_(~mask[:, None, None, :], float("-inf"))
-        # torch's softmax takes several times as long where rows are as short as these.
+        # torch's softmax takes several times as long for such short rows.
         weights.sub_(weights.amax(dim=2, keepdim=True)).exp_()
         weights.div_(weights.sum(dim=2, keepdim=True))
         ctx.save_for_backward(packed, weights)
@@ -53,13 +53,13 @@ class Attention(torch.autograd.Function):
         grad = laid_out(grad.view(B, T, heads, D).transpose(1, 2), packed.dtype).view(B * heads, T, D)
         found = torch.empty_like(packed)
         by_products = torch.bmm(grad, value.transpose(1, 2)).mul_(weights)
-        by_products.addcmul_(weights, by_products.sum(dim=2, keepdim=True), value=-1)  # through the softmax
+        by_products.addcmul_(weights, by_products.sum(dim=2, keepdim=True), value=-1)  # gradient of the softmax
         torch.bmm(by_products, key, out=found[0]).mul_(D**-0.5)
-        torch.bmm(by_products.transpose(1, 2), query, out=found[1])  # the query carries the factor already
+        torch.bmm(by_products.transpose(1, 2), query, out=found[1])  # the query already contains the factor
         torch.bmm(weights.transpose(1, 2), grad, out=found[2])
         return laid_out(found.view(3, B, heads, T, D).permute(1, 3, 0, 2, 4), ctx.dtype), None
 
 
 def laid_out(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy of x with its dimensions in their order in memory, converted on the way."""
+    """A contiguous copy of x in `dtype`."""
     return torch.empty(x.shape, dtype=dtype).copy_(x)

@@ -1,16 +1,17 @@
-"""An LSTM that writes a sequence: computes what one call of `nn.LSTM` per step does, in less time.
+"""An LSTM decoder: the result of one `nn.LSTM` call per step, in less time.
 
-The input of a step is the last output, or a true value (teacher forcing). oneDNN, behind `nn.LSTM`, is made for whole
-sequences: for a single step it takes longer to lay out the weights than to compute. And autograd records about fifteen
-small operations a step and goes back through each. Here, as in gru.py, the backward pass computes at once for all steps
-what the forward pass has settled, and the gradients of the weights. Both passes together took half of the time.
+The input of a step is the last output or a true value (teacher forcing). `nn.LSTM` uses oneDNN, which is made for whole
+sequences: for a single step it reorders the weights for longer than it computes. autograd also records about fifteen
+small operations per step and differentiates each. Here, as in gru.py, the backward pass computes for all steps at once
+the gradients of the weights and everything that depends only on the forward pass. Both passes together took half of the
+time.
 
 The equations are those in torch's documentation of `nn.LSTM` (Hochreiter and Schmidhuber 1997, Neural Computation 9):
 
     i, f, o = sigmoid(W x + b + U h + c)      g = tanh(W x + b + U h + c)      c' = f c + i g      h' = o tanh(c')
 
-Shapes: S steps, B sequences, L layers, H hidden size. Time comes first, so that a step lies in one piece. The gates are
-in nn.LSTM's order.
+Shapes: S steps, B sequences, L layers, H hidden size. Time is the first dimension, so a step is contiguous in memory.
+The gates are in nn.LSTM's order.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ from stages.models.kernels.gru import add_product, sigmoid_backward, tanh_backwa
 
 
 def is_supported(lstm: nn.LSTM, x: Tensor) -> bool:
-    """Whether `decode` can take them. It works under autocast too, in fp32."""
+    """Whether `decode` supports this LSTM and input. Under autocast it computes in fp32."""
     return x.device.type == "cpu" and type(lstm) is nn.LSTM
 
 
@@ -40,11 +41,11 @@ def decode(
     """Returns outputs (B, S).
 
     decoder_input (B,): the first input. state: hidden and cell, each (L, B, H). teacher_targets (B, S): the input after
-    each step, NaN: the step's own output. p: probability of dropout before the head; between layers it is the LSTM's.
+    each step; NaN means the step's own output. p: dropout probability before the head; between layers it is the LSTM's.
     """
     (hidden, cell), L = (part.to(decoder_input.dtype) for part in state), lstm.num_layers
     _, B, H = hidden.shape
-    if teacher_targets is None:  # NaN in every place: the input is always the decoder's own output
+    if teacher_targets is None:  # all NaN: the input is always the decoder's own output
         teacher_targets = decoder_input.new_full((B, num_steps), torch.nan)
     before_head = dropout.factor((num_steps, B, H), p, dim=1) if lstm.training and p > 0 else None
     between = None
@@ -78,7 +79,7 @@ class Decoder(torch.autograd.Function):
     ) -> Tensor:
         (L, B, H), S = hidden.shape, len(teacher_targets)
         layers = [weights[4 * layer : 4 * layer + 4] for layer in range(L)]
-        # tanh(a) is 2 sigmoid(2 a) - 1, which is faster, so g goes doubled into the sigmoid.
+        # tanh(a) is 2 sigmoid(2 a) - 1, which is faster, so the sigmoid's input for g is doubled.
         twice = decoder_input.new_ones(4 * H)
         twice[2 * H : 3 * H] = 2
         into = [((w * twice[:, None]).t(), (u * twice[:, None]).t(), (b + c) * twice) for w, u, b, c in layers]
@@ -129,7 +130,7 @@ class Decoder(torch.autograd.Function):
         inputs, weights = rest[:L], rest[L:]
         weights_ih, weights_hh, projection = weights[::4], weights[1::4], head_weight[0]
 
-        # The derivatives of c' by i, f and g, and of h' by o; they lack only the factor that comes from later steps.
+        # Derivatives of c' by i, f and g, and of h' by o, without the factor from later steps.
         dgates = torch.empty_like(gates)
         i, f, g, o = gates.split(H, dim=3)
         di, df, dg, do = dgates.split(H, dim=3)

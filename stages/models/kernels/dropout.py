@@ -1,11 +1,11 @@
-"""Dropout in a third of the time: draws sixteen random bits for each value instead of a number.
+"""Dropout in a third of torch's time: it draws sixteen random bits per value instead of a number.
 
-In: values and a probability. Out: what `torch.nn.functional.dropout` gives, from other draws of the same generator, and
-in fp32 also where the values are bf16. A value is dropped with the probability p rounded to a multiple of 2 ** -16, and
-the rest is scaled by that, so that the mean is exact.
+The result is that of `torch.nn.functional.dropout` with other draws of the same generator, and in fp32 even for bf16
+values. The dropout probability is p rounded to a multiple of 2 ** -16; the scale of the remaining values uses the
+rounded probability, so the mean is exact.
 
-Where several workers train one model, each draws for the sequences of all (`sharing`) and takes its own: what is
-dropped of a sequence follows from its place in the batch, not from the worker that has it.
+If several workers train one model, each draws for the sequences of all workers (`sharing`) and takes its own part. The
+mask of a sequence therefore depends on its place in the batch, not on its worker.
 
 Srivastava et al. 2014, JMLR 15.
 """
@@ -18,15 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LEVELS = 2**16
-LOWEST = -(2**63)  # from here on, without an end, `random_` fills all 64 bits
-# Of the sequences that are passed through the model now: the place of the first in the batch of all workers, and that
-# batch's size. None: they are all. One variable for all threads: autograd computes activations again in its own.
+LOWEST = -(2**63)  # with this lower limit and no upper limit, `random_` fills all 64 bits
+# (index of this pass's first sequence in the batch of all workers, size of that batch), or None if the pass covers the
+# whole batch. It is not thread-local, because autograd recomputes activations in its own thread.
 _place: tuple[int, int] | None = None
 
 
 @contextmanager
 def sharing(first: int, num_whole: int) -> Iterator[None]:
-    """The body passes the sequences from place `first` on, of `num_whole` that all workers pass together."""
+    """In the body, this worker processes the sequences from index `first` of the `num_whole` of all workers."""
     global _place
     _place = first, num_whole
     try:
@@ -46,7 +46,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 def factor(shape: tuple[int, ...], p: float, dim: int = 0) -> Tensor:
-    """What dropout multiplies values of that shape by: 0 or 1 / (1 - p). Dimension `dim` is that of the sequences."""
+    """Dropout factors of that shape: 0 or 1 / (1 - p). `dim` is the dimension of the sequences."""
     num_dropped, found = round(p * LEVELS), torch.empty(whole(shape, dim))
     count = found.numel()
     bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(LOWEST, None).view(torch.int16)
@@ -55,14 +55,14 @@ def factor(shape: tuple[int, ...], p: float, dim: int = 0) -> Tensor:
 
 
 def drop_as_torch(x: Tensor, p: float, training: bool = True, dim: int = 0) -> Tensor:
-    """`torch.nn.functional.dropout`, from its draws."""
+    """`torch.nn.functional.dropout` with torch's own random draws."""
     if _place is None or not training or p == 0:
         return F.dropout(x, p, training)
     return x * own(F.dropout(x.new_ones(whole(x.shape, dim)), p), x.shape, dim)
 
 
 def whole(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
-    """That of all workers' sequences."""
+    """`shape` for the sequences of all workers."""
     return tuple(shape) if _place is None else (*shape[:dim], _place[1], *shape[dim + 1 :])
 
 

@@ -1,25 +1,26 @@
-"""GRU layers: computes what `nn.GRU` does, from the parameters of `nn.GRU`, in less time.
+"""GRU layers: the result of `nn.GRU`, from the parameters of `nn.GRU`, in less time.
 
-In: sequences and `nn.GRU` stacks. Out: the stacks' states, and in training their gradients.
+Input: sequences and `nn.GRU` stacks. Output: the stacks' states and, in training, their gradients.
 
-`nn.GRU` has no fused kernel for training on the CPU: it runs, and then differentiates, many small operations per step.
-Here
+`nn.GRU` has no fused kernel for training on the CPU: it runs and differentiates many small operations per step. Here
 
-- a step is one matrix product per direction and five pointwise operations for all directions, in place;
-- the backward pass computes for many steps at once what the forward pass has settled; three operations a step remain;
+- a step is one matrix product per direction and five in-place pointwise operations for all directions;
+- the backward pass computes everything that depends only on the forward pass for many steps at once; three operations
+  per step remain;
 - products that no step waits for (of inputs; for gradients of weights and inputs) are computed for many steps at once;
 - tanh(a) is 2 sigmoid(2 a) - 1: torch's tanh takes as long as the matrix product of a step, its sigmoid a sixth.
 
 Forward and backward pass together were 1.2 to 1.9 times as fast as `nn.GRU` on one thread, and more with small batches.
 
 The equations are those in torch's documentation of `nn.GRU` (Cho et al. 2014, arXiv:1406.1078, with the reset gate
-applied after the product), where m is the part of n that comes from the state h:
+applied after the product); m is the part of n that comes from the state h:
 
     r = sigmoid(W_r x + b_r + U_r h + c_r)      m  = U_n h + c_n
     z = sigmoid(W_z x + b_z + U_z h + c_z)      n  = tanh(W_n x + b_n + r m)
                                                 h' = n + z (h - n)
 
-Shapes: T steps, B sequences, D directions, F features, H hidden size. Time comes first: a step lies in one piece.
+Shapes: T steps, B sequences, D directions, F features, H hidden size. Time is the first dimension, so a step is
+contiguous in memory.
 """
 
 from collections.abc import Sequence
@@ -31,8 +32,8 @@ from torch.autograd.function import once_differentiable
 
 from stages.models.kernels.dropout import drop_as_torch
 
-# The number of gate values in a chunk of steps, 2 MiB of float32: larger chunks leave the cache, smaller ones make
-# matrix products inefficient. Measured from 2 ** 15 to 2 ** 21.
+# The number of gate values in a chunk of steps, 2 MiB of float32: larger chunks do not fit into the cache, smaller ones
+# make matrix products inefficient. Measured from 2 ** 15 to 2 ** 21.
 CHUNK_VALUES = 2**19
 
 # grad * y * (1 - y) and grad * (1 - y * y) in one pass, into a given buffer.
@@ -41,17 +42,17 @@ tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
 def is_supported(x: Tensor) -> bool:
-    """Whether `gru` can take x: it lies on the CPU, and no autocast changes the precision. `nn.GRU` takes the rest."""
+    """Whether `gru` supports x: on the CPU, in fp32 or fp64, without autocast. Use `nn.GRU` otherwise."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
 
 
 def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> list[Tensor]:
     """`[stack(x)[0] for x, stack in zip(inputs, stacks)]`: D times (B, T, F) -> D times (B, T, H).
 
-    The stacks run side by side, which halves the operations of two. They differ in their parameters alone, and have
-    `batch_first` and a bias and are not `bidirectional`. The result equals that of `nn.GRU` up to rounding, has the
-    same bits in every run, and can be differentiated once. Dropout between the layers draws the numbers that `nn.GRU`
-    draws, as long as there are no more than two layers.
+    The stacks run together, which halves the number of operations of two stacks. They may differ only in their
+    parameters, and must have `batch_first` and a bias and not be `bidirectional`. The result equals that of `nn.GRU` up
+    to rounding, has the same bits in every run, and is differentiable once. With up to two layers, dropout between the
+    layers draws the same numbers as `nn.GRU`.
     """
     grus: list[Any] = list(stacks)
     first = grus[0]
@@ -69,8 +70,8 @@ def gru(inputs: Sequence[Tensor], stacks: Sequence[nn.GRU] | nn.ModuleList) -> l
 class Layer(torch.autograd.Function):
     """One layer in D directions: x (T, B, F), weight_ih, weight_hh, bias_ih, bias_hh, D of each -> D times (T, B, H).
 
-    The last dimension of `gates`, 4 H, holds n, r, z and m in this order: the input makes the first three, the state
-    the last three, so that either product goes into one slice.
+    The last dimension of `gates`, 4 H, contains n, r, z and m in this order: the input product contributes to the first
+    three, the state product to the last three, so each product writes one slice.
     """
 
     @staticmethod
@@ -81,16 +82,16 @@ class Layer(torch.autograd.Function):
         (T, B, F), H = xs[0].shape, weights_hh[0].shape[1]
         xs = tuple(x.reshape(T * B, F) for x in xs)
         states = xs[0].new_empty(T, B, D, H)
-        gates: list[Tensor] = []  # one tensor per chunk: the allocator keeps small ones for the next batch
+        gates: list[Tensor] = []  # one tensor per chunk: the allocator reuses small tensors for the next batch
 
-        # n goes doubled into the sigmoid (see tanh above), hence the factors of 2.
+        # The sigmoid's input for n is doubled (see tanh above), hence the factors of 2.
         biases = zip(biases_ih, biases_hh, strict=True)
         bias = torch.stack([torch.cat([2 * b[2 * H :], b[: 2 * H] + c[: 2 * H], c[2 * H :]]) for b, c in biases])
         minus_one = states.new_tensor(-1.0)
         into_n, into_rz = [w[2 * H :].t() for w in weights_ih], [w[: 2 * H].t() for w in weights_ih]
         recurrent = [w.t() for w in weights_hh]
 
-        # All steps' views at once: made one at a time, they cost as much as the arithmetic of a small step.
+        # Create all steps' views at once: one at a time, they take as long as the arithmetic of a small step.
         h_joint = states.unbind(0)
         h_of = [states[:, :, d].unbind(0) for d in directions]
         h_before = torch.zeros_like(h_joint[0])
@@ -134,7 +135,7 @@ class Layer(torch.autograd.Function):
         chunk = span_length(T, B * D * 4 * H)
 
         dgates = states.new_empty(chunk, B, D, 4 * H)
-        # Slot i + 1 is for step i of the chunk, slot 0 for the step before it, where the next chunk goes on.
+        # Slot i + 1 belongs to step i of the chunk; slot 0 to the step before it, where the next chunk continues.
         dh = states.new_empty(chunk + 1, B, D, 1, H)
         scratch = states.new_empty(chunk, B, D, H)
         dgates_joint = dgates.view(chunk, B, D, 4, H).unbind(0)
@@ -143,7 +144,7 @@ class Layer(torch.autograd.Function):
         dh_of = [dh[:, :, d, 0].unbind(0) for d in directions]
 
         dxs = [torch.empty_like(x) if needed else None for x, needed in zip(xs, ctx.needs_input_grad[1:], strict=False)]
-        # The weights' gradients are transposed: BLAS is faster so, several times where F is small.
+        # The weights' gradients are transposed, because BLAS is faster this way, several times for small F.
         dweights_ih = [states.new_zeros(F, 3 * H) for _ in directions]
         dweights_hh = [states.new_zeros(H, 3 * H) for _ in directions]
         dbias = states.new_zeros(D, 4 * H)
@@ -152,7 +153,7 @@ class Layer(torch.autograd.Function):
             dh[0, :, d, 0] = grads[d][-1]
         for number, start in reversed(list(enumerate(range(0, T, chunk)))):
             end = min(start + chunk, T)
-            length, first = end - start, 1 if start == 0 else 0  # step 0 has no step before it
+            length, first = end - start, 1 if start == 0 else 0  # step 0 has no predecessor
             before = slice(start + first - 1, end - 1)
             dh_joint[length].copy_(dh_joint[0])
             for d in directions:
@@ -191,7 +192,8 @@ class Layer(torch.autograd.Function):
 def derivatives(gates: Tensor, h_before: Tensor, first: int, scratch: Tensor, out: Tensor) -> None:
     """Fill out (T, B, D, 4, H) with the derivatives of h' by the gates, before their sigmoid or tanh, and by m.
 
-    h_before begins at step `first` of the gates: 1 at the start of the sequence, where the state before step 0 is zero.
+    h_before starts at step `first` of the gates: 1 at the start of the sequence, because the state before step 0 is
+    zero.
     """
     n, r, z, m = gates.unbind(3)
     by_n, by_r, by_z, by_m = out.unbind(3)
@@ -206,7 +208,7 @@ def derivatives(gates: Tensor, h_before: Tensor, first: int, scratch: Tensor, ou
 
 
 def add_product(target: Tensor, left: Tensor, right: Tensor, factor: float = 1) -> None:
-    """target += factor * left @ right. Not `target.addmm_`, which torch's FlopCounterMode does not count."""
+    """target += factor * left @ right. torch's FlopCounterMode counts this form, but not `target.addmm_`."""
     torch.addmm(target, left, right, alpha=factor, out=target)
 
 
