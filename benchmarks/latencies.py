@@ -19,7 +19,7 @@ from torch import nn
 
 from stages.machine.identity import identify
 from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
-from stages.training.device import describe, open_device, use_tf32
+from stages.training.device import describe, has_tf32, open_device, use_tf32
 
 NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
 SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guide
@@ -83,7 +83,7 @@ def captured(work: Callable[[], Any]) -> Callable[[], None]:
 
 def rates(device: torch.device) -> dict[str, str]:
     found = {"product of matrices, fp32": flops(matrix_rate(device))}
-    if device.type == "cuda":
+    if has_tf32(device):
         use_tf32(True)
         found["product of matrices, tf32"] = flops(matrix_rate(device))
         use_tf32(False)
