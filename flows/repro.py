@@ -71,7 +71,7 @@ def table_of(rows: list[dict[str, Any]], outcomes: Mapping[str, Outcome]) -> lis
         if outcome != "ran" and row["measured_on"] != socket.gethostname():
             age += f" on {row['measured_on']}"
         device = f"{row['device']} ({row['device_name']})"
-        epoch = "none" if row["epoch_seconds"] is None else f"{row['epoch_seconds']:.3f} s"
+        epoch = f"{row['epoch_seconds']:.3f} s"
         table.append((row["workload"], device, f"{row['score_name']} {row['score']:.4f}", epoch, age))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]

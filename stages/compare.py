@@ -145,14 +145,14 @@ def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
         values = [row[name] for row in rows if row[name] is not None]
         found[name] = reduce(values) if values else None
     names = dict.fromkeys(name for row in rows for name in row["metrics"])
-    seconds = [row["epoch_seconds"] for row in rows if row["epoch_seconds"] is not None]
+    seconds = [row["epoch_seconds"] for row in rows]
     return found | {
         "score": statistics.fmean(scores),
         "metrics": {name: mean_of(row["metrics"].get(name) for row in rows) for name in names},
         "epoch_seconds_quartile_low": None,
         "epoch_seconds_quartile_high": None,
-        "epoch_seconds_lowest": min(seconds, default=None),
-        "epoch_seconds_highest": max(seconds, default=None),
+        "epoch_seconds_lowest": min(seconds),
+        "epoch_seconds_highest": max(seconds),
         "train_seconds": sum(row["train_seconds"] for row in rows),
         "sentence": over_seeds_sentence(first, scores),
     }

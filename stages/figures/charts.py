@@ -98,7 +98,7 @@ def scores(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None
 
 def speeds(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None:
     """Return the seconds per epoch of every device and of the published runs; None for a single one."""
-    bars = [bar(row, "epoch_seconds") for row in rows if row["epoch_seconds"] is not None]
+    bars = [bar(row, "epoch_seconds") for row in rows]
     published = [each for each in references if each.measured("epoch_seconds")]
     for each in published:
         found = each.measured("epoch_seconds")
@@ -182,8 +182,6 @@ def epoch_times(row: Row, rows: Sequence[Row]) -> Chart:
     device = f", {row['label']}" if len(rows) > 1 else ""
     title = f"Every epoch's seconds{device}{first_seed([row])}"
     values = epochs_of(counting, "epoch_seconds")[1]
-    if not values:
-        return Chart(title, "No epoch after the warm-up is timed.")
     sentence = f"An epoch takes {seconds(statistics.median(values))} s in the median of {len(values)}"
     if len(values) >= 4:
         low, _, high = statistics.quantiles(values, n=4, method="inclusive")

@@ -111,24 +111,22 @@ def name_references(
 
 def cells(row: Row) -> dict[str, Cell]:
     """Return the cells of one run, one for each of COLUMNS."""
-    num_seeds, epoch, rate = len(row["seeds"]), row["epoch_seconds"], row["samples_per_second"]
-    score_details = [words(row["score_name"])]
+    num_seeds, score_details = len(row["seeds"]), [words(row["score_name"])]
     low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
     epoch_details = [] if low is None else [f"[{seconds(low)}, {seconds(high)}]"]
     if num_seeds > 1:
         lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
         score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
-        if epoch is not None:
-            fastest, slowest = seconds(row["epoch_seconds_lowest"]), seconds(row["epoch_seconds_highest"])
-            epoch_details = [f"median of {num_seeds} processes", f"{fastest} to {slowest}"]
+        fastest, slowest = seconds(row["epoch_seconds_lowest"]), seconds(row["epoch_seconds_highest"])
+        epoch_details = [f"median of {num_seeds} processes", f"{fastest} to {slowest}"]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
     computed = [f"{threads if row['device'] == 'cpu' else ''}{row['precision']}"]
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
         "device": Cell(row["label"], tuple(computed)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
-        "epoch": Cell("none") if epoch is None else Cell(seconds(epoch), tuple(epoch_details)),
-        "rate": Cell("none" if rate is None else f"{rate:,.0f}"),
+        "epoch": Cell(seconds(row["epoch_seconds"]), tuple(epoch_details)),
+        "rate": Cell(f"{row['samples_per_second']:,.0f}"),
         "training": Cell(f"{row['train_seconds']:,.1f}", (f"{num_seeds} seeds together",) if num_seeds > 1 else ()),
         "memory": memory(row),
         "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
