@@ -6,8 +6,7 @@ A RUN is one of
     sign@cpu-0            the latest run with this seed only
     1a2b...               the id of an MLflow run; the id of a parent run means all its seeds;
                           ids joined by commas are trainings of one side that differ only in their seed
-    results/runs/sign/cpu/0   a folder with a manifest.json (or the path of such a file), including one copied from
-                          another machine
+    results/runs/sign/cpu/0   the folder of a run, including one copied from another machine
 
 MLflow is the project's own store, or the server that MLFLOW_TRACKING_URI names. If two machines train with one server,
 either of them can compare both. This command trains and measures nothing. It prints:
@@ -32,14 +31,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.comparing import retraced
 from stages.comparing.comparability import flat, short, short_hardware, value_of
-from stages.comparing.verdict import Judgement, Run, judge
+from stages.comparing.verdict import Judgement, judge
 from stages.files import write_json
 from stages.records import recorded
-from stages.records.recorded import Recorded
+from stages.records.run import Run
 
-PREDICTIONS = "evaluation/predictions.csv"
 MAX_TAG = 250  # characters
 MAX_PARAMETERS = 8  # differing parameters that get a row of their own
 # Rows that the table shows even if all runs agree.
@@ -51,12 +48,7 @@ class ComparedSide:
     """The training that one RUN names, or several that differ only in their seed."""
 
     name: str
-    runs: tuple[Recorded, ...]
-    predictions: tuple[list[dict[str, str]], ...]  # the rows of each run; empty if it has none
-
-    @property
-    def workload(self) -> str:
-        return str(self.runs[0].manifest["workload"])
+    runs: tuple[Run, ...]
 
 
 @dataclass(frozen=True)
@@ -84,47 +76,34 @@ class Comparison:
 def compare(words: list[str]) -> list[Comparison]:
     """Compare the runs that `words` name. Raises ValueError if a run is unavailable or no two runs can be compared."""
     found = [recorded.find_seeds(word) for word in words]
+    for run in itertools.chain.from_iterable(found):
+        if run.score:
+            run.content("predictions.csv")  # altered predictions are an error
     for (word, runs), (other, others) in itertools.combinations(zip(words, found, strict=True), 2):
         if both := {run.run_id for run in runs if run.run_id} & {run.run_id for run in others}:
             raise ValueError(f"{word} and {other} are the same run ({both.pop()}); name two different ones")
-    by_workload: dict[str, list[list[Recorded]]] = {}
+    by_workload: dict[str, list[list[Run]]] = {}
     for runs in found:
-        by_workload.setdefault(runs[0].manifest["workload"], []).append(runs)
+        by_workload.setdefault(runs[0].workload, []).append(runs)
     if alone := [workload for workload, sides in by_workload.items() if len(sides) < 2]:
         counts = ", ".join(f"{len(sides)} of {workload}" for workload, sides in by_workload.items())
         raise ValueError(f"two runs of one workload can be compared, and of {alone[0]} there is one ({counts})")
     return [compare_workload(workload, sides) for workload, sides in by_workload.items()]
 
 
-def compare_workload(workload: str, found: list[list[Recorded]]) -> Comparison:
-    sides = tuple(
-        ComparedSide(name, tuple(runs), tuple(map(read_predictions, runs)))
-        for name, runs in zip(names_of(found), found, strict=True)
-    )
-    judged = {side.name: [Run(run.manifest, rows) for run, rows in zip(side.runs, side.predictions, strict=True)]
-              for side in sides}  # fmt: skip
-    first, *others = judged
-    pairs = ({first: judged[first], other: judged[other]} for other in others)
-    verdicts = tuple((other, judge(workload, pair)) for other, pair in zip(others, pairs, strict=True))
+def compare_workload(workload: str, found: list[list[Run]]) -> Comparison:
+    sides = tuple(ComparedSide(name, tuple(runs)) for name, runs in zip(names_of(found), found, strict=True))
+    first, *others = sides
+    pairs = ({first.name: first.runs, other.name: other.runs} for other in others)
+    verdicts = tuple((other.name, judge(workload, pair)) for other, pair in zip(others, pairs, strict=True))
     return Comparison(workload, sides, tuple(rows_of(sides)), verdicts)
 
 
-def read_predictions(run: Recorded) -> list[dict[str, str]]:
-    """The rows of predictions.csv, checked against the manifest's digest; empty if there is none. Raises ValueError."""
-    if not run.is_evaluated:
-        return []
-    content, wanted = run.read(PREDICTIONS), value_of(run.manifest, "digests.predictions")
-    if (sha256 := hashlib.sha256(content).hexdigest()) != wanted:
-        differ = f"sha256 {short(sha256)}, its manifest has {short(wanted)}"
-        raise ValueError(f"the predictions of {run.name} are altered ({differ}); evaluate it again, or compare another")
-    return retraced.rows_of(content.decode("utf-8"))
-
-
-def names_of(found: list[list[Recorded]]) -> list[str]:
+def names_of(found: list[list[Run]]) -> list[str]:
     """The shortest names that distinguish the sides."""
-    of_run: tuple[Callable[[Recorded], str], ...] = (
-        lambda run: str(run.manifest["device"]),
-        lambda run: f"{run.manifest['device']} of {run.manifest['machine']}",
+    of_run: tuple[Callable[[Run], str], ...] = (
+        lambda run: run.device,
+        lambda run: f"{run.device} of {run.timing['machine']}",
         lambda run: run.name,
         lambda run: f"{run.name} ({run.run_id[:8] if run.run_id else 'files'})",
     )
@@ -165,9 +144,9 @@ FACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "kernels": lambda own: value_of(own, "kernels"),
     "threads": lambda own: value_of(own, "realized.threads"),
     "precision": lambda own: value_of(own, "realized.precision"),
-    "accumulation": lambda own: value_of(own, "realized.accumulation"),
+    "micro-batches": lambda own: value_of(own, "realized.grad_accum_steps"),
     "way of stepping": lambda own: value_of(own, "realized.step"),
-    "place of the data": lambda own: value_of(own, "realized.residency"),
+    "place of the data": lambda own: value_of(own, "realized.data_location"),
     "memory ran out": lambda own: "; ".join(value_of(own, "realized.out_of_memory") or []) or "no",
     "seed": lambda own: value_of(own, "seed"),
     "commit": lambda own: value_of(own, "tree.commit"),
@@ -247,7 +226,7 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "sides": [
             {
                 "name": side.name,
-                "runs": [{"name": run.name, "run_id": run.run_id, "seed": run.manifest["seed"]} for run in side.runs],
+                "runs": [{"name": run.name, "run_id": run.run_id, "seed": run.seed} for run in side.runs],
             }
             for side in found.sides
         ],

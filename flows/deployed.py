@@ -23,7 +23,7 @@ def compare(runs: list[str]) -> State:
 
     Args:
         runs: two or more: names such as sign@cpu and sign@cuda (the latest run of workload@device, with all seeds),
-            MLflow run ids, or paths of a manifest.json. The first run of each workload is the baseline.
+            MLflow run ids, or paths of run folders. The first run of each workload is the baseline.
     """
     try:
         status, lines = call("flows.compare", "--", *runs)  # `--`: a run's name is never parsed as an option
@@ -42,7 +42,7 @@ def verify(run: str = "", quick: bool = False) -> State:
 
     Args:
         run: a name such as sign@cpu (the latest run of workload@device), an MLflow run id, or the path of a
-            manifest.json. If empty: the latest run of each workload and device of params.yaml.
+            run folder. If empty: the latest run of each workload and device of params.yaml.
         quick: rerun only the first epochs.
     """
     try:

@@ -37,7 +37,7 @@ def reader(experiment: str | None) -> Callable[[str], bytes]:
 def read_results(read: Callable[[str], bytes]) -> dict[str, Any]:
     """The content of compare.json; `rows` and `verdicts` are empty if there is none."""
     try:
-        results: dict[str, Any] = json.loads(read("results/compare.json"))
+        results: dict[str, Any] = json.loads(read("results/compare/compare.json"))
         return results
     except OSError as error:
         print(f"warning: no results to show ({error})")
@@ -46,8 +46,8 @@ def read_results(read: Callable[[str], bytes]) -> dict[str, Any]:
 
 def keep(read: Callable[[str], bytes], rows: list[Row], run: str) -> list[str]:
     """Copy the files that the page of `run` links to. Returns their names."""
-    names = {"report.html": "results/report.html", "compare.png": "results/compare.png"}
-    names |= {f"{each}.png": f"results/pages/{each}.png" for each in dict.fromkeys(row["workload"] for row in rows)}
+    names = {"report.html": "results/report.html", "compare.png": "results/figures/compare.png"}
+    names |= {f"{each}.png": f"results/figures/{each}.png" for each in dict.fromkeys(row["workload"] for row in rows)}
     folder, kept = PAGES / run, []
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in names.items():

@@ -1,6 +1,6 @@
 """Compare one's own results with the published ones: `python -m flows.verify published`.
 
-Reads docs/published.json and the manifests in results/ that `dvc repro` wrote, and prints a verdict for each workload
+Reads docs/published.json and the runs in results/ that `dvc repro` wrote, and prints a verdict for each workload
 (stages/comparing/published.py) in seconds, without training. `--write` publishes the results in results/ instead; it
 trains each workload a few more times to measure the effect of rounding.
 """
@@ -17,7 +17,7 @@ from stages.comparing import published, retraced
 from stages.comparing.published import FILE, SCHEMA, read
 from stages.comparing.retraced import Verdict
 from stages.params.loading import load_params
-from stages.records import manifest
+from stages.records.run import open_folder
 
 
 def check() -> int:
@@ -43,7 +43,8 @@ def own_manifests(workload: str) -> list[dict[str, Any]]:
     folders = [
         files.run_dir(workload, device, seed) for device in params.devices for seed in dict.fromkeys((0, *params.seeds))
     ]
-    return [manifest.read(path) for folder in folders if (path := folder / manifest.NAME).exists()]
+    runs = [open_folder(folder) for folder in folders if (folder / "train").exists()]
+    return [run.manifest for run in runs if run.score]
 
 
 def write(say: Any = print) -> int:

@@ -49,7 +49,7 @@ def summary(events: list[Event], status: int, seconds: float) -> list[str]:
     if status != 0:
         reasons = [event.reason for event in events if event.outcome == "failed"] or [f"DVC {ending(status)}"]
         return [*lines, f"  {'reason':<10} {reasons[0]}"]
-    return [*lines, "", *results_lines(files.results_dir() / "compare.json", outcomes), "", *next_lines()]
+    return [*lines, "", *results_lines(files.compare_dir() / "compare.json", outcomes), "", *next_lines()]
 
 
 def results_lines(path: Path, outcomes: Mapping[str, Outcome]) -> list[str]:
@@ -80,7 +80,7 @@ def table_of(rows: list[dict[str, Any]], outcomes: Mapping[str, Outcome]) -> lis
 def next_lines() -> list[str]:
     """Where to look next."""
     lines = [
-        "  everything        results/report.html (one file, to look at in a browser), results/compare.md",
+        "  everything        results/report.html (one file, to look at in a browser), results/compare/compare.md",
         "  against published dvc metrics diff, dvc plots diff; all experiments: make show",
     ]
     if not (servers := running_servers()):

@@ -18,7 +18,7 @@ from stages.comparing.comparability import flat
 from stages.params.loading import load_params
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
-METRICS = "results/metrics.json"
+SCORES, TIMINGS = "results/scores.json", "results/timings.json"
 MEASURED = {"epoch_seconds": ".3f", "samples_per_second": ",.0f", "vram_peak_mib": ",.0f"}
 TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "differs from the last commit in")
 WIDTHS = (28, 12, 18, 9, 10, 9, 48)  # 140 columns including separators
@@ -62,14 +62,14 @@ def lines_of(workload: str, experiment: Experiment, experiments: Sequence[Experi
     if not experiment["data"]:  # it is queued, runs or has failed
         return
     changed = ", ".join(differing(workload, experiment, experiments))
-    of_workload = content(experiment, "metrics", METRICS).get(workload, {})
-    for requested, values in of_workload.items():
-        score = next(key for key in values if key not in (*MEASURED, "device"))
+    scores, timings = (content(experiment, "metrics", path).get(workload, {}) for path in (SCORES, TIMINGS))
+    for requested, of_device in scores.items():
+        times = timings.get(requested, {})
         yield (
             name,
-            values["device"] if requested == "auto" else requested,
-            f"{score} {values[score]:.4f}",
-            *(format(values[key], style) if key in values else "-" for key, style in MEASURED.items()),
+            times.get("device", requested) if requested == "auto" else requested,
+            ", ".join(f"{score} {value:.4f}" for score, value in of_device.items()),
+            *(format(times[key], style) if key in times else "-" for key, style in MEASURED.items()),
             changed,
         )
 

@@ -1,6 +1,6 @@
 """Rerun a recorded training and report whether it is the same: `python -m flows.verify RUN [--quick] [--threads N]`.
 
-Needs a run as stages/records/recorded.py finds it (its manifest is enough), the manifest's commit in this repository,
+Needs a run as stages/records/recorded.py finds it (its records are enough), the manifest's commit in this repository,
 and the raw table from git, data/raw or DVC. Prints the verdict (stages/comparing/retraced.py) with its reasons and
 sets it as the tag `verified` of the run in MLflow.
 
@@ -33,7 +33,8 @@ from flows import processes
 from stages.comparing import retraced
 from stages.comparing.retraced import Verdict
 from stages.files import ROOT, read_json, sha256_file, write_json
-from stages.records import provenance, recorded
+from stages.records import provenance, recorded, schema1
+from stages.records.run import Run
 
 QUICK_EPOCHS = 3
 RETRACE = "stages.tools.retrace"
@@ -43,7 +44,7 @@ NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
 HELP = """RUN is one of
   sign@cpu, sign@cpu-0    the latest run of a workload on a device as params.yaml asks for it, with a seed
   3f1c...                 an MLflow run id
-  results/runs/sign/cpu/0 a folder with a manifest.json, or that file: also one from another machine
+  results/runs/sign/cpu/0 the folder of a run: also one from another machine
   published               the results in results/ against those published with the project; trains nothing
 
 verdict                    exit  what it means
@@ -161,7 +162,7 @@ def verify(
 
 
 def judge(
-    found: recorded.Recorded,
+    found: Run,
     quick: bool,
     threads: int | None,
     python: str | None,
@@ -188,14 +189,14 @@ def judge(
 
 
 def judge_rounding(
-    found: recorded.Recorded,
+    found: Run,
     copy: Copy,
     again: dict[str, Any],
     facts: retraced.EnvironmentInfo,
     num_epochs: int | None,
 ) -> Verdict:
     """The verdict if the bits may differ: from trainings with perturbed weights, then from other seeds' scores."""
-    manifest, seed = found.manifest, found.manifest["seed"]
+    manifest, seed = found.manifest, found.seed
     is_whole, horizon = num_epochs is None, 0
     num_seeds = retraced.NUM_SEEDS_OF_MARGIN if is_whole else retraced.NUM_SEEDS
     seeds = [(seed + number) % 2**63 for number in range(1, num_seeds + 1)]
@@ -213,14 +214,12 @@ def judge_rounding(
     return retraced.judge_final_scores(manifest, predictions, again, others, facts, horizon)
 
 
-def recorded_predictions(found: recorded.Recorded) -> str | None:
-    """predictions.csv, if its digest is the manifest's."""
+def recorded_predictions(found: Run) -> str | None:
+    """predictions.csv, if it is the recorded one."""
     try:
-        content = found.read("evaluation/predictions.csv")
+        return found.content("predictions.csv").decode() if found.score else None
     except ValueError:
         return None
-    sha256 = hashlib.sha256(content).hexdigest()
-    return content.decode() if sha256 == found.manifest["digests"].get("predictions") else None
 
 
 def refuse_other_environment(manifest: dict[str, Any]) -> None:
@@ -368,7 +367,8 @@ class Copy:
         for stage in (["hardware"], ["preprocess", workload], ["preload", workload, device]):
             self.say(" ".join(stage))
             self.run("flows.stage", *stage)
-        code = read_json(self.project / f"results/code/{workload}/train.json")
+        places = [self.project / f"results/{folder}/{workload}/train.json" for folder in ("hardware/code", "code")]
+        code = read_json(next(path for path in places if path.exists()))  # `code` is the place in earlier commits
         if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
             raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
 
@@ -408,7 +408,7 @@ class Copy:
             *(["--evaluate"] if evaluate else []),
         )
         found: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
-        return found
+        return [{**each, "realized": schema1.realized(each["realized"])} for each in found]  # of earlier commits, too
 
     def run(self, *words: str) -> None:
         """Run `python -m <words>` in the worktree and wait. It ends when this process ends.

@@ -1,27 +1,28 @@
 """Score one trained model on the test split: `python -m flows.stage evaluate WORKLOAD DEVICE SEED`.
 
-Reads the weights that `evaluate.weights` names and the packed test split. Writes to
-results/runs/<workload>/<device>/<seed>/. The deterministic outputs are `metrics.json`, `result.json`, `scores.csv`,
-`confusion.csv` and `predictions.csv`; the measurements are in `evaluate.json`. The figures in `plots/` show the result,
-the training, and for simulated data the score against the noise. The results are added to the training's MLflow run.
+Reads the weights that `evaluate.weights` names and the packed test split. Writes two folders to
+results/runs/<workload>/<device>/<seed>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced:
+`score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and the figures of the result. `measured` has the times
+(`timing.json`) and the figure of the training. The results are added to the training's MLflow run.
 """
 
 import platform
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from stages import files
 from stages.data import open_source
 from stages.figures import draw_result, drawing, sweeps, training
-from stages.files import read_json, write_json
 from stages.machine.regions import measure
 from stages.params.schema import Rally
-from stages.records import manifest
+from stages.records import schemas
 from stages.records.checkpoint import folder_of, remove_stored
+from stages.records.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
 from stages.records.run_dir import recording
+from stages.records.schemas import EvaluationTiming, ScoreRecord
 from stages.tasks import Evaluation
 from stages.training import loop
 from stages.training.batches import Split, sequential_indices
@@ -36,48 +37,46 @@ MLMODEL = """flavors:
     python_version: {python}
 """
 NUM_NOISE_SEQUENCES = 500
-OTHERS = ("evaluate.json", manifest.OF_TRAINING, "tracking.json")  # files of the run that are not copied to MLflow
+TABLES = ("scores", "confusion", "predictions")
 
 
 def main(workload: str, device: str, seed: str) -> None:
     context = RunContext.of(workload, device, int(seed))
-    trained = read_json(context.folder / "tracking.json")
+    trained = replace(open_folder(context.folder), score=None)
+    trained.require_intact()
     remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
-    with recording(trained["token"], "evaluate") as run:
+    with recording(trained.timing["token"], "evaluate") as run:
         run.open(workload, f"{workload}-{device}")
-        result, by_noise, measured = evaluate(context)
-        paths = write_files(context, result, by_noise, measured)
+        result, by_noise, measured = evaluate(context, trained)
+        paths = write_files(context, trained, result, by_noise, measured)
         run.metrics({f"test/{name}": value for name, value in result.metrics.items()})
         seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
         run.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
         if measured["out_of_memory"]:
             run.tag({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
-            run.artifact(path, "evaluation")
-        run.artifact(context.folder / manifest.NAME)
-        run.artifact(context.folder / f"{context.params.evaluate.weights}.safetensors", "model", "model.safetensors")
-        run.artifact(context.folder / "model.json", "model")
+            run.artifact(path, "" if path.name == "score.json" else "evaluation")
+        weights = context.folder / TRAIN_RESULT / f"{context.params.evaluate.weights}.safetensors"
+        run.artifact(weights, "model", "model.safetensors")
+        run.artifact(context.folder / TRAIN_RESULT / "model.json", "model")
         run.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
-        run.model(validation_score(context), context.summary["sha256"])
+        run.model(validation_score(context, trained), context.summary["sha256"])
     found = run.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
     print(f"{workload} on {context.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
 
 
-def evaluate(context: RunContext) -> tuple[Evaluation, dict[float, float], dict[str, Any]]:
+def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, dict[float, float], EvaluationTiming]:
     """Return the result on the test split, the score by noise level in px (simulated data only), and the
     measurements.
     """
-    for name, sha256 in manifest.read(context.folder / manifest.OF_TRAINING)["files"].items():
-        files.verified(context.folder / name, sha256, f"train@{context.workload}-{context.device}-{context.seed}")
-    # Use the number of threads of the training. It comes from measured.json, which dvc.yaml lists as a dependency, and
-    # not from a new `auto` choice.
-    device, task = context.open_device(read_json(context.folder / "measured.json")["threads"]), context.task
+    # The number of threads of the training, not a new `auto` choice.
+    device, task = context.open_device(trained.train["realized"]["threads"]), context.task
     split = context.open_split("test", device)
     oom = OomPolicy(splits=[split], advice=advice(device))
     weights = context.params.evaluate.weights
     with translate_oom(oom):
-        model, _ = load_network(context.folder, weights)
+        model, _ = load_network(context.folder / TRAIN_RESULT, weights)
         model.to(device)
         if context.residency(device) == "device":
             oom.make_resident()
@@ -91,23 +90,24 @@ def evaluate(context: RunContext) -> tuple[Evaluation, dict[float, float], dict[
             name = f"{task.score_name}_at_noise"
             result.metrics.update({f"{name}_{noise:g}px": score for noise, score in by_noise.items()})
             by_noise[params.noise] = result.metrics[task.score_name]
-    measurement = {
+    timing: EvaluationTiming = {
+        "schema": schemas.SCHEMA,
         "device": context.kind,
-        "out_of_memory": oom.actions,
+        "machine": platform.node(),
+        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
         "num_samples": len(split),
-        "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "measured_on": platform.node(),
+        "out_of_memory": oom.actions,
     }
-    return result, by_noise, measurement
+    return result, by_noise, timing
 
 
-def validation_score(context: RunContext) -> float:
+def validation_score(context: RunContext, trained: Run) -> float:
     """Return the validation score of the evaluated weights. It may be used to choose between models; the test score may
     not.
     """
-    rows = files.read_rows(context.folder / "history.csv")
+    rows = trained.table("history")
     row = rows[-1] if context.params.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
     return float(row[f"val_{context.task.score_name}"])
 
@@ -133,34 +133,38 @@ def scores_by_noise(
 
 
 def write_files(
-    context: RunContext, result: Evaluation, by_noise: dict[float, float], measured: dict[str, Any]
+    context: RunContext, trained: Run, result: Evaluation, by_noise: dict[float, float], measured: EvaluationTiming
 ) -> list[Path]:
     """Write the files and figures. Returns the paths that are copied to MLflow."""
-    out, score = context.folder, context.task.score_name
-    write_json(out / "metrics.json", result.metrics)
-    write_json(out / "result.json", {"score_name": score, "score": result.metrics[score], "sentence": result.sentence})
-    write_json(out / "evaluate.json", measured)
-    tables = {
-        "scores": result.scores,
-        "confusion": [{"actual": actual, "predicted": predicted} for actual, predicted in result.confusion],
-        "predictions": result.predictions,
+    out, times, score = context.folder / RESULT, context.folder / MEASURED, context.task.score_name
+    files.write_table(out / "scores.csv", result.scores)
+    confusion = [{"actual": actual, "predicted": predicted} for actual, predicted in result.confusion]
+    files.write_table(out / "confusion.csv", confusion, columns=("actual", "predicted"))
+    files.write_table(out / "predictions.csv", result.predictions)
+    tables = [out / f"{name}.csv" for name in TABLES]
+    record: ScoreRecord = {
+        "schema": schemas.SCHEMA,
+        "score_name": score,
+        "metrics": result.metrics,
+        "weights": context.params.evaluate.weights,
+        "sentence": result.sentence,
+        "train_sha256": schemas.digest(trained.train),
+        "files": {path.name: files.sha256_file(path) for path in tables},
     }
-    for name, rows in tables.items():
-        files.write_table(out / f"{name}.csv", rows, columns=("actual", "predicted") if name == "confusion" else ())
+    schemas.write(out / "score.json", ScoreRecord, record)
+    schemas.write(times / "timing.json", EvaluationTiming, measured)
+
     num_test = context.summary["num_per_split"]["test"]
     title = f"{context.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
-    pictures = {
-        "result": draw_result(context.params.task, result.picture, title),
-        "training": training.draw(context.workload, [files.read_run(context.workload, context.device, context.seed)]),
+    evaluated = replace(trained, score=record)
+    figures = {
+        out / "result.png": draw_result(context.params.task, result.picture, title),
+        times / "training.png": training.draw(context.workload, [training.of_run(evaluated)]),
     }
     if by_noise:
         levels = sorted(by_noise)
         title = f"{context.workload}: {score} against noise"
-        pictures["noise"] = sweeps.noise(levels, [by_noise[level] for level in levels], title)
-    for name, figure in pictures.items():
-        drawing.save(figure, out / "plots" / f"{name}.png")
-    copied = ("metrics.json", "result.json", *(f"{name}.csv" for name in tables))
-    trained, digests = manifest.read(out / manifest.OF_TRAINING), manifest.digests(out, *copied, *OTHERS)
-    whole = manifest.with_result(trained, score, result.metrics, context.params.evaluate.weights, digests)
-    write_json(out / manifest.NAME, whole)
-    return [out / name for name in copied] + [out / "plots" / f"{name}.png" for name in pictures]
+        figures[out / "noise.png"] = sweeps.noise(levels, [by_noise[level] for level in levels], title)
+    for path, figure in figures.items():
+        drawing.save(figure, path)
+    return [out / "score.json", *tables, *figures]

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -41,27 +42,33 @@ def packed_dir(workload: str, device: str) -> Path:
 
 
 def run_dir(workload: str, device: str, seed: int) -> Path:
-    """The folder of all outputs of one training of `workload` on `device`."""
+    """The folder of one training of `workload` on `device` and of its evaluation. It contains the outputs of both:
+    train/result, train/measured, evaluate/result and evaluate/measured.
+    """
     return ROOT / "results" / "runs" / workload / device / str(seed)
 
 
 def preload_file(workload: str, device: str) -> Path:
     """The measurements of preload; one file for all seeds, because they share the data."""
-    return ROOT / "results" / "runs" / workload / device / "preload.json"
+    return ROOT / "results" / "preload" / workload / f"{device}.json"
 
 
 def hardware_file(device: str) -> Path:
-    return ROOT / "results" / "hardware" / f"{device}.json"
+    return ROOT / "results" / "hardware" / "devices" / f"{device}.json"
 
 
 def code_file(stage: str, workload: str = "") -> Path:
     """The stage's code dependencies for this workload (stages/closure.py)."""
-    return ROOT / "results" / "code" / workload / f"{stage}.json"
+    return ROOT / "results" / "hardware" / "code" / workload / f"{stage}.json"
 
 
 def preset_file(workload: str) -> Path:
     """The active preset and its changes to the workload's block."""
-    return ROOT / "results" / "presets" / f"{workload}.json"
+    return ROOT / "results" / "hardware" / "presets" / f"{workload}.json"
+
+
+def compare_dir() -> Path:
+    return ROOT / "results" / "compare"
 
 
 def user_cache_dir() -> Path:
@@ -88,12 +95,20 @@ def verified(path: Path, sha256: str, stage: str) -> Path:
     if not path.exists():
         raise ValueError(f"{relative(path)} is missing; make it again with `dvc repro --force {stage}`")
     if sha256_file(path) != sha256:
-        # DVC trusts read-only files in its cache and checks only writable ones (treeverse/dvc#5978).
-        raise ValueError(
-            f"{relative(path)} is altered (its sha256 is not the recorded one); make it again with "
-            f'`chmod -R u+w "$(dvc cache dir)" && dvc repro --force {stage}`: DVC then also checks its cache'
-        )
+        raise altered(relative(path), make_again(stage))
     return path
+
+
+def altered(source: str, fix: str) -> ValueError:
+    return ValueError(f"{source} is altered (its sha256 is not the recorded one); {fix}")
+
+
+def make_again(stage: str) -> str:
+    """Return how to make the outputs of `stage` again. DVC trusts read-only files in its cache and checks only writable
+    ones (treeverse/dvc#5978).
+    """
+    command = f'chmod -R u+w "$(dvc cache dir)" && dvc repro --force {stage}'
+    return f"make it again with `{command}`: DVC then also checks its cache"
 
 
 def packed_file(workload: str, device: str, split: str, plan: dict[str, Any]) -> Path:
@@ -244,38 +259,32 @@ def read_json(path: Path, kinds: dict[str, type | tuple[type, type]] | None = No
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
+    return parse_rows(path.read_bytes(), relative(path))
+
+
+def parse_rows(content: bytes, source: str) -> list[dict[str, str]]:
+    """Parse a CSV table that `write_table` wrote. Raises ValueError that names `source` if it is damaged."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file, strict=True))
+        rows = list(csv.DictReader(io.StringIO(content.decode(), newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise damaged(relative(path), str(error)) from None
+        raise damaged(source, str(error)) from None
     # DictReader stores extra cells under the key None, and None for missing cells.
     if odd := next((number for number, row in enumerate(rows, 1) if None in row or None in row.values()), None):
-        raise damaged(relative(path), f"row {odd} has more or fewer cells than its header")
+        raise damaged(source, f"row {odd} has more or fewer cells than its header")
     return rows
 
 
 def read_numbers(path: Path) -> list[dict[str, float | None]]:
-    """Read a CSV of numbers that `write_table` wrote; an empty cell is None."""
+    return parse_numbers(path.read_bytes(), relative(path))
+
+
+def parse_numbers(content: bytes, source: str) -> list[dict[str, float | None]]:
+    """Parse a CSV table of numbers; an empty cell is None."""
+    rows = parse_rows(content, source)
     try:
-        return [{name: float(cell) if cell else None for name, cell in row.items()} for row in read_rows(path)]
+        return [{name: float(cell) if cell else None for name, cell in row.items()} for row in rows]
     except ValueError as error:
-        raise error if str(error).startswith(relative(path)) else damaged(relative(path), str(error)) from None
-
-
-def read_run(workload: str, device: str, seed: int) -> dict[str, Any]:
-    """Read the data of an evaluated run for figures/training.py."""
-    folder = run_dir(workload, device, seed)
-    measured, result = read_json(folder / "measured.json"), read_json(folder / "result.json")
-    return {
-        "label": f"{measured['device']}: {measured['device_name']}",
-        "device": measured["device"],
-        "score_name": result["score_name"],
-        "history": read_numbers(folder / "history.csv"),
-        "timings": read_numbers(folder / "timings.csv"),
-        "missing_reasons": measured["missing_reasons"],
-        "metrics": read_json(folder / "metrics.json"),
-    }
+        raise damaged(source, str(error)) from None
 
 
 def write_table(path: Path, rows: list[dict[str, Any]], columns: Sequence[str] = ()) -> None:

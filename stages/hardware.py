@@ -1,12 +1,13 @@
 """Write the dependencies of results that are not files: the machine, the code of each stage, and the preset in force.
 
-`results/hardware/<device>.json`, for every device in params.yaml (`auto`, `cpu`, `cuda`): every measuring stage depends
-on it, so DVC's cache never returns one machine's timing on another.
+results/hardware/ contains
 
-`results/code/<workload>/<stage>.json`: the files that the stage executes, each with a fingerprint (stages/closure.py),
-because dvc.yaml cannot follow imports. For `compare` it includes the published results, which the report shows.
-
-`results/presets/<workload>.json`: the changes that the preset in force makes to the workload's block.
+    devices/<device>.json           for every device in params.yaml (`auto`, `cpu`, `cuda`): every measuring stage
+                                    depends on it, so DVC's cache never returns one machine's timing on another
+    code/<workload>/<stage>.json    the files that the stage executes, each with a fingerprint (stages/closure.py),
+                                    because dvc.yaml cannot follow imports. For `compare` it includes the published
+                                    results, which the report shows
+    presets/<workload>.json         the changes that the preset in force makes to the workload's block
 
 This stage runs on every `dvc repro`, so it does not import torch and reads torch's version from its files. Its imports
 take 0.3 s, most of it pydantic. It has its own dvc.yaml (hw/): DVC rewrites the lock of a stage that always runs, and

@@ -1,6 +1,7 @@
 """Load a trained model without pickle, from its weights and from model.json, which describes the network.
 
-predictor = Predictor(Path("results/runs/sign/auto/0"), "last")  # or mlflow.pyfunc.load_model("runs:/<run id>/model")
+predictor = Predictor(Path("results/runs/sign/auto/0/train/result"), "last")
+predictor = mlflow.pyfunc.load_model("runs:/<run id>/model")  # the same
 predictor.predict(table)  # a raw table as in data/raw/README.md, labels not needed
 """
 

@@ -3,7 +3,7 @@
 Reads data/prepared/<workload>/. Writes data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json,
 which contains sizes, hashes and the requested data location. plan.json is deterministic because training depends on it;
 training resolves `auto` from the memory that is free then. Writes the measurements to
-results/runs/<workload>/<device>/preload.json; no stage depends on them. torch is imported only if there is a GPU to
+results/preload/<workload>/<device>.json; no stage depends on them. torch is imported only if there is a GPU to
 copy to.
 """
 

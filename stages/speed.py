@@ -1,6 +1,6 @@
 """Measure how many times as fast one device trains a workload as another: `python -m flows.stage speed WORKLOAD`.
 
-Reads results/hardware/<device>.json for every device of params.yaml, data/packed/<workload>/<device>/ and params.yaml.
+Reads results/hardware/devices/ for every device of params.yaml, data/packed/<workload>/<device>/ and params.yaml.
 Writes results/speed/<workload>.json: the times of every process, the speed-up with its interval, and a sentence. If all
 devices are of one kind, there is no pair to measure; the sentence says so and torch is not imported.
 

@@ -1,9 +1,9 @@
 """Train one workload's model on one device: `python -m flows.stage train WORKLOAD DEVICE SEED`.
 
-Reads the packed splits and their plan, the hardware file and params.yaml. Writes to
-results/runs/<workload>/<device>/<seed>/. The deterministic outputs are `best.safetensors`, `last.safetensors`,
-`model.json` and `history.csv`. The measurements are in separate files: `timings.csv`, `timings.json`, and
-`measured.json`, which states where, when and on what they were taken. `tracking.json` names the MLflow run.
+Reads the packed splits and their plan, the hardware file and params.yaml. Writes two folders to
+results/runs/<workload>/<device>/<seed>/train/. `result` has the same bytes whenever the training is reproduced: the
+weights, `model.json`, `history.csv` and `train.json`. `measured` has the times: `timings.csv`, and `timing.json`, which
+also says where, when and on what they were measured.
 
 A killed training resumes from its checkpoint. Under DVC, the last checkpoint is kept until dvc.lock records the result,
 so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a second Ctrl+C
@@ -27,9 +27,10 @@ from stages.machine.identity import identify
 from stages.machine.regions import gpu_uuid, sampled
 from stages.params.devices import split_device
 from stages.records.checkpoint import Checkpoint
-from stages.records.description import describe_end, describe_start, open_run, write_results
+from stages.records.description import add_mlflow_ids, describe_end, describe_start, open_run, write_results
 from stages.records.history import Record, history_row, memory_tags, note_workers, timing_row
 from stages.records.inputs import Inputs, read_inputs
+from stages.records.run import TRAIN_MEASURED, TRAIN_RESULT
 from stages.records.run_dir import RunDir, recording
 from stages.records.terminal import Interruption, Progress
 from stages.training import auto
@@ -49,7 +50,7 @@ def main(workload: str, device: str, seed: str) -> None:
     context = RunContext.of(workload, device, int(seed))
     inputs = Inputs(workload, device, int(seed), context.summary.get("table_sha256"))
     checkpoint = Checkpoint.of(workload, *checkpointed(context, inputs.values))
-    files.require_writable(context.folder)
+    files.require_writable(context.folder / TRAIN_RESULT)
     with checkpoint.locked(), joined_group(device, context.num_workers, context.kind) as workers:
         with Interruption() as interruption:
             workers.require_same(inputs.values)
@@ -57,9 +58,9 @@ def main(workload: str, device: str, seed: str) -> None:
             workers.broadcast(saved)
             with recording(saved["record"]["token"], "train") as run:
                 train(context, saved, inputs, checkpoint, run, interruption, workers)
-    files.write_json(context.folder / "tracking.json", {"token": run.token, "experiment": workload, **run.ids})
+    add_mlflow_ids(context, run)
     if "DVC_STAGE" in os.environ:
-        checkpoint.ended(context.folder / "timings.csv")  # kept until DVC has the result
+        checkpoint.ended(context.folder / TRAIN_MEASURED)  # kept until DVC has the result
     else:
         checkpoint.remove()
 

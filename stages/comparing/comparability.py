@@ -1,11 +1,11 @@
 """Decides whether the times of two recorded runs may be compared, and lists the differences between their manifests.
 
-A manifest is the record of one training, a plain dict as read from JSON (its keys: stages/records/manifest.py). A
-missing value is "not recorded" and does not count as equal to any value.
+A manifest is the record of one training, a plain dict (`Run.manifest` in stages/records/run.py). A missing value is
+"not recorded" and does not count as equal to any value.
 
 - `refusals`: the work differs, so a ratio of times says nothing about the devices: data, split, parameters, realized
-  precision and accumulation, the training's code, torch, the manifest's schema. Also an out-of-memory error, because
-  the fallbacks slow down the steps after it, and a GPU shared with other processes.
+  precision and micro-batches, the training's code, torch. Also an out-of-memory error, because the fallbacks slow down
+  the steps after it, and a GPU shared with other processes.
 - `named`: the differences that the comparison is about, or that are stated with the ratio: device, machine, threads,
   kernels, step execution mode, data location, seed.
 - `notes`: possible influences on the times that cannot be removed: versions, and the machine's state during training.
@@ -26,7 +26,6 @@ from stages.machine.conditions import others_on_gpu
 
 Manifest = Mapping[str, Any]
 
-SCHEMA = 1
 NOT_RECORDED = "not recorded"
 # Keys of params.yaml that older records lack or name differently.
 RENAMED = {
@@ -82,10 +81,6 @@ def compare_manifests(first: Manifest, second: Manifest) -> Comparability:
 
 def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
     """Compare two sides. Each has one manifest per seed, and the manifests of a side must agree among themselves."""
-    every = [manifest for runs in sides.values() for manifest in runs]
-    if unknown := {str(manifest.get("schema", NOT_RECORDED)) for manifest in every} - {str(SCHEMA)}:
-        reason = f"schema {' and '.join(sorted(unknown))} of a manifest is not known here, {SCHEMA} is"
-        return Comparability((f"{reason}: use the version of this project that recorded it",), (), ())
     (_, (first, *_)), (_, (second, *_)) = sides.items()
     refusals, notes = [str(each) for each in refusing(first, second)], [str(e) for e in of_environment(first, second)]
     for name, (own, *others) in sides.items():
@@ -107,7 +102,7 @@ def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
     yield from of_parameters(first, second)
-    for name in ("precision", "accumulation"):
+    for name in ("precision", "grad_accum_steps"):
         yield from differing(first, second, name, f"realized.{name}", is_required=True)
     yield from differing(first, second, "batch of all workers", "realized.batch_size", absent="as params.yaml has it")
     yield from of_code(first, second)
@@ -125,7 +120,7 @@ def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "threads", "realized.threads")
     yield from differing(first, second, "kernels", "kernels")
     yield from differing(first, second, "way of stepping", "realized.step")
-    yield from differing(first, second, "place of the data", "realized.residency")
+    yield from differing(first, second, "place of the data", "realized.data_location")
     yield from differing(first, second, "seed", "seed")
 
 

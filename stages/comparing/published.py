@@ -19,9 +19,9 @@ from stages.comparing.differences import margin_of_seeds
 from stages.comparing.retraced import Envelope, EnvironmentInfo, Manifest, Retraced, Verdict, different
 
 FILE = files.PUBLISHED
-SCHEMA = 1
+SCHEMA = 2
 # The published parts of a manifest. The others describe where and when the run was made, or how to repeat it.
-KEPT = ("schema", "workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
+KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
 TIMED = ("epoch_seconds", "samples_per_second", "train_seconds", "peak_allocated_mib", "peak_rss_mib")
 
@@ -78,13 +78,15 @@ class Reference:
     device: str
     hardware: str  # the device's name
     scores: Mapping[str, float]  # by seed
-    timings: Sequence[Mapping[str, Any]]  # of each seed, with the keys of TIMED; empty if not published
+    timings: Mapping[str, Mapping[str, Any]]  # by seed, with the keys of TIMED; empty if not published
+    seed: int  # of the reference run
+    epochs: Sequence[Mapping[str, Any]]  # of the reference run
     verdict: Verdict | None  # of one's own run with the published run's seed; None if there is none
     label: str = "published"
 
     def measured(self, name: str) -> list[float]:
         """Return the value `name` of TIMED for each seed that has it."""
-        return [float(each[name]) for each in self.timings if each.get(name) is not None]
+        return [float(each[name]) for each in self.timings.values() if each.get(name) is not None]
 
 
 def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Manifest]) -> tuple[list[Reference], str]:
@@ -99,8 +101,9 @@ def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Manifest]) ->
         if asked or other:
             continue
         verdict = next((judge(entry, each) for each in own if each["seed"] == entry["seed"]), None)
-        timings = list(entry.get("timings", {}).values())
-        found.append(Reference(entry["device"], entry["hardware"]["name"], entry["scores"], timings, verdict))
+        scores, timings = entry["scores"], entry.get("timings", {})
+        name, seed, epochs = entry["hardware"]["name"], entry["seed"], entry["epochs"]
+        found.append(Reference(entry["device"], name, scores, timings, seed, epochs, verdict))
     return found, "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
 
 

@@ -32,23 +32,12 @@ from stages.comparing.differences import (
     mean_and_range,
     measured_scores,
 )
+from stages.records.run import Run
 
 MIN_PAIRS = 3  # for an interval
 HOW_TO_GET_AN_INTERVAL = "`dvc exp run -S 'seeds=[0,1,2,3,4]'`"
 # Differences that the descriptions of the sides do not show, so they are stated with the ratio.
 NOT_DESCRIBED = ("machine", "way of stepping", "place of the data")
-
-
-@dataclass(frozen=True)
-class Run:
-    """One recorded training. `predictions`: the rows of predictions.csv; empty if they are not available."""
-
-    manifest: Manifest
-    predictions: Rows = ()
-
-    @property
-    def seed(self) -> int:
-        return int(self.manifest.get("seed") or 0)
 
 
 @dataclass(frozen=True)
@@ -127,7 +116,7 @@ class Side:
         """Return the predictions by seed. Raises ValueError if some are missing or a seed occurs twice."""
         if missing := [str(run.seed) for run in self.runs if not run.predictions]:
             raise ValueError(f"the predictions of {self.name} are not at hand (seed {', '.join(missing)})")
-        found = {run.seed: run.predictions for run in self.runs}
+        found: dict[int, Rows] = {run.seed: run.predictions for run in self.runs}
         if len(found) < len(self.runs):
             raise ValueError(f"{self.name} has several runs of one seed ({', '.join(str(r.seed) for r in self.runs)})")
         return found

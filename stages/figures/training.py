@@ -19,6 +19,7 @@ from stages.figures.drawing import (
     short_seconds,
     whole_numbers,
 )
+from stages.records.run import Run
 
 VRAM = {"peak_allocated_mib": "allocated", "peak_reserved_mib": "reserved", "process_mib": "whole process"}
 
@@ -42,6 +43,20 @@ def draw(workload: str, runs: Sequence[Mapping[str, Any]]) -> Figure:
         draw_memory(memory, run)
     figure.suptitle(f"{plain(workload)}: training", fontsize=14)
     return figure
+
+
+def of_run(run: Run) -> dict[str, Any]:
+    """Return an evaluated run as `draw` takes it."""
+    assert run.score
+    return {
+        "label": f"{run.device}: {run.timing['hardware']['name']}",
+        "device": run.device,
+        "score_name": run.score["score_name"],
+        "metrics": run.score["metrics"],
+        "missing_reasons": run.timing["timing"]["missing_reasons"],
+        "history": run.epochs("history"),
+        "timings": run.epochs("timings"),
+    }
 
 
 def draw_losses(axes: Axes, runs: Sequence[Mapping[str, Any]]) -> None:

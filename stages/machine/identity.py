@@ -60,7 +60,7 @@ def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
 
 
 def require_same_gpu(identity: dict[str, Any]) -> None:
-    """Raises ValueError if the current GPU is not the one of `identity` (results/hardware/<device>.json)."""
+    """Raises ValueError if the current GPU is not the one of `identity` (results/hardware/devices/<device>.json)."""
     found, obstacle = cuda_identity(torch_build()[1])
     if found is None or not identity["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
         now = f"now {found['name']} is in its place" if found else obstacle

@@ -101,7 +101,7 @@ def load_params(path: Path = ROOT / "params.yaml") -> Params:
 
 
 def load_workload(name: str) -> Workload:
-    """Return the block of one workload with the preset that `hardware` chose (results/presets/<name>.json)."""
+    """Return the block of one workload with the preset that `hardware` chose (results/hardware/presets/<name>.json)."""
     params = load_params()
     if name not in params.blocks:
         raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, params.blocks)}")

@@ -14,8 +14,8 @@ def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, wor
 def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:
     """Return `wanted`; for `auto`, the preset for the memory of the machine's best device, if such a preset exists.
 
-    `identity` is results/hardware/auto.json. small-gpu is meant for GPUs with 6 GB, large-gpu for those with over 20
-    GB.
+    `identity` is results/hardware/devices/auto.json. small-gpu is meant for GPUs with 6 GB, large-gpu for those with
+    over 20 GB.
     """
     if wanted != "auto":
         return wanted

@@ -7,7 +7,7 @@ code and hardware.
     <device>-<digest>.pt             the newest checkpoint
     <device>-<digest>.previous.pt    the checkpoint before it
     <device>-<digest>.token          names the MLflow run until the first checkpoint is saved
-    <device>-<digest>.result         the training has ended: the md5 of its timings.csv, as DVC records it
+    <device>-<digest>.result         the training has ended: the md5 of its folder train/measured, as DVC records it
     <device>-<digest>.lock           names the process that trains
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
@@ -143,9 +143,9 @@ class Checkpoint:
                 found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
-    def ended(self, timings: Path) -> None:
-        """Mark the training as ended. `timings` belongs to its result, which DVC may not have stored yet."""
-        files.write_text(self.result, hashlib.md5(timings.read_bytes(), usedforsecurity=False).hexdigest())
+    def ended(self, measured: Path) -> None:
+        """Mark the training as ended. `measured` is an output folder of it, which DVC may not have stored yet."""
+        files.write_text(self.result, md5_of(measured))
 
     def remove(self) -> None:
         """Remove the files of this training. The result marker goes last: if the process is killed in between, the next
@@ -186,6 +186,15 @@ def remove_stored(folder: Path) -> None:
             md5 = result.read_text(encoding="ascii", errors="replace")
             if len(md5) == 32 and md5 in stored:
                 Checkpoint(result.with_suffix(".pt"), {}).remove()
+
+
+def md5_of(folder: Path) -> str:
+    """Return the md5 of a flat folder as dvc.lock records it: of the JSON list of its files, sorted by name."""
+    entries = [
+        {"md5": hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest(), "relpath": path.name}
+        for path in sorted(folder.iterdir())
+    ]
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
 
 
 def as_text(belongs_to: dict[str, Any]) -> str:

@@ -1,13 +1,15 @@
-"""Writes the records of one training: its run in MLflow, and the files beside its weights.
+"""Writes the results of one training: its files, its records, and the MLflow run.
 
-Takes a run context, its trainer and the recorded epochs (history.py). Writes to the run's folder: the weights,
-`model.json`, `history.csv`, `timings.csv`, `timings.json`, `measured.json` and `training.json`, the manifest
-(manifest.py). Writes the same to the run directory for MLflow (run_dir.py).
+Takes a run context, its trainer and the recorded epochs (history.py). Writes to the run's folder (run.py):
+train/result/ with the weights, model.json, history.csv and train.json, which are the same bytes whenever the training
+is reproduced; train/measured/ with timings.csv and timing.json. Copies them to the run directory for MLflow
+(run_dir.py).
 """
 
 import hashlib
 import json
 import os
+import platform
 import time
 from dataclasses import asdict
 from typing import Any
@@ -21,42 +23,31 @@ from stages.machine.regions import gpu_uuid
 from stages.params.loading import load_params
 from stages.params.parsing import flatten, literal
 from stages.params.schema import Rally
-from stages.records import manifest, provenance
+from stages.records import provenance, schemas
 from stages.records.history import (
     RUN_METRICS,
     Record,
     device_sentence,
     first_timed_epoch,
-    measurement_context,
     memory_tags,
+    num_workers_in,
     summarize,
     summarize_gpu,
-    workers_of,
+    workers_from_epoch,
 )
+from stages.records.run import TRAIN_MEASURED, TRAIN_RESULT
 from stages.records.run_dir import RunDir
+from stages.records.schemas import Placement, Realized, TimingRecord, TrainRecord
 from stages.training.device import describe
 from stages.training.trainer import Trainer, snapshot
 from stages.training.workload import RunContext
 
-# The outputs of a training, without training.json, which contains their sha256.
-FILES = (
-    "best.safetensors", "last.safetensors", "model.json", "history.csv", "timings.csv", "timings.json", "measured.json",
-)  # fmt: skip
 # Values that preprocessing learned from the data. New tables must be preprocessed with them.
 LEARNED = ("features", "classes", "mean", "std", "offsets", "target")
-# The fields that the manifest takes from measured.json and timings.json.
-REALIZED = (
-    "threads", "precision", "step", "why_not_graph", "residency", "out_of_memory", "workers", "workers_from_epoch",
-    "batch_size", "learning_rate",
-)  # fmt: skip
-TIMING = (
-    "epoch_seconds", "samples_per_second", "num_epochs_measured", "train_seconds",
-    "peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib", "missing_reasons",
-)  # fmt: skip
 
 
 def describe_start(trainer: Trainer) -> dict[str, Any]:
-    """Return the manifest's entries for the start of a training. They are recorded now because another process may end
+    """Return the records' entries for the start of a training. They are recorded now because another process may end
     it.
     """
     return {
@@ -68,7 +59,7 @@ def describe_start(trainer: Trainer) -> dict[str, Any]:
 
 
 def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float) -> dict[str, Any]:
-    """Return the results' entries for the end of a training. They are recorded now because another process may write
+    """Return the records' entries for the end of a training. They are recorded now because another process may write
     them.
 
     `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
@@ -85,101 +76,62 @@ def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float)
 
 
 def write_results(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
-    """Write all results except tracking.json, and copy them for MLflow."""
-    out = context.folder
+    """Write all results, and copy them for MLflow."""
+    result, measured = context.folder / TRAIN_RESULT, context.folder / TRAIN_MEASURED
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
-        files.write_bytes(out / f"{name}.safetensors", save(weights))
-    files.write_json(out / "model.json", describe_model(context))
-    files.write_table(out / "history.csv", record.history)
-    files.write_table(out / "timings.csv", record.timings)
-    gpu_summary, missing_reasons = summarize_gpu(record.sampled.values())
-    result = {**summarize(record.timings, first_timed_epoch(record)), **gpu_summary}
-    record.missing_reasons |= missing_reasons
-    files.write_json(out / "timings.json", result)
-    measured = describe_measurement(context, trainer, record, inputs, result)
-    files.write_json(out / "measured.json", measured)
-    about = describe_run(context, trainer, record, inputs, {**result, **measured})
-    files.write_json(out / manifest.OF_TRAINING, about)
+        files.write_bytes(result / f"{name}.safetensors", save(weights))
+    files.write_json(result / "model.json", describe_model(context))
+    files.write_table(result / "history.csv", record.history)
+    files.write_table(measured / "timings.csv", record.timings)
+    train, timing = train_record(context, trainer, record, inputs), timing_record(context, trainer, record)
+    schemas.write(result / "train.json", TrainRecord, train)
+    schemas.write(measured / "timing.json", TimingRecord, timing)
 
-    run.metrics({name: result[key] for name, key in RUN_METRICS.items()})
-    if record.probe:
-        probed = {"probe": record.probe, "not_probed": record.not_probed}
-        run.text(json.dumps(probed, indent=2) + "\n", "probe.json")
+    times = timing["timing"]
+    run.metrics({name: times[key] for name, key in RUN_METRICS.items()})
     run.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
     run.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
-    run.artifact(out / manifest.OF_TRAINING, name=manifest.NAME)
-    if others := conditions.others_on_gpu(about["conditions"]):
+    run.artifact(result / "train.json")
+    run.artifact(measured / "timing.json")
+    if others := conditions.others_on_gpu(timing["conditions"]):
         run.tag({"not_comparable": others})
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
-        f"{context.workload} on {context.identity['name']}: epoch {result['epoch_seconds']:.3f} s (median of "
-        f"{result['num_epochs_measured']}), {result['samples_per_second']:,.0f} samples/s, "
-        f"{result['train_seconds']:.1f} s in all"
+        f"{context.workload} on {context.identity['name']}: epoch {times['epoch_seconds']:.3f} s (median of "
+        f"{times['num_epochs_measured']}), {times['samples_per_second']:,.0f} samples/s, "
+        f"{times['train_seconds']:.1f} s in all"
     )
 
 
-def describe_measurement(
-    context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], result: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the content of measured.json. Completes the record's summary lines."""
-    seen = {**result, "num_kernels": record.probe.get("num_kernels")}
-    record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
-    if trainer.oom.actions:
-        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
-    for reason in trainer.missing_graph().values():
-        record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
-    missing_reasons = {name: why for name, why in record.missing_reasons.items() if result.get(name) is None}
-    return {
-        **measurement_context(missing_reasons, context.identity, trainer.params.num_threads, record.end["measured_at"]),
-        **{f"{name}_sha256": digest(inputs[name]) for name in ("parameters", "data")},
-        "out_of_memory": trainer.oom.actions,
-        **workers_of(record),
-        **batch_of(context),
-        "residency": trainer.oom.residency,
+def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any]) -> TrainRecord:
+    """Return what was trained and what came out."""
+    folder = context.folder / TRAIN_RESULT
+    sha256 = {
+        name: files.sha256_file(folder / name)
+        for name in ("best.safetensors", "last.safetensors", "model.json", "history.csv")
+    }
+    realized: Realized = {
+        "threads": trainer.params.num_threads,
         "precision": trainer.step.precision,
         "step": trainer.step.execution_mode,
-        **({"why_not_graph": why} if (why := trainer.step.fallback_reason) else {}),
-        "asked": {name: getattr(context.params.train, name) for name in ("threads", "precision", "step")},
-        "probe": record.probe,
-        "not_probed": record.not_probed,
-        "summary_lines": record.summary_lines,
+        "grad_accum_steps": trainer.step.accumulation,
     }
-
-
-def batch_of(context: RunContext) -> dict[str, Any]:
-    """Return the batch size and learning rate that `scaling: weak-...` set; empty if params.yaml's values
-    are in force.
-    """
-    if context.settings.batch_size == context.params.train.batch_size:
-        return {}
-    return {"batch_size": context.settings.batch_size, "learning_rate": context.settings.learning_rate}
-
-
-def describe_run(
-    context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], measured: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the manifest (stages/records/manifest.py) without the test result."""
-    found = provenance.environment()
-    if trainer.device.type == "cuda":
-        found["versions"] |= provenance.gpu_versions(context.identity["driver"])
+    if record.workers:
+        realized["workers"] = num_workers_in(record, len(record.timings))
+    if context.settings.batch_size != context.params.train.batch_size:  # `scaling: weak-...` changed both
+        realized["batch_size"] = context.settings.batch_size
+        realized["learning_rate"] = context.settings.learning_rate
     losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{context.task.score_name}")
-    others = measured["other_processes"]  # the maximum of all readings
     return {
-        "schema": manifest.SCHEMA,
-        **{name: measured[name] for name in ("device", "measured_at")},
+        "schema": schemas.SCHEMA,
         "workload": context.workload,
         "requested": context.device,
+        "device": context.kind,
         "seed": context.seed,
-        "machine": measured["measured_on"],
-        "token": record.token,
-        "tree": record.start["tree"],
-        "block": literal(context.params),
         "preset": read_json(preset_file(context.workload))["preset"],
-        "realized": {
-            **{name: measured[name] for name in REALIZED if name in measured},
-            "accumulation": trainer.step.accumulation,
-        },
+        "block": literal(context.params),
+        "realized": realized,
         "digests": {
             "data": {
                 "table": context.summary.get("table_sha256"),
@@ -189,11 +141,44 @@ def describe_run(
             "code": inputs["code"],
             "weights": {
                 "initial": record.start["weights_sha256"],
-                **{name: files.sha256_file(context.folder / f"{name}.safetensors") for name in ("best", "last")},
+                **{name: sha256[f"{name}.safetensors"] for name in ("best", "last")},
             },
         },
-        "files": manifest.digests(context.folder, *FILES),
-        "environment": found,
+        "epochs": [
+            {**{name: row[name] for name in losses}, **digests}
+            for row, digests in zip(record.history, record.digests, strict=True)
+        ],
+        "files": sha256,
+    }
+
+
+def timing_record(context: RunContext, trainer: Trainer, record: Record) -> TimingRecord:
+    """Return what was measured, and where, when and on what. Completes the record's summary lines."""
+    gpu_summary, missing_of_gpu = summarize_gpu(record.sampled.values())
+    times = {**summarize(record.timings, first_timed_epoch(record)), **gpu_summary}
+    missing_reasons = record.missing_reasons | missing_of_gpu
+    seen = {**times, "num_kernels": record.probe.get("num_kernels")}
+    record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
+    if trainer.oom.actions:
+        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
+    for reason in trainer.missing_graph().values():
+        record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
+    environment = provenance.environment()
+    if trainer.device.type == "cuda":
+        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
+    others = times["other_processes"]  # the maximum of all readings
+    placement: Placement = {"data_location": trainer.oom.residency, "out_of_memory": trainer.oom.actions}
+    if trainer.step.fallback_reason:
+        placement["graph_blocker"] = trainer.step.fallback_reason
+    if since := workers_from_epoch(record):
+        placement["workers_from_epoch"] = since
+    return {
+        "schema": schemas.SCHEMA,
+        "token": record.token,
+        "machine": platform.node(),
+        "measured_at": record.end["measured_at"],
+        "tree": record.start["tree"],
+        "environment": environment,
         "hardware": context.identity,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
         "conditions": {
@@ -201,12 +186,25 @@ def describe_run(
             "after": record.end["conditions"],
             "between": record.end["between"] | ({} if others is None else {"other_processes": others}),
         },
-        "epochs": [
-            {**{name: row[name] for name in losses}, **digests}
-            for row, digests in zip(record.history, record.digests, strict=True)
-        ],
-        "timing": {name: measured[name] for name in TIMING},
+        "placement": placement,
+        "timing": {
+            **times,
+            "missing_reasons": {name: why for name, why in missing_reasons.items() if times.get(name) is None},
+        },
+        "probe": record.probe,
+        "not_probed": record.not_probed,
+        "summary_lines": record.summary_lines,
+        "files": {"timings.csv": files.sha256_file(context.folder / TRAIN_MEASURED / "timings.csv")},
     }
+
+
+def add_mlflow_ids(context: RunContext, run: RunDir) -> None:
+    """Add the ids of the MLflow run to timing.json, for links to its page. They are known only after the run is
+    published.
+    """
+    path = context.folder / TRAIN_MEASURED / "timing.json"
+    timing = schemas.read(path.read_bytes(), TimingRecord, files.relative(path))
+    schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run.ids}})
 
 
 def digest(value: Any) -> str:
@@ -252,7 +250,7 @@ def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict
             "code.sha256": digest(inputs["code"])[:16],
             "environment.sha256": digest(provenance.environment())[:16],
             "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-            "residency": trainer.oom.residency,
+            "data_location": trainer.oom.residency,
             **record.bound,
         },
         tags={

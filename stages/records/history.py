@@ -1,13 +1,12 @@
 """Records of a training: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
 
 The functions take epochs as `Trainer.epoch` returns them and return plain dictionaries. This module opens no file and
-does not import torch. Each number has one source: history.csv, timings.csv, timings.json and MLflow hold the same
+does not import torch. Each number has one source: history.csv, timings.csv, timing.json and MLflow hold the same
 value.
 """
 
 from __future__ import annotations
 
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stages.training.trainer import Epoch
 
-# MLflow's metric name -> the field of timings.json, for the whole run.
+# MLflow's metric name -> the field of `timing` in timing.json, for the whole run.
 RUN_METRICS = {
     "time/epoch_seconds_median": "epoch_seconds",
     "time/train_seconds": "train_seconds",
@@ -67,12 +66,12 @@ class Record:
     missing_reasons: dict[str, str] = field(default_factory=dict)
     # First epoch of each part of a resumed training -> what the GPU sampler read in that part.
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
-    # The manifest's entries for the start of the training: the code's tree, the conditions, the initial weights.
+    # The records' entries for the start of the training: the code's tree, the conditions, the initial weights.
     start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
     # First epoch -> the number of workers from there on: a training may resume with another number.
     workers: dict[int, int] = field(default_factory=dict)
-    # The time at which the last epoch ended, and the manifest's entries for that moment. Empty before.
+    # The time at which the last epoch ended, and the records' entries for that moment. Empty before.
     end: dict[str, Any] = field(default_factory=dict)
 
 
@@ -103,17 +102,10 @@ def first_timed_epoch(record: Record) -> int:
     return max(record.workers, default=1)
 
 
-def workers_of(record: Record) -> dict[str, Any]:
-    """Return the fields for the number of workers: none for one worker; if the number changed, each number by first
-    epoch.
-    """
-    if not record.workers:
-        return {}
+def workers_from_epoch(record: Record) -> dict[str, int]:
+    """Return first epoch -> number of workers from there on; empty if the number never changed."""
     since = {str(first): count for first, count in sorted(({1: 1} | record.workers).items())}
-    return {
-        "workers": num_workers_in(record, len(record.timings)),
-        **({"workers_from_epoch": since} if len(since) > 1 else {}),
-    }
+    return since if record.workers and len(since) > 1 else {}
 
 
 def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
@@ -231,18 +223,3 @@ def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_work
 def memory_tags(actions: list[str]) -> dict[str, str]:
     """Return MLflow's tag for the out-of-memory fallbacks; empty if memory did not run out."""
     return {"out_of_memory": "; ".join(actions)} if actions else {}
-
-
-def measurement_context(
-    missing_reasons: dict[str, str], identity: dict[str, Any], num_threads: int, measured_at: str
-) -> dict[str, Any]:
-    """Return where, when and with how many threads the times were measured, and the reasons for missing values."""
-    return {
-        "missing_reasons": missing_reasons,
-        "torch": identity["torch"],
-        "device": identity["kind"],
-        "device_name": identity["name"],
-        "threads": num_threads,
-        "measured_at": measured_at,
-        "measured_on": platform.node(),
-    }

@@ -160,7 +160,7 @@ class Publisher:
         """Publish the end of a stage: its metrics, artifacts and model."""
         from mlflow.entities import Metric
 
-        path = self.folder / f"{stage}.json"
+        path = self.folder / f"{stage}.end.json"
         if not path.exists() or (end := read_json(path)) == self.ended.get(stage):
             return
         present = self.client.get_run(self.run_id).data.metrics

@@ -5,10 +5,10 @@ A run is named by
     an MLflow run id          in the tracking store in use: the project's, or the one that MLFLOW_TRACKING_URI names
     sign@cpu, sign@cpu-0      workload@device[-seed]: the latest finished run in the tracking store. The device is the
                               one in params.yaml (including `auto`), or the one that was used
-    a path                    of a manifest.json, or of a folder with one; its other files are in the same folder
+    a path                    of a run's folder (results/runs/sign/cpu/0), or of a file in it
 
-A `Recorded` has the run's manifest (stages/records/manifest.py) and reads its artifacts. Artifacts on a tracking server
-come through that server. Errors that the caller can fix are ValueErrors with one sentence.
+Returns `Run` (stages/records/run.py). Artifacts on a tracking server come through that server. Errors that the caller
+can fix are ValueErrors with one sentence.
 """
 
 import os
@@ -16,44 +16,30 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from stages.files import relative
-from stages.records import connection, manifest
+from stages.records import connection, schema1
+from stages.records.run import Run, is_run, open_folder, open_run
 from stages.records.store import shown, tracking_uri
 from stages.records.summary import PARENT_TAG
 from stages.urls import without_password
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z0-9]+)(?:-(?P<seed>\d+))?")
-FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a manifest.json"
+FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a run's folder"
 NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
 NUM_SEARCHED = 200
 IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a query
 OF_OLDER = "it was made by an older Tandem, which left none; train again to have one"
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """One recorded run. `read` returns an artifact's bytes by its path in MLflow (evaluation/predictions.csv)."""
-
-    name: str  # as shown in messages and tables
-    manifest: dict[str, Any]
-    run_id: str | None  # MLflow's; None if the run was read from files
-    read: Callable[[str], bytes] = field(repr=False, compare=False)
-
-    @property
-    def is_evaluated(self) -> bool:
-        return "result" in self.manifest
-
-
-def find(run: str) -> Recorded:
+def find(run: str) -> Run:
     """Return the run that `run` names. Raises ValueError if it does not exist or this version cannot read it."""
     if (path := Path(run)).exists():
-        return of_path(path)
+        return open_folder(path)
     entry = entry_of(run)
     if (children := children_of(entry)) and not is_training(entry):
         names = ", ".join(sorted(name_of(child) for child in children))
@@ -61,7 +47,7 @@ def find(run: str) -> Recorded:
     return of_entry(entry)
 
 
-def find_seeds(run: str) -> list[Recorded]:
+def find_seeds(run: str) -> list[Run]:
     """Return the runs that `run` names, ordered by seed.
 
     `run` may be one run, a run above several seeds, a name without a seed whose latest run has such a parent, a folder
@@ -69,11 +55,13 @@ def find_seeds(run: str) -> list[Recorded]:
     """
     if "," in run and not Path(run).exists():
         return [find(each) for each in run.split(",")]
-    if (path := Path(run)).is_dir() and not (path / manifest.NAME).exists():
-        if folders := [folder for folder in path.iterdir() if (folder / manifest.NAME).exists()]:
-            return [of_path(folder) for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name))]
+    if (path := Path(run)).is_dir() and not is_run(path):
+        if folders := [folder for folder in path.iterdir() if is_run(folder)]:
+            return [
+                open_folder(folder) for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name))
+            ]
     if path.exists():
-        return [of_path(path)]
+        return [open_folder(path)]
     entry = entry_of(run)
     match = NAME.fullmatch(run)
     above = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None
@@ -86,7 +74,7 @@ def find_seeds(run: str) -> list[Recorded]:
     return [of_entry(child) for child in chosen]
 
 
-def tag(recorded: Recorded, tags: dict[str, str]) -> None:
+def tag(recorded: Run, tags: dict[str, str]) -> None:
     """Set `tags` on the run in MLflow and on its parent run, which MLflow's pages show first.
 
     If this fails, it prints a warning and does not raise.
@@ -100,37 +88,13 @@ def tag(recorded: Recorded, tags: dict[str, str]) -> None:
         for name, value in tags.items():
             client.set_tag(recorded.run_id, name, value)
             if above:  # the text of "compared" already names its runs
-                about = "" if name == "compared" else f"seed {recorded.manifest['seed']}: "
+                about = "" if name == "compared" else f"seed {recorded.seed}: "
                 client.set_tag(above, name, f"{about}{value}")
 
     try:
         asked(set_tags)
     except ValueError as error:
         print(f"warning: {recorded.name} has no new tags: {error}", file=sys.stderr)
-
-
-# Files.
-
-
-def of_path(path: Path) -> Recorded:
-    """Open the run at the path of a manifest or its folder. An artifact may be in its MLflow subfolder or beside the
-    manifest.
-    """
-    path = path.resolve()
-    if path.is_dir():
-        names = (manifest.NAME, manifest.OF_TRAINING)
-        file = next((path / name for name in names if (path / name).exists()), None)
-        if file is None:
-            raise ValueError(f"{relative(path)} holds no {manifest.NAME}; a training leaves one in its folder")
-        path = file
-
-    def read(artifact: str) -> bytes:
-        places = [path.parent / artifact, path.parent / Path(artifact).name]
-        if found := next((place for place in places if place.is_file()), None):
-            return found.read_bytes()
-        raise ValueError(f"{relative(places[1])} is not there; it belongs beside {path.name}")
-
-    return Recorded(relative(path.parent), manifest.read(path), None, read)
 
 
 # MLflow's runs. `entry` is MLflow's Run.
@@ -211,26 +175,30 @@ def name_of(entry: Any) -> str:
     return name if seed is None else f"{name}-{seed}"
 
 
-def of_entry(entry: Any) -> Recorded:
+def of_entry(entry: Any) -> Run:
     run_id, name = entry.info.run_id, name_of(entry)
     about = f"{name} (MLflow run {run_id})"
 
-    def read(artifact: str) -> bytes:
-        folder = artifact.rpartition("/")[0]
-        present = asked(lambda client: [file.path for file in client.list_artifacts(run_id, folder or None)])
-        if artifact not in present:
-            raise ValueError(f"{about} has no artifact {artifact}")
+    @cache
+    def paths(folder: str) -> dict[str, str]:
+        """File name -> artifact."""
+        listed = asked(lambda client: client.list_artifacts(run_id, folder or None))
+        return {file.path.rpartition("/")[2]: file.path for file in listed if not file.is_dir}
+
+    def read(name: str) -> bytes:
+        artifact = paths("").get(name) or paths("evaluation").get(name)
+        if artifact is None:
+            raise FileNotFoundError(name)
         with tempfile.TemporaryDirectory() as temporary:
             path = asked(lambda client: client.download_artifacts(run_id, artifact, temporary))
             return Path(path).read_bytes()
 
-    top = asked(lambda client: [file.path for file in client.list_artifacts(run_id)])
-    if manifest.NAME not in top:
-        raise ValueError(f"{about} has no {manifest.NAME}: {why_no_manifest(entry, bool(top))}")
-    return Recorded(name, manifest.parse(read(manifest.NAME), f"the manifest of {about}"), run_id, read)
+    if not paths("").keys() & {"train.json", *schema1.NAMES}:
+        raise ValueError(f"{about} has no train.json: {why_no_record(entry, bool(paths('')))}")
+    return replace(open_run(about, read, run_id), name=name)
 
 
-def why_no_manifest(entry: Any, has_artifacts: bool) -> str:
+def why_no_record(entry: Any, has_artifacts: bool) -> str:
     if (status := entry.info.status) != "FINISHED":
         return f"it is {status}, and a training leaves one when it finishes"
     place = without_password(entry.info.artifact_uri)

@@ -9,8 +9,8 @@ unreachable store does not delay a run. Imports neither mlflow nor torch.
     artifacts/history.csv   the epochs that the newest checkpoint contains: a killed training repeats the others
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
-    train.json              the end of the training: status, time, metrics
-    evaluate.json           the end of the evaluation; also the model to register
+    train.end.json          the end of the training: status, time, metrics
+    evaluate.end.json       the end of the evaluation; also the model to register
     writer                  the process that runs the stage; it holds a lock on this file
     watched                 exists while epochs are trained: the GPU's UUID, empty on a CPU
     activity.jsonl          the follower's readings of the machine during the epochs
@@ -38,7 +38,7 @@ from stages.records.history import Record
 from stages.records.store import keep_to_this_project, shown, tracking_uri
 
 RUNS = STATE / "runs"
-STAGES = ("train", "evaluate")  # each writes its end to <stage>.json
+STAGES = ("train", "evaluate")  # each writes its end to <stage>.end.json
 WAIT_SECONDS = 30.0  # timeout for MLflow's ids at the end of a stage
 FOLLOWER = "stages.records.follower"
 FOLLOWER_LOG = RUNS / "follower.log"
@@ -174,7 +174,7 @@ def recording(token: str, stage: str) -> Iterator[RunDir]:
     with write_lock(folder):
         if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
-        for stale in (folder / f"{stage}.json", state_file(folder)):  # from an earlier start of this stage
+        for stale in (folder / f"{stage}.end.json", state_file(folder)):  # from an earlier start of this stage
             stale.unlink(missing_ok=True)
         run, status = RunDir(folder), "FAILED"
         try:
@@ -185,7 +185,7 @@ def recording(token: str, stage: str) -> Iterator[RunDir]:
             raise
         finally:
             if run.about:
-                write_json(folder / f"{stage}.json", {**run.end, "status": status, "ms": now_ms()})
+                write_json(folder / f"{stage}.end.json", {**run.end, "status": status, "ms": now_ms()})
                 run.wait_for_ids()
     state_file(folder).unlink(missing_ok=True)
 

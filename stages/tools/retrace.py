@@ -2,11 +2,11 @@
 SEED... --out FILE [--epochs K] [--threads N] [--nudge I...] [--evaluate]`.
 
 Reads params.yaml and the outputs of hardware, preprocess and preload, as `train` does. Writes only FILE, a JSON list
-with a dictionary for each training, with the manifest's keys where it has them (stages/records/manifest.py):
+with a dictionary for each training, with the manifest's keys where it has them (`manifest` in stages/records/run.py):
 
     workload, requested, device, seed, hardware, environment
     nudge            None, or the seed of the generator that perturbed the initial weights
-    realized         threads, precision, accumulation, step, residency, out_of_memory
+    realized         threads, precision, grad_accum_steps, step, data_location, out_of_memory
     weights          initial (before the nudge); after a complete run also best and last: digests of their files
     epochs           per epoch: the exact losses and score, weights_sha256, order_sha256, draws_sha256
     epoch_seconds    of each epoch; measured, not compared
@@ -104,9 +104,9 @@ def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         "realized": {
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
-            "accumulation": trainer.step.accumulation,
+            "grad_accum_steps": trainer.step.accumulation,
             "step": trainer.step.execution_mode,
-            "residency": trainer.oom.residency,
+            "data_location": trainer.oom.residency,
             "out_of_memory": trainer.oom.actions,
         },
         "weights": weights,

@@ -40,7 +40,7 @@ MAX_WAITED = 0.1  # share of measuring time in which threads wait for a core: 0.
 # The cached choice is still used: other thread counts round differently, and the cores may be busy only briefly.
 BUSY = "; but now not even a product of matrices gains from them, and `threads: 1` may be many times as fast"
 NUM_ROUNDS = 3  # interleaved, because a machine's speed drifts
-# Keys of results/hardware/<device>.json that describe the request, not the hardware.
+# Keys of results/hardware/devices/<device>.json that describe the request, not the hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")
 
 
