@@ -78,7 +78,7 @@ def compare(words: list[str]) -> list[Comparison]:
     found = [recorded.find_seeds(word) for word in words]
     for run in itertools.chain.from_iterable(found):
         if run.score:
-            run.content("predictions.csv")  # altered predictions are an error
+            run.open("predictions.csv")  # altered predictions are an error
     for (word, runs), (other, others) in itertools.combinations(zip(words, found, strict=True), 2):
         if both := {run.run_id for run in runs if run.run_id} & {run.run_id for run in others}:
             raise ValueError(f"{word} and {other} are the same run ({both.pop()}); name two different ones")

@@ -217,7 +217,7 @@ def judge_rounding(
 def recorded_predictions(found: Run) -> str | None:
     """predictions.csv, if it is the recorded one."""
     try:
-        return found.content("predictions.csv").decode() if found.score else None
+        return found.open("predictions.csv")[0].decode() if found.score else None
     except ValueError:
         return None
 

@@ -203,7 +203,7 @@ def add_mlflow_ids(context: RunContext, run: RunDir) -> None:
     published.
     """
     path = context.folder / TRAIN_MEASURED / "timing.json"
-    timing = schemas.read(path.read_bytes(), TimingRecord, files.relative(path))
+    timing = schemas.read(path.read_bytes(), files.relative(path), TimingRecord)
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run.ids}})
 
 

@@ -185,13 +185,13 @@ def of_entry(entry: Any) -> Run:
         listed = asked(lambda client: client.list_artifacts(run_id, folder or None))
         return {file.path.rpartition("/")[2]: file.path for file in listed if not file.is_dir}
 
-    def read(name: str) -> bytes:
+    def read(name: str) -> tuple[bytes, str]:
         artifact = paths("").get(name) or paths("evaluation").get(name)
         if artifact is None:
             raise FileNotFoundError(name)
         with tempfile.TemporaryDirectory() as temporary:
             path = asked(lambda client: client.download_artifacts(run_id, artifact, temporary))
-            return Path(path).read_bytes()
+            return Path(path).read_bytes(), f"{name} of {about}"
 
     if not paths("").keys() & {"train.json", *schema1.NAMES}:
         raise ValueError(f"{about} has no train.json: {why_no_record(entry, bool(paths('')))}")

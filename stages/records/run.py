@@ -23,7 +23,8 @@ RESULT, MEASURED = "evaluate/result", "evaluate/measured"
 # Where a run's files are: in these folders, all in one folder, or as in MLflow, where tables are in `evaluation`.
 PLACES = (TRAIN_RESULT, TRAIN_MEASURED, RESULT, MEASURED, "", "evaluation")
 RECORDS = ("train.json", "timing.json", "score.json", *schema1.NAMES)
-Read = Callable[[str], bytes]  # returns the content of the file of this name; raises FileNotFoundError
+# Takes a file name; returns the content and the source (for messages). Raises FileNotFoundError.
+Read = Callable[[str], tuple[bytes, str]]
 
 
 @dataclass(frozen=True)
@@ -68,28 +69,28 @@ class Run:
 
     def table(self, name: str) -> list[dict[str, str]]:
         """The rows of `name`.csv: predictions, scores or confusion."""
-        return files.parse_rows(self.content(f"{name}.csv"), f"{name}.csv of {self.name}")
+        return files.parse_rows(*self.open(f"{name}.csv"))
 
     def epochs(self, name: str) -> list[dict[str, float | None]]:
         """The rows of `name`.csv: history or timings."""
-        return files.parse_numbers(self.content(f"{name}.csv"), f"{name}.csv of {self.name}")
+        return files.parse_numbers(*self.open(f"{name}.csv"))
 
-    def content(self, name: str) -> bytes:
-        """Return the content of a file. Raises ValueError if it is missing or not the recorded one: DVC does not check
-        the files that it restores.
+    def open(self, name: str) -> tuple[bytes, str]:
+        """Return the content of a file and its source. Raises ValueError if it is missing or not the recorded one: DVC
+        does not check the files that it restores.
         """
         try:
-            content = self.read(name)
+            content, source = self.read(name)
         except FileNotFoundError:
             raise ValueError(f"{name} of {self.name} is missing; {fix_of(self.name, name)}") from None
         if name in self.digests and hashlib.sha256(content).hexdigest() != self.digests[name]:
-            raise files.altered(f"{name} of {self.name}", fix_of(self.name, name))
-        return content
+            raise files.altered(source, fix_of(self.name, name))
+        return content, source
 
     def require_intact(self) -> None:
         """Raises ValueError if a file is missing or not the recorded one."""
         for name in self.digests:
-            self.content(name)
+            self.open(name)
 
     @cached_property
     def digests(self) -> dict[str, str]:
@@ -105,9 +106,9 @@ def open_folder(path: Path) -> Run:
         if folder.match(f"*/{place}"):
             folder = folder.parents[1]
 
-    def read(name: str) -> bytes:
+    def read(name: str) -> tuple[bytes, str]:
         if found := next((file for place in PLACES if (file := folder / place / name).is_file()), None):
-            return found.read_bytes()
+            return found.read_bytes(), files.relative(found)
         raise FileNotFoundError(name)
 
     return open_run(files.relative(folder), read)
@@ -122,13 +123,13 @@ def open_run(name: str, read: Read, run_id: str | None = None) -> Run:
     records: list[Any] = []
     for file, kind in (("train.json", TrainRecord), ("timing.json", TimingRecord), ("score.json", ScoreRecord)):
         try:
-            records.append(schemas.read(read(file), kind, f"{file} of {name}", fix_of(name, file)))
+            records.append(schemas.read(*read(file), kind, fix_of(name, file)))
         except FileNotFoundError:
             records.append(None)
     if records[0] is None:
         for old in schema1.NAMES:
             with suppress(FileNotFoundError):
-                return Run(name, *schema1.convert(read(old), f"{old} of {name}"), read, run_id)
+                return Run(name, *schema1.convert(*read(old)), read, run_id)
     train, timing, score = records
     if train is None or timing is None:
         missing = "timing.json" if train else "train.json"

@@ -125,7 +125,7 @@ def write(path: Path, kind: type[T], record: T) -> None:
     files.write_json(path, {**dict(record), "sha256": digest(record)})  # type: ignore[call-overload]
 
 
-def read(content: bytes, kind: type[T], source: str, fix: str = files.MAKES_ANEW) -> T:
+def read(content: bytes, source: str, kind: type[T], fix: str = files.MAKES_ANEW) -> T:
     """Parse a record. Raises ValueError with `source` and `fix` if it is damaged, altered or of another version."""
     found = json.loads(json.dumps(files.parse_json(content, source, fix)))
     if found.get("schema") != SCHEMA:
