@@ -21,7 +21,8 @@ from flows.stage import LAST_ERROR
 from stages import closure, compare, files
 from stages.params.loading import load_params, load_workload
 from stages.params.parsing import one_line
-from stages.records import checkpoint, manifest, recorded, run_dir
+from stages.records import checkpoint, run_dir
+from stages.records.run import TRAIN_RESULT
 from stages.training import choices
 from stages.training.workload import RunContext, load_network
 
@@ -40,9 +41,9 @@ def open_context() -> None:
 
 def read_back() -> None:
     """What compare and the report read of a run."""
-    row = compare.over_seeds([compare.read_row("tiny", "cpu", 0)])
-    compare.section([row], compare.judged("tiny", [row]))
-    files.read_run("tiny", "cpu", 0)
+    runs = compare.evaluated("tiny", ["cpu"], [0])
+    if runs:
+        compare.section([compare.over_seeds([compare.read_row(runs["cpu"][0])])], runs, compare.judged("tiny", runs))
 
 
 def checkpoint_state() -> None:
@@ -83,20 +84,18 @@ READERS: dict[Path, Callable[[], object]] = {
     **{
         RUN / name: read_back
         for name in (
-            "measured.json", "timings.json", "result.json", "metrics.json", "tracking.json", "manifest.json",
-            "history.csv", "timings.csv", "scores.csv",
+            "train/result/train.json", "train/result/history.csv", "train/measured/timing.json",
+            "train/measured/timings.csv", "evaluate/result/score.json", "evaluate/result/scores.csv",
         )
     },
-    RUN / "training.json": lambda: manifest.read(RUN / "training.json"),
-    RUN / manifest.NAME: lambda: recorded.of_path(RUN),
-    RUN / "model.json": lambda: load_network(RUN, "last"),
-    RUN / "last.safetensors": lambda: load_network(RUN, "last"),
+    RUN / TRAIN_RESULT / "model.json": lambda: load_network(RUN / TRAIN_RESULT, "last"),
+    RUN / TRAIN_RESULT / "last.safetensors": lambda: load_network(RUN / TRAIN_RESULT, "last"),
     CHECKPOINT.path: checkpoint_state,
     choices.file(): use_cache,
     closure.CACHE: fingerprints,
     repro.UI_STATE: state_of_servers,
     Path(LAST_ERROR): lambda: reproduce.last_error("train@x"),
-    files.results_dir() / "compare.json": lambda: repro.results_lines(files.results_dir() / "compare.json", {}),
+    files.compare_dir() / "compare.json": lambda: repro.results_lines(files.compare_dir() / "compare.json", {}),
     run_dir.state_file(RUN_DIR): lambda: run_dir.read_state(RUN_DIR),
     CHECKPOINT.token_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.token()) or 1 / 0,
     files.ROOT / "docs/published.json": published_ones,

@@ -1,6 +1,7 @@
 """Copies of this project with tiny trainings, as real git and DVC repositories, and what runs and records in them."""
 
 import importlib.util
+import json
 import os
 import shutil
 import sqlite3
@@ -18,6 +19,7 @@ import pandas as pd
 import psutil
 import pytest
 
+from stages.records.run import open_folder
 from tests import forked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,6 +65,29 @@ tiny:
     deterministic: true
   evaluate: {weights: last}
 """
+
+
+# Where a run's files are, in results/runs/<workload>/<device>/<seed>/.
+PLACES = {
+    "train/result": ("best.safetensors", "last.safetensors", "model.json", "history.csv", "train.json"),
+    "train/measured": ("timing.json", "timings.csv"),
+    "evaluate/result": ("score.json", "scores.csv", "confusion.csv", "predictions.csv", "result.png", "noise.png"),
+}
+
+
+def run_path(name: str, workload: str = "tiny", device: str = "cpu", seed: int = 0) -> str:
+    """The path of a run's file, relative to the project."""
+    place = next(folder for folder, names in PLACES.items() if name in names)
+    return f"results/runs/{workload}/{device}/{seed}/{place}/{name}"
+
+
+def read_record(project: Path, name: str, workload: str = "tiny", device: str = "cpu", seed: int = 0) -> dict[str, Any]:
+    """The content of train.json, timing.json or score.json."""
+    return dict(json.loads((project / run_path(name, workload, device, seed)).read_text()))
+
+
+def manifest_of(project: Path, workload: str = "tiny", device: str = "cpu", seed: int = 0) -> dict[str, Any]:
+    return open_folder(project / "results/runs" / workload / device / str(seed)).manifest
 
 
 def needs(*packages: str) -> None:

@@ -167,7 +167,7 @@ def main(arguments: list[str]) -> int:
     servers = repro.running_servers()
     if not servers or CHROMIUM is None:
         sys.exit(f"error: {'Chromium is not installed' if servers else '`make ui` does not run'}")
-    rows = json.loads((files.results_dir() / "compare.json").read_text(encoding="utf-8"))["rows"]
+    rows = json.loads((files.compare_dir() / "compare.json").read_text(encoding="utf-8"))["rows"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         walk = Walk(browser.new_page(viewport=SCREEN), servers, folder)

@@ -69,10 +69,13 @@ ROW = {
     "runs": [{"seed": 0, "tracking": {"run_id": "abc", "experiment_id": "1"}}],
 }  # fmt: skip
 STAGES: dict[str, tuple[list[str], Any]] = {
-    "hardware": (["results/hardware/auto.json", "results/hardware/cpu.json"], {}),
-    "train": (["results/runs/{0}/{1}/{2}/tracking.json"], {"run_id": "abc", "experiment_id": "1"}),
+    "hardware": (["results/hardware/devices/auto.json", "results/hardware/devices/cpu.json"], {}),
+    "train": (["results/runs/{0}/{1}/{2}/train/result/train.json"], {}),
     "compare": (
-        [f"results/{name}" for name in ("compare.json", "report.html", "compare.png", "pages/sign.png")],
+        [
+            f"results/{name}"
+            for name in ("compare/compare.json", "report.html", "figures/compare.png", "figures/sign.png")
+        ],
         {"rows": [ROW], "verdicts": []},
     ),
 }
@@ -85,13 +88,13 @@ stages:
   train:
     matrix: {workload: "${workloads}", device: "${devices}", seed: "${seeds}"}
     cmd: python -m flows.stage train ${item.workload} ${item.device} ${item.seed}
-    deps: ["results/hardware/${item.device}.json"]
+    deps: ["results/hardware/devices/${item.device}.json"]
     params: ["${item.workload}.train"]
-    outs: ["results/runs/${item.workload}/${item.device}/${item.seed}/tracking.json"]
+    outs: ["results/runs/${item.workload}/${item.device}/${item.seed}/train/result"]
   compare:
     cmd: python -m flows.stage compare
     deps: [results/runs]
-    outs: [results/compare.json, results/report.html, results/compare.png, results/pages]
+    outs: [results/compare, results/report.html, results/figures]
 """
 
 

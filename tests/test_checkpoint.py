@@ -282,7 +282,7 @@ edits = {
     "params.yaml": ("learning_rate: 1e-2", "learning_rate: 2e-2"),
     "stages/training/loop.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
     "data/raw/tiny/table.csv": ("class 1", "class one"),
-    "results/hardware/cpu.json": ('"kind"', '"kin"'),
+    "results/hardware/devices/cpu.json": ('"kind"', '"kin"'),
     "data/packed/tiny/cpu/plan.json": ('"train": "', '"train": "0'),
 }
 print("nothing", inputs.changed())
@@ -323,12 +323,12 @@ def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(read
         "params.yaml": "'parameters (params.yaml)']",
         "stages/training/loop.py": "'code (stages/training/loop.py)']",
         "data/raw/tiny/table.csv": "'data/raw/tiny/table.csv']",
-        "results/hardware/cpu.json": "'hardware (results/hardware/cpu.json)']",
+        "results/hardware/devices/cpu.json": "'hardware (results/hardware/devices/cpu.json)']",
         "data/packed/tiny/cpu/plan.json": "'data (data/packed/tiny/cpu/plan.json)']",
         "data/packed/tiny/cpu/train.safetensors": "'data/packed/tiny/cpu/train.safetensors']",
         "half an edit": messages["half an edit"],
         "results": messages["results"],
     }
     assert messages["half an edit"].startswith(("'params.yaml (", '"params.yaml ('))
-    assert "results/hardware/cpu.json (removed)" in messages["results"]
+    assert "results/hardware/devices/cpu.json (removed)" in messages["results"]
     saw("; ".join(list(messages.values())[:3]).replace("'", "").replace("]", ""))

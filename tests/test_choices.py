@@ -3,7 +3,6 @@
 No test reads the wall clock: time is what was planted, as a cost of a step by threads and precision.
 """
 
-import json
 import math
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from stages.training import auto, choices
 from stages.training.batches import Split
 from stages.training.choices import Choice
 from stages.training.trainer import Trainer
-from tests.projects import ROOT, TINY, copy_of, dvc, git, run
+from tests.projects import ROOT, TINY, copy_of, dvc, git, read_record, run, run_path
 from tests.trainers import SETTINGS, finish, new_trainer
 
 AUTO = replace(SETTINGS, threads="auto", augment=Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0))
@@ -285,7 +284,7 @@ def train(project: Path, cache: Path, fastest: int, epochs: int = -1) -> str:
 
 
 def of(project: Path, name: str) -> bytes:
-    return (project / "results/runs/tiny/cpu/0" / name).read_bytes()
+    return (project / run_path(name)).read_bytes()
 
 
 @pytest.mark.long
@@ -295,13 +294,13 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
         for name in ("whole", "stopped", "pinned")
     )
     train(whole, tmp_path / "user", fastest=2)
-    measured = json.loads(of(whole, "measured.json"))
+    measured = read_record(whole, "train.json")["realized"]
     assert measured["threads"] == 2 and measured["asked"] == {"threads": "auto", "precision": "fp32", "step": "eager"}
     assert measured["summary_lines"]["threads"].startswith("threads 2, chosen by measuring (2: 2.00 times")
 
     assert "threads 2, as chosen before" in train(stopped, tmp_path / "user", fastest=1, epochs=1)
     resumed = train(stopped, tmp_path / "somebody else", fastest=1)
-    assert "going on from" in resumed and json.loads(of(stopped, "measured.json"))["threads"] == 2
+    assert "going on from" in resumed and read_record(stopped, "train.json")["realized"]["threads"] == 2
     assert not (tmp_path / "somebody else").exists()
 
     train(pinned, tmp_path / "user", fastest=1)

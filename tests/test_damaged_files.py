@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.projects import ROOT, copy_of, run, stage
+from tests.projects import ROOT, copy_of, run, run_path, stage
 
 
 @pytest.mark.parametrize("seconds", ["0", pytest.param("120", marks=pytest.mark.long)])
@@ -30,8 +30,8 @@ def test_every_file_that_is_read_back(trained: Path, tmp_path: Path, saw: Callab
 
 def test_an_altered_result_is_named_with_the_command_that_makes_it_again(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
-    path = project / "results/runs/tiny/cpu/0/measured.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"device": ["cpu"]}))
+    path = project / run_path("timing.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"machine": ["cpu"]}))
     done = stage(project, "compare", check=False)
-    assert "measured.json is altered (its sha256 is not the recorded one); make it again with `" in done.stdout
+    assert "timing.json is altered (its sha256 is not the recorded one); make it again with `" in done.stdout
     assert "Traceback" not in done.stdout

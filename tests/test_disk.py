@@ -12,7 +12,7 @@ import pytest
 from stages import files
 from tests.projects import TINY, copy_of, dvc, stage
 
-RUN = "results/runs/tiny/cpu/0"
+RUN = "results/runs/tiny/cpu/0/train/result"
 
 
 def fill(disk: Path, but: int = 0) -> Path:

@@ -1,5 +1,6 @@
 """What can be wrong with DVC's own files: a damaged cache, a conflict in dvc.lock, a remote that is out of reach."""
 
+import hashlib
 import json
 import re
 import subprocess
@@ -10,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from stages.files import sha256_file
-from tests.projects import commit, copy_of, dvc, git, run
+from tests.projects import commit, copy_of, dvc, git, run, run_path
 
-RUN = "results/runs/tiny/cpu/0"
-WEIGHTS = f"{RUN}/last.safetensors"
+WEIGHTS = run_path("last.safetensors")
 
 
 def error_of(output: str) -> str:
@@ -22,10 +22,9 @@ def error_of(output: str) -> str:
 
 def damage(project: Path, path: str) -> Path:
     """Change a digit or a weight of an output in DVC's cache and remove the output. Returns the cached object."""
-    md5 = re.search(rf"path: {path}\n +hash: md5\n +md5: (\w+)", (project / "dvc.lock").read_text())
-    assert md5
-    cached = project / ".dvc/cache/files/md5" / md5[1][:2] / md5[1][2:]
-    content = bytearray(cached.read_bytes())
+    content = bytearray((project / path).read_bytes())
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    cached = project / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
     is_text = not path.endswith(".safetensors")
     content[next(place for place, byte in enumerate(content) if chr(byte).isdigit()) if is_text else -20] ^= 1
     cached.chmod(0o644)
@@ -35,38 +34,39 @@ def damage(project: Path, path: str) -> Path:
     return cached
 
 
-@pytest.mark.parametrize("path", ["best.safetensors", "measured.json"])
+@pytest.mark.parametrize("name", ["best.safetensors", "timing.json"])
 @pytest.mark.case(46)
 def test_a_damaged_object_in_the_cache_is_never_read_as_good(
-    trained: Path, tmp_path: Path, saw: Callable[[str], None], path: str
+    trained: Path, tmp_path: Path, saw: Callable[[str], None], name: str
 ) -> None:
     """a bit of an output flipped in DVC's cache, the output removed, evaluate again; then the command that it gave"""
     project = copy_of(trained, tmp_path / "project")
-    sha256 = sha256_file(project / RUN / path)
-    cached = damage(project, f"{RUN}/{path}")
+    path = run_path(name)
+    sha256 = sha256_file(project / path)
+    cached = damage(project, path)
     run(project, sys.executable, "-m", "flows.repro", "train@tiny-cpu-0")
-    assert sha256_file(project / RUN / path) != sha256, "DVC restores the damaged file"
+    assert sha256_file(project / path) != sha256, "DVC restores the damaged file"
     again = ("--force", "--single-item", "evaluate@tiny-cpu-0")
     done = run(project, sys.executable, "-m", "flows.repro", *again, check=False)
     message = error_of(done.stdout)
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert message.startswith(f"error: {RUN}/{path} is altered")
+    assert message.startswith(f"error: {path} is altered")
     saw(message)
     doctor = run(project, sys.executable, "-m", "flows.doctor", "--no-live", check=False).stdout
-    assert f"{cached.relative_to(project)}, from which DVC restores {RUN}/{path}, is damaged" in doctor
+    assert f"{cached.relative_to(project)}, from which DVC restores {path}, is damaged" in doctor
     run(project, "sh", "-c", message.partition("`")[2].partition("`")[0])
     assert run(project, sys.executable, "-m", "flows.repro").returncode == 0
-    assert path == "measured.json" or sha256_file(project / RUN / path) == sha256
+    assert name == "timing.json" or sha256_file(project / path) == sha256
 
 
 @pytest.mark.case(46)
 def test_compare_refuses_a_damaged_score(trained: Path, tmp_path: Path, saw: Callable[[str], None]) -> None:
     """a digit of a score changed in DVC's cache, the score removed and restored by DVC; compare"""
     project = copy_of(trained, tmp_path / "project")
-    damage(project, f"{RUN}/metrics.json")
+    damage(project, run_path("score.json"))
     done = run(project, sys.executable, "-m", "flows.repro", "--force-downstream", check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert error_of(done.stdout).startswith(f"error: {RUN}/metrics.json is altered")
+    assert error_of(done.stdout).startswith(f"error: {run_path('score.json')} is altered")
     saw(error_of(done.stdout))
 
 
@@ -138,7 +138,7 @@ def test_a_live_process_that_holds_an_output(trained: Path, tmp_path: Path, saw:
     try:
         (project / ".dvc/tmp").mkdir(exist_ok=True)
         entry = {"pid": holder.pid, "cmd": "dvc repro"}
-        locks = {"write": {str(project / RUN / "metrics.json"): entry}, "read": {}}
+        locks = {"write": {str(project / run_path("score.json")): entry}, "read": {}}
         (project / ".dvc/tmp/rwlock").write_text(json.dumps(locks))
         done = run(project, sys.executable, "-m", "flows.repro", "--force", "evaluate@tiny-cpu-0", check=False)
     finally:

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,8 @@ from tests.projects import (
     copy_of,
     held,
     make_project,
+    manifest_of,
+    read_record,
     run,
     stage,
     stages_at_once,
@@ -65,12 +66,8 @@ def project(ready: Path, tmp_path: Path) -> Path:
     return copy_of(ready, tmp_path / "project", BOTH)
 
 
-def read(project: Path, name: str, device: str = "cuda") -> dict[str, Any]:
-    return json.loads((project / "results/runs/tiny" / device / "0" / name).read_text())
-
-
 def weights(project: Path, device: str = "cuda") -> dict[str, str]:
-    folder = project / "results/runs/tiny" / device / "0"
+    folder = project / "results/runs/tiny" / device / "0/train/result"
     return {name: sha256_file(folder / name) for name in ("last.safetensors", "best.safetensors", "history.csv")}
 
 
@@ -97,22 +94,23 @@ def test_the_gpu_is_compared_with_the_cpu_of_its_machine(compared: Path):
     found = json.loads((compared / "results/speed/tiny.json").read_text())
     assert found["sides"] == ["cpu", "cuda"] and found["speed_up"]["num_pairs"] == 1, found
     assert [pair["about"]["cuda"]["other_processes"] for pair in found["pairs"]] == [0]
-    text = (compared / "results/compare.md").read_text()
+    text = (compared / "results/compare/compare.md").read_text()
     assert "the ratio of an epoch on cuda to one on cpu is" in text and "other processes" not in text
     for device in ("cpu", "cuda"):
-        assert read(compared, "result.json", device)["score"] > 0.5
+        assert read_record(compared, "score.json", device=device)["metrics"]["accuracy"] > 0.5
 
 
 def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(compared: Path):
-    measured, manifest = read(compared, "measured.json"), read(compared, "manifest.json")
-    assert measured["step"] == manifest["realized"]["step"] == "graph" and "why_not_graph" not in measured
-    assert "on cuda in each of 4 epochs" in measured["summary_lines"]["device"]
-    assert manifest["kernels"] == "cuDNN" and manifest["environment"]["versions"]["cudnn"]
-    timings = read(compared, "timings.json")
+    found = manifest_of(compared, device="cuda")
+    assert found["realized"]["step"] == "graph" and "graph_blocker" not in found["realized"]
+    lines = read_record(compared, "timing.json", device="cuda")["summary_lines"]
+    assert "on cuda in each of 4 epochs" in lines["device"]
+    assert found["kernels"] == "cuDNN" and found["environment"]["versions"]["cudnn"]
+    timings = found["timing"]
     assert timings["peak_allocated_mib"] > 0 and timings["peak_reserved_mib"] >= timings["peak_allocated_mib"]
     for name in ("process_mib", "device_mib", "gpu_busy_share", "power_watts", "energy_joules"):
         assert timings[name] is None or timings[name] > 0, name
-        assert (timings[name] is None) == (name in measured["missing_reasons"]), name
+        assert (timings[name] is None) == (name in timings["missing_reasons"]), name
 
 
 def test_a_run_on_a_gpu_is_made_again_to_the_bit_and_on_the_cpu_within_what_seeds_do(compared: Path):
@@ -140,7 +138,7 @@ def test_a_training_that_is_ended_goes_on_to_the_same_bits(
     assert training.returncode != 0 and "Traceback" not in output, output
     assert "going on from" in stage(project, "train", "tiny", "cuda", "0").stdout
     assert weights(project) == weights(compared)
-    assert read(project, "measured.json")["step"] == "graph"
+    assert manifest_of(project, device="cuda")["realized"]["step"] == "graph"
 
 
 def test_a_gpu_that_another_process_uses_is_named_and_no_comparison_takes_the_run(project: Path):
@@ -149,7 +147,7 @@ def test_a_gpu_that_another_process_uses_is_named_and_no_comparison_takes_the_ru
     try:
         assert other.stdout and other.stdout.readline() == "there\n"
         output = stage(project, "train", "tiny", "cuda", "0").stdout
-        conditions = read(project, "training.json")["conditions"]
+        conditions = manifest_of(project, device="cuda")["conditions"]
         if "other_processes" not in conditions["before"]["gpu"]:
             pytest.skip("NVML lists no process here (some containers)")
         assert "warning: other processes on its GPU (1 before, 1 while it trained, 1 after)" in output
@@ -165,14 +163,14 @@ def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(pr
     params = project / "params.yaml"
     params.write_text(params.read_text().replace("precision: fp32", f"precision: {precision}"))
     output = stages_at_once(project, "train tiny cuda 0", "evaluate tiny cuda 0").stdout
-    measured, manifest = read(project, "measured.json"), read(project, "manifest.json")
-    capability = json.loads((project / "results/hardware/cuda.json").read_text())["capability"]
+    found = manifest_of(project, device="cuda")
+    capability = found["hardware"]["capability"]
     expected = "fp32" if precision == "tf32" and int(capability.split(".")[0]) < 8 else precision
-    assert measured["precision"] == manifest["realized"]["precision"] == expected
+    assert found["realized"]["precision"] == expected
     is_captured = precision != "fp16"  # its step may be left out, which a graph cannot
-    assert measured["step"] == ("graph" if is_captured else "eager")
+    assert found["realized"]["step"] == ("graph" if is_captured else "eager")
     assert ("steps are taken eagerly instead of captured as a CUDA graph: a step in fp16" in output) != is_captured
-    assert ("step: graph" in measured["missing_reasons"]) != is_captured
+    assert ("step: graph" in found["timing"]["missing_reasons"]) != is_captured
 
 
 NVML = {
@@ -192,7 +190,8 @@ def test_what_nvml_does_not_tell_is_absent_with_its_reason(names: list[str], pro
     lines += [f"pynvml.{name} = {NVML[name][0]}" for name in names]
     (tmp_path / "nvml/sitecustomize.py").write_text("\n".join(lines))
     run(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cuda", "0", PYTHONPATH=str(tmp_path / "nvml"))
-    timings, reasons = read(project, "timings.json"), read(project, "measured.json")["missing_reasons"]
+    timings = manifest_of(project, device="cuda")["timing"]
+    reasons = timings["missing_reasons"]
     for name in names:
         for quantity in NVML[name][1:]:
             assert timings[quantity] is None, quantity
@@ -216,8 +215,8 @@ def test_the_gpu_that_cuda_visible_devices_names_is_the_one_that_is_used_and_rea
     stages = ("hardware", "train tiny cuda 0")
     stages_at_once(project, *stages, CUDA_VISIBLE_DEVICES=visible)
     is_kept = bool(unpublished(project))
-    assert read(project, "measured.json")["device"] == "cuda"
-    assert json.loads((project / "results/hardware/cuda.json").read_text())["count"] == 1
+    assert manifest_of(project, device="cuda")["device"] == "cuda"
+    assert manifest_of(project, device="cuda")["hardware"]["count"] == 1
     text = "".join(path.read_text(errors="replace") for path in (project / ".tandem").rglob("*") if path.is_file())
     assert wanted in text or not is_kept  # MLflow has the tag if the run was published already
 
@@ -239,7 +238,7 @@ def test_cuda_is_refused_where_every_gpu_is_hidden(project: Path):
 def test_the_weights_of_a_gpu_are_evaluated_on_a_machine_without_one(compared: Path):
     code = (
         "from pathlib import Path; from stages.training.workload import load_network\n"
-        "network, about = load_network(Path('results/runs/tiny/cuda/0'), 'last')\n"
+        "network, about = load_network(Path('results/runs/tiny/cuda/0/train/result'), 'last')\n"
         "assert {weight.device.type for weight in network.parameters()} == {'cpu'}"
     )
     run(compared, sys.executable, "-c", code, CUDA_VISIBLE_DEVICES="")

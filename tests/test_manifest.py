@@ -5,35 +5,29 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stages import files
 from stages.machine import conditions
-from stages.records import manifest, provenance
-from tests.projects import copy_of, git
-
-RUN = Path("results/runs/tiny/cpu/0")
-
-
-def read(project: Path) -> dict[str, Any]:
-    return manifest.read(project / RUN / manifest.NAME)
+from stages.records import provenance, schemas
+from stages.records.schemas import TrainRecord
+from tests.projects import copy_of, git, manifest_of, read_record, run_path
 
 
 def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
-    found, folder = read(trained), trained / RUN
-    assert found["digests"]["weights"]["last"] == files.sha256_file(folder / "last.safetensors")
-    assert found["digests"]["predictions"] == files.sha256_file(folder / "predictions.csv")
+    found = manifest_of(trained)
+    assert found["digests"]["weights"]["last"] == files.sha256_file(trained / run_path("last.safetensors"))
+    assert found["digests"]["predictions"] == files.sha256_file(trained / run_path("predictions.csv"))
     assert found["digests"]["data"]["table"] == files.sha256_file(trained / "data/raw/tiny/table.csv")
     plan = json.loads((trained / "data/packed/tiny/cpu/plan.json").read_text())
     assert found["digests"]["data"]["packed"] == plan["sha256"]
-    code = json.loads((trained / "results/code/tiny/train.json").read_text())
+    code = json.loads((trained / "results/hardware/code/tiny/train.json").read_text())
     assert found["digests"]["code"] == code
-    history = files.read_numbers(folder / "history.csv")
+    history = files.read_numbers(trained / run_path("history.csv"))
     assert [{name: epoch[name] for name in row} for epoch, row in zip(found["epochs"], history, strict=True)] == history
-    assert found["timing"]["epoch_seconds"] == json.loads((folder / "timings.json").read_text())["epoch_seconds"]
-    assert found["result"]["metrics"] == json.loads((folder / "metrics.json").read_text())
+    assert found["timing"]["epoch_seconds"] == read_record(trained, "timing.json")["timing"]["epoch_seconds"]
+    assert found["result"]["metrics"] == read_record(trained, "score.json")["metrics"]
     assert (found["workload"], found["requested"], found["device"], found["seed"]) == ("tiny", "cpu", "cpu", 0)
     assert found["realized"]["threads"] == 1 and found["realized"]["precision"] == "fp32"
     assert {"steal_share", "others_share"} <= found["conditions"]["between"].keys()
@@ -64,7 +58,7 @@ def test_what_dvc_writes_and_raw_data_are_no_edit(trained: Path, tmp_path: Path)
     (project / "data/raw/other").mkdir()
     (project / "data/raw/other/table.csv").write_text("a,b\n")
     assert (project / "dvc.lock").exists() and provenance.tree(project)["patch"] == ""
-    assert read(trained)["tree"]["patch"] == ""
+    assert manifest_of(trained)["tree"]["patch"] == ""
 
 
 def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path) -> None:
@@ -82,15 +76,15 @@ def test_a_tree_without_commit_or_with_too_large_a_patch_says_why(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('{"schema": 0}', "schema 0, made by an older Tandem; this one reads 1; use the version of Tandem"),
-        ('{"schema": 2}', "schema 2, made by a newer Tandem; this one reads 1; update Tandem"),
-        ("[1]", "is no manifest of a Tandem run"),
-        ("not JSON", "is no manifest of a Tandem run"),
+        ('{"schema": 0}', "schema 0, made by an older Tandem; this one reads 2; use the version of Tandem"),
+        ('{"schema": 3}', "schema 3, made by a newer Tandem; this one reads 2; update Tandem"),
+        ("[1]", "the artifact is damaged"),
+        ("not JSON", "the artifact is damaged"),
     ],
 )
 def test_another_schema_is_refused_by_name(text: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
-        manifest.parse(text, "the artifact")
+        schemas.read(text.encode(), "the artifact", TrainRecord)
 
 
 def test_conditions_tell_own_work_from_that_of_others() -> None:

@@ -32,7 +32,7 @@ from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled
 from stages.machine.sampler import Readings, Window, sampling
 from stages.machine.turns import interleave
 from stages.records.history import RUN_METRICS, summarize_gpu
-from tests.projects import ROOT, run, unpublished, wait_for
+from tests.projects import ROOT, read_record, run, unpublished, wait_for
 
 CPU = torch.device("cpu")
 
@@ -246,14 +246,14 @@ def train_sampled() -> None:
 def test_a_training_records_what_its_sampler_read(ready: Path):
     code = "from tests import test_measure; test_measure.train_sampled()"
     run(ready, sys.executable, "-c", code, PYTHONPATH=str(ROOT))
-    folder, [kept] = ready / "results/runs/tiny/cpu/0", unpublished(ready)
-    timings, measured = (json.loads((folder / name).read_text()) for name in ("timings.json", "measured.json"))
+    [kept] = unpublished(ready)
+    timings = read_record(ready, "timing.json")["timing"]
     expected = reading(energy_joules=timings["energy_joules"], other_processes=1.0)
     assert {name: timings[name] for name in expected} == expected and timings["sampled_seconds"] > 0
     found = {name: timings[key] for name, key in RUN_METRICS.items()}
-    metrics = json.loads((kept / "train.json").read_text())["metrics"]
+    metrics = json.loads((kept / "train.end.json").read_text())["metrics"]
     assert metrics == {name: value for name, value in found.items() if value is not None}
-    assert not measured["missing_reasons"].keys() & expected.keys()
+    assert not timings["missing_reasons"].keys() & expected.keys()
     tags = json.loads((kept / "run.json").read_text())["tags"]
     assert tags["not_comparable"] == "other processes on its GPU (1 while it trained)"
 

@@ -19,7 +19,19 @@ import numpy as np
 import pytest
 
 from tests.limits import FREED, RECOMPUTED, ladder, leave, leave_in_gpu, lift, under_a_limit
-from tests.projects import ROOT, TINY, environment, make_project, make_table, run, stages_at_once, wait_until_published
+from tests.projects import (
+    ROOT,
+    TINY,
+    environment,
+    make_project,
+    make_table,
+    manifest_of,
+    read_record,
+    run,
+    run_path,
+    stages_at_once,
+    wait_until_published,
+)
 
 # A sequence of 512 steps passes layers of 2048: autograd keeps two tensors of 4 MiB of it, and 18 sequences are a
 # batch.
@@ -50,7 +62,7 @@ def long_sequences(empty_history: Path, tmp_path_factory: pytest.TempPathFactory
     allocate."""
     project = prepared(tmp_path_factory.mktemp("long") / "project", LONG, 30, 512)
     shutil.copy(empty_history, project / "mlruns")
-    hardware = project / "results/hardware/auto.json"
+    hardware = project / "results/hardware/devices/auto.json"
     simulated = {**json.loads(hardware.read_text()), "kind": "cuda", "name": "simulated GPU", "driver": "none"}
     hardware.write_text(json.dumps(simulated))
     return project
@@ -137,12 +149,8 @@ def printed_actions(output: str) -> list[str]:
     return [line.removeprefix("out of memory: ") for line in output.splitlines() if line.startswith("out of memory: ")]
 
 
-def read_run(project: Path, name: str) -> Any:
-    return json.loads((project / "results/runs/tiny/auto/0" / name).read_text())
-
-
 def sha256_of_weights(project: Path) -> str:
-    return hashlib.sha256((project / "results/runs/tiny/auto/0/last.safetensors").read_bytes()).hexdigest()
+    return hashlib.sha256((project / run_path("last.safetensors", device="auto")).read_bytes()).hexdigest()
 
 
 def the_run_in_mlflow(project: Path) -> tuple[dict[str, str], list[int]]:
@@ -168,8 +176,8 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
 
     resumed = finished(start(killed, "train", with_onednn=False))
     assert "going on from" in resumed and "out of memory" not in resumed
-    measured = read_run(killed, "measured.json")
-    actions = measured["out_of_memory"]
+    measured = read_record(killed, "timing.json", device="auto")
+    actions = measured["placement"]["out_of_memory"]
     assert actions == before
     assert actions[0] == FREED and actions[1].startswith("the data (") and "is trained on in 2 parts" in actions[2]
     assert measured["summary_lines"]["out_of_memory"] == f"memory ran out: {', then '.join(actions)}"
@@ -185,7 +193,7 @@ def test_a_killed_training_keeps_what_it_did_about_memory_and_says_it_everywhere
     )
     asked = copy_of(long_sequences, tmp_path / "asked", *changes[: 2 if RECOMPUTED in actions else 1])
     finished(start(asked, "train", with_onednn=False))
-    assert read_run(asked, "measured.json")["out_of_memory"] == []
+    assert manifest_of(asked, device="auto")["realized"]["out_of_memory"] == []
     assert sha256_of_weights(asked) == sha256_of_weights(killed)
 
 
@@ -201,7 +209,7 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
     actions = printed_actions(output)
     assert ladder(actions)[0] == FREED and RECOMPUTED in actions
     assert f"{', '.join(actions)}; what is left to you: " in sentence
-    assert not (project / "results/runs/tiny/auto/0/measured.json").exists()
+    assert not (project / run_path("timing.json", device="auto")).exists()
     tags, _ = the_run_in_mlflow(project)
     assert (tags["status"], tags["out_of_memory"]) == ("FAILED", "; ".join(actions))
 
@@ -210,7 +218,7 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
 def test_an_evaluation_takes_smaller_parts(project: Path):
     finished(start(project, "train", ENOUGH))
     finished(start(project, "evaluate", TOO_LITTLE_FOR_THE_TEST_SPLIT))
-    measured = read_run(project, "evaluate.json")
+    measured = json.loads((project / "results/runs/tiny/auto/0/evaluate/measured/timing.json").read_text())
     actions = ladder(measured["out_of_memory"])
     assert actions[0] == FREED and "is evaluated in" in actions[-1]
     assert measured["samples_per_second"] > 0

@@ -18,7 +18,7 @@ from stages.params.loading import parse_block
 from stages.params.schema import MODELS
 from stages.tools import params_block, recipe
 from tests.own_tables import chosen, clips, planned, saved
-from tests.projects import ROOT, recorded_runs, run, wait_until_published
+from tests.projects import ROOT, read_record, recorded_runs, run, run_path, wait_until_published
 
 DOCUMENT = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
 
@@ -44,10 +44,9 @@ def test_the_documented_commands_make_a_tracked_result(trained: Path, tmp_path: 
     assert summary["classes"] == ["push", "swipe", "twist"]
     assert (summary["num_filled"], summary["min_steps"], summary["max_steps"]) == (66, 16, 32)
     assert "room" not in summary["features"]  # it never changes
-    results = project / "results/runs/gesture/cpu/0"
-    metrics = json.loads((results / "metrics.json").read_text())
+    metrics = read_record(project, "score.json", "gesture")["metrics"]
     assert metrics["accuracy"] > 0.8 and {"most_frequent_accuracy", "nearest_neighbour_macro_f1"} <= metrics.keys()
-    assert len(pd.read_csv(results / "predictions.csv")) == summary["num_per_split"]["test"]
+    assert len(pd.read_csv(project / run_path("predictions.csv", "gesture"))) == summary["num_per_split"]["test"]
     assert "gesture" in (project / "results/report.html").read_text(encoding="utf-8")
     assert [run["status"] for run in recorded_runs(project, "gesture")] == ["FINISHED"]
 

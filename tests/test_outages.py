@@ -23,6 +23,7 @@ from tests.projects import (
     held,
     recorded_runs,
     run,
+    run_path,
     stage,
     start,
     unpublished,
@@ -238,7 +239,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     [finished] = recorded_runs(project, "tiny")
     assert (finished["id"], finished["status"]) == (entry["id"], "FINISHED")
     seconds = client_of(project).get_metric_history(entry["id"], "time/epoch_seconds")
-    timings = table_of(project / "results/runs/tiny/cpu/0/timings.csv")
+    timings = table_of(project / run_path("timings.csv"))
     assert [point.value for point in seconds] == timings["epoch_seconds"] and len(seconds) == 20
 
 

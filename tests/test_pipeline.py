@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.projects import (
+    PLACES,
     ROOT,
     TINY,
     copy_of,
@@ -24,6 +25,7 @@ from tests.projects import (
     make_project,
     make_table,
     run,
+    run_path,
     stage,
     stages_at_once,
     start,
@@ -38,11 +40,13 @@ DETERMINISTIC = [
     "data/prepared/tiny/summary.json",
     "data/packed/tiny/cpu/train.safetensors",
     "data/packed/tiny/cpu/plan.json",
-    *(f"results/runs/tiny/cpu/0/{name}" for name in (
-        "best.safetensors", "last.safetensors", "model.json", "history.csv", "metrics.json", "scores.csv",
-        "result.json", "predictions.csv", "confusion.csv", "plots/result.png",
-    )),
-]  # fmt: skip
+    *(
+        run_path(name)
+        for folder in ("train/result", "evaluate/result")
+        for name in PLACES[folder]
+        if name != "noise.png"
+    ),
+]
 
 
 def hashes(project: Path) -> dict[str, str]:
@@ -89,11 +93,11 @@ def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path
 
 
 def test_another_machine_is_another_training(trained: Path):
-    hardware = json.loads((trained / "results/hardware/cpu.json").read_text())
+    hardware = json.loads((trained / "results/hardware/devices/cpu.json").read_text())
     assert {"kind", "name", "torch", "cpu"} <= hardware.keys()
     lock = yaml.safe_load((trained / "dvc.lock").read_text())["stages"]
     for name in ("preload@tiny-cpu", "train@tiny-cpu-0", "evaluate@tiny-cpu-0"):
-        assert "results/hardware/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
+        assert "results/hardware/devices/cpu.json" in [dependency["path"] for dependency in lock[name]["deps"]]
 
 
 @pytest.mark.long
@@ -168,18 +172,12 @@ def test_a_killed_training_gives_the_uninterrupted_result(
     read_until(repro, "stopping after this epoch")
     (tmp_path / "held/go").touch()
     repro.communicate()  # ends when the last process that holds its output has ended
-    assert not (killed / "results/runs/tiny/cpu/0/last.safetensors").exists()
+    assert not (killed / run_path("last.safetensors")).exists()
     output = dvc(killed, "repro", "train@tiny-cpu-0").stdout
     assert "going on from .tandem/checkpoints/tiny/" in output
     saw(next(line for line in output.splitlines() if line.startswith("going on from")))
-    for name in ("last.safetensors", "best.safetensors", "history.csv"):
-        assert (killed / "results/runs/tiny/cpu/0" / name).read_bytes() == (
-            trained / "results/runs/tiny/cpu/0" / name
-        ).read_bytes(), name
-    first, second = (
-        json.loads((project / "results/runs/tiny/cpu/0/training.json").read_text()) for project in (trained, killed)
-    )
-    assert first["epochs"] == second["epochs"] and first["digests"] == second["digests"]
+    for name in PLACES["train/result"]:
+        assert (killed / run_path(name)).read_bytes() == (trained / run_path(name)).read_bytes(), name
 
 
 @pytest.mark.case(12)
@@ -211,7 +209,7 @@ def test_a_loss_that_is_no_number_stops_the_training(ready: Path, saw: Callable[
     assert done.returncode == 1 and "Traceback" not in done.stdout
     message = next(line for line in done.stdout.splitlines() if line.startswith("error: "))
     assert re.search(r"the training loss is (nan|inf) in epoch \d", message) and "train.learning_rate" in message
-    assert not list((ready / "results/runs/tiny/cpu/0").glob("*")), "nothing passes for a result"
+    assert not list((ready / "results/runs/tiny/cpu/0").rglob("*.*")), "nothing passes for a result"
     saw(message)
 
 
@@ -251,7 +249,7 @@ def test_ctrl_c_twice_stops_at_once(prepared: Path, tmp_path: Path, saw: Callabl
 
 def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_path: Path):
     run(ready, *MAKE_REPRO, "train@tiny-cpu-0", PATH=str(tmp_path / "empty"))
-    weights = "results/runs/tiny/cpu/0/last.safetensors"
+    weights = run_path("last.safetensors")
     assert (ready / weights).read_bytes() == (trained / weights).read_bytes()
 
 
@@ -312,7 +310,7 @@ def test_cuda_without_a_gpu_is_an_error(project: Path, saw: Callable[[str], None
     assert done.returncode == 1 and "Traceback" not in done.stdout
     saw(done.stdout.strip().splitlines()[-1])
     assert "device 'cuda' was asked for, but" in done.stdout and "use auto or cpu" in done.stdout
-    assert not (project / "results/hardware/cuda.json").exists()
+    assert not (project / "results/hardware/devices/cuda.json").exists()
 
 
 @pytest.mark.case(7)
@@ -368,14 +366,14 @@ def test_a_new_workload_is_one_block_and_one_folder(trained: Path, tmp_path: Pat
     assert sorted(ran(output)) == sorted(["hw/dvc.yaml:hardware", *mine, "speed@mine", "compare"]), (
         "tiny stays as it is"
     )
-    compared = json.loads((project / "results/compare.json").read_text())
+    compared = json.loads((project / "results/compare/compare.json").read_text())
     assert [row["workload"] for row in compared["rows"]] == ["tiny", "mine"]
     assert json.loads((project / "data/prepared/mine/summary.json").read_text())["num_per_split"] == {
         "train": 28,
         "val": 2,
         "test": 10,
     }
-    assert (project / "results/compare.png").read_bytes().startswith(b"\x89PNG")
+    assert (project / "results/figures/compare.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_stages_import_only_what_they_use(project: Path):

@@ -6,13 +6,26 @@ import signal
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stages.records import recorded
-from tests.projects import TINY, copy_of, dvc, environment, held, stage, stages_at_once, wait_for, wait_until_published
+from stages.records.run import open_folder
+from tests.projects import (
+    TINY,
+    copy_of,
+    dvc,
+    environment,
+    held,
+    read_record,
+    stage,
+    stages_at_once,
+    wait_for,
+    wait_until_published,
+)
 
 SEEDS = [0, 1, 5]
 PARAMS = TINY.replace("seeds: [0]", f"seeds: {SEEDS}")
@@ -47,7 +60,7 @@ def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def results(project: Path, seed: int, name: str) -> Any:
-    return json.loads((project / f"results/runs/tiny/cpu/{seed}/{name}").read_text())
+    return read_record(project, name, seed=seed)
 
 
 @pytest.mark.long
@@ -65,20 +78,20 @@ def test_a_seed_gives_the_same_bytes_resumed_or_not_and_other_ones_than_its_sibl
 ) -> None:
     alone = copy_of(trained, tmp_path / "alone", TINY.replace("seeds: [0]", "seeds: [5]"))
     stage(alone, "train", "tiny", "cpu", "5")
-    weights = "results/runs/tiny/cpu/{}/last.safetensors"
+    weights = "results/runs/tiny/cpu/{}/train/result/last.safetensors"
     assert (alone / weights.format(5)).read_bytes() == (project / weights.format(5)).read_bytes()
     assert len({(project / weights.format(seed)).read_bytes() for seed in SEEDS}) == len(SEEDS)
 
 
 def test_the_comparison_has_mean_range_and_what_the_seeds_vary(project: Path) -> None:
-    scores = [results(project, seed, "metrics.json")["accuracy"] for seed in SEEDS]
-    (row,) = json.loads((project / "results/compare.json").read_text())["rows"]
+    scores = [results(project, seed, "score.json")["metrics"]["accuracy"] for seed in SEEDS]
+    (row,) = json.loads((project / "results/compare/compare.json").read_text())["rows"]
     assert row["seeds"] == SEEDS and [run["score"] for run in row["runs"]] == scores
     assert row["score"] == pytest.approx(statistics.fmean(scores))
     assert (row["score_lowest"], row["score_highest"]) == (min(scores), max(scores))
-    seconds = [results(project, seed, "timings.json")["epoch_seconds"] for seed in SEEDS]
+    seconds = [results(project, seed, "timing.json")["timing"]["epoch_seconds"] for seed in SEEDS]
     assert row["epoch_seconds"] == statistics.median(seconds)
-    assert "mean of 3 seeds" in (project / "results/compare.md").read_text()
+    assert "mean of 3 seeds" in (project / "results/compare/compare.md").read_text()
 
 
 def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
@@ -99,7 +112,7 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
     assert metrics["test/accuracy_mean"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
     assert (metrics["test/accuracy_lowest"], metrics["test/accuracy_highest"]) == (min(scores), max(scores))
     monkeypatch.setattr(recorded, "asked", lambda question: question(client))
-    one = recorded.Recorded("tiny@cpu-1", {"seed": 1}, children[0].info.run_id, lambda _: b"")
+    one = replace(open_folder(project / "results/runs/tiny/cpu/1"), run_id=children[0].info.run_id)
     recorded.tag(one, {"verified": "reproduced", "compared": "faster"})
     tags = client.get_run(parent.info.run_id).data.tags
     assert (tags["verified"], tags["compared"]) == ("seed 1: reproduced", "faster")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stages.records import provenance
-from tests.projects import ROOT, commit, copy_of, dvc, git, run
+from tests.projects import ROOT, commit, copy_of, dvc, git, read_record, run
 
-RESULTS = "results/runs/tiny/cpu/0"
+TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,11 @@ def test_an_experiment_runs_only_the_stages_that_depend_on_it(experiment: tuple[
 
 def test_git_keeps_the_lock_the_metrics_and_small_plots(published: Path):
     kept = subprocess.run(["git", "ls-files", "results", "*.lock"], cwd=published, capture_output=True, text=True)
-    plots = [f"{RESULTS}/{name}.csv" for name in ("confusion", "history", "timings")]
-    assert kept.stdout.split() == ["dvc.lock", "hw/dvc.lock", "results/metrics.json", *plots]
+    assert kept.stdout.split() == ["dvc.lock", "hw/dvc.lock", *TRACKED]
 
 
 def test_metrics_diff_shows_the_committed_and_the_new_value(published: Path):
-    found = json.loads(dvc(published, "metrics", "diff", "--json").stdout)["results/metrics.json"]
+    found = json.loads(dvc(published, "metrics", "diff", "--json").stdout)["results/timings.json"]
     seconds = found["tiny.cpu.epoch_seconds"]
     assert seconds["old"] > 0 and seconds["new"] > 0 and seconds["old"] != seconds["new"]
 
@@ -60,7 +59,7 @@ def test_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_p
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     git(project, "checkout", "-q", "params.yaml")
     changed = subprocess.run(["git", "status", "--short"], cwd=project, capture_output=True, text=True).stdout
-    assert " M dvc.lock" in changed and " M results/metrics.json" in changed
+    assert " M dvc.lock" in changed and " M results/scores.json" in changed
     assert provenance.tree(project)["patch"] == ""
 
 
@@ -69,8 +68,7 @@ def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
     (project / "data/raw/tiny/more.csv").write_text("mine\n")
     run(project, "make", "-f", str(ROOT / "Makefile"), "clean")
     left = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
-    plots = {f"{RESULTS}/{name}.csv" for name in ("confusion", "history", "timings")}
-    assert left == {"results/metrics.json", *plots}
+    assert left == set(TRACKED)
     assert (project / "dvc.lock").exists() and (project / "data/raw/tiny/more.csv").exists()
     assert (project / "mlruns/mlflow.db").exists()
     assert not any((project / gone).exists() for gone in ("data/prepared", "data/packed", ".tandem", ".dvc/cache"))
@@ -85,8 +83,8 @@ def test_what_was_trained_before_is_restored_and_says_so(
     shutil.copy(trained / "params.yaml", project)
     output = run(project, sys.executable, "-m", "flows.repro").stdout
     assert "'train@tiny-cpu-0' is cached - skipping run" in output
-    measured_at = json.loads((trained / RESULTS / "measured.json").read_text())["measured_at"]
+    measured_at = read_record(trained, "timing.json")["measured_at"]
     when = f"restored, measured {measured_at[:16].replace('T', ' ')}"
     assert when in output
     saw(next(line for line in output.splitlines() if when in line))
-    assert json.loads((project / RESULTS / "measured.json").read_text())["measured_at"] == measured_at
+    assert read_record(project, "timing.json")["measured_at"] == measured_at

@@ -33,20 +33,20 @@ def test_a_worker_fetches_code_puts_results_back_and_keeps_an_edit(tmp_path: Pat
     origin = make_project(tmp_path / "origin")
     shutil.copy(ROOT / "requirements.txt", origin)
     (origin / "results").mkdir()
-    (origin / "results/metrics.json").write_text("{}")
+    (origin / "results/scores.json").write_text("{}")
     commit(origin)
     git(tmp_path, "clone", "-q", "origin", "clone")
     clone = tmp_path / "clone"
     (origin / "new.txt").write_text("of another commit")
-    made = Path("results/runs/tiny/cpu/0/history.csv")
+    made = Path("results/losses.csv")
     for place, text in ((origin, "committed by somebody"), (clone, "made by a run")):
-        (place / made).parent.mkdir(parents=True)
+        (place / made).parent.mkdir(parents=True, exist_ok=True)
         (place / made).write_text(text)
     commit(origin)
-    (clone / "results/metrics.json").write_text('{"of": "a run"}')
+    (clone / "results/scores.json").write_text('{"of": "a run"}')
     (clone / "dvc.yaml").write_text((clone / "dvc.yaml").read_text() + "# an edit\n")
     done = run(clone, sys.executable, "-m", "flows.remote", "pull")
-    assert (clone / "new.txt").exists() and json.loads((clone / "results/metrics.json").read_text()) == {}
+    assert (clone / "new.txt").exists() and json.loads((clone / "results/scores.json").read_text()) == {}
     assert (clone / made).read_text() == "committed by somebody"
     assert (clone / "dvc.yaml").read_text().endswith("# an edit\n") and "no DVC remote" in done.stdout
     # other packages than are installed, and what git will not merge, end the run in one sentence

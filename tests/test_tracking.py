@@ -37,8 +37,10 @@ from tests.projects import (
     copy_of,
     environment,
     held,
+    read_record,
     recorded_runs,
     run,
+    run_path,
     stage,
     stages_at_once,
     unpublished,
@@ -64,9 +66,9 @@ mlflow = pytest.importorskip("mlflow")
 def test_a_run_tells_what_where_and_how_well(trained: Path):
     client = client_of(trained)
     [entry] = runs_of(client)
-    history = (trained / "results/runs/tiny/cpu/0/history.csv").read_text().splitlines()
-    metrics = json.loads((trained / "results/runs/tiny/cpu/0/metrics.json").read_text())
-    timings = json.loads((trained / "results/runs/tiny/cpu/0/timings.json").read_text())
+    history = (trained / run_path("history.csv")).read_text().splitlines()
+    metrics = read_record(trained, "score.json")["metrics"]
+    timings = read_record(trained, "timing.json")["timing"]
     assert entry.info.status == "FINISHED"
     assert entry.data.metrics["test/accuracy"] == metrics["accuracy"] > 0.5
     assert entry.data.metrics["time/epoch_seconds_median"] == timings["epoch_seconds"]
@@ -126,9 +128,9 @@ def test_the_saved_view_and_the_description_show_first_what_runs_are_compared_by
 
 def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path):
     """In the epochs' tables, in the run's totals, in the summary that compares and in MLflow."""
-    client, folder = client_of(trained), trained / "results/runs/tiny/cpu/0"
+    client = client_of(trained)
     [entry] = runs_of(client)
-    history, timings = (table_of(folder / name) for name in ("history.csv", "timings.csv"))
+    history, timings = (table_of(trained / run_path(name)) for name in ("history.csv", "timings.csv"))
     columns = {
         "train/loss": history["train_loss"],
         "train/learning_rate": history["learning_rate"],
@@ -143,12 +145,12 @@ def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path)
     for name, column in columns.items():
         logged = [metric.value for metric in client.get_metric_history(entry.info.run_id, name)]
         assert logged == column and len(logged) == 3, name
-    totals, metrics = (json.loads((folder / name).read_text()) for name in ("timings.json", "metrics.json"))
+    totals, metrics = read_record(trained, "timing.json")["timing"], read_record(trained, "score.json")["metrics"]
     for name, key in RUN_METRICS.items():
         assert entry.data.metrics.get(name) == (totals[key]), name
     for name, value in metrics.items():
         assert entry.data.metrics[f"test/{name}"] == value, name
-    [row] = json.loads((trained / "results/compare.json").read_text())["rows"]
+    [row] = json.loads((trained / "results/compare/compare.json").read_text())["rows"]
     assert row["score"] == metrics["accuracy"] and row["metrics"] == metrics
     shared = row.keys() & totals.keys()
     assert {"epoch_seconds", "samples_per_second", "train_seconds", "peak_rss_mib"} <= shared
@@ -212,7 +214,7 @@ def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Pa
     assert {"model.safetensors", "model.json", "MLmodel"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pth", ".pt"))]
     table = pd.read_csv(trained / "data/raw/tiny/table.csv").drop(columns="label")
-    predictions = trained / "results/runs/tiny/cpu/0/predictions.csv"
+    predictions = trained / run_path("predictions.csv")
     expected = pd.read_csv(predictions, dtype=str).set_index("sequence")
     for uri in (f"runs:/{entry.info.run_id}/model", "models:/tandem-tiny@best"):
         found = loaded_model(uri).predict(table).astype({"sequence": str}).set_index("sequence").loc[expected.index]
@@ -282,7 +284,7 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     wait_for(lambda: states() == ["KILLED"])
     stage(project, "train", "tiny", "cpu", "0")
     wait_until_published(project)
-    timings = table_of(project / "results/runs/tiny/cpu/0/timings.csv")
+    timings = table_of(project / run_path("timings.csv"))
     for name, column in (("time/epoch_seconds", "epoch_seconds"), ("cpu/share", "cpu_share")):
         points = client_of(project).get_metric_history(entry.info.run_id, name)
         assert [point.step for point in points] == list(range(1, 21)), "an epoch was sent twice, or not at all"
@@ -313,10 +315,10 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
     assert "secret" not in done.stdout and "python -m stages.records.publish sync" in done.stdout
     assert "(connection refused)" in done.stdout
     kept = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
-    assert {"follower.log", "run.json", "history.csv", "evaluate.json"} <= {path.name for path in kept}
+    assert {"follower.log", "run.json", "history.csv", "evaluate.end.json"} <= {path.name for path in kept}
     assert not [path for path in kept if b"secret" in path.read_bytes()]
-    assert (ready / "results/runs/tiny/cpu/0/last.safetensors").exists()
-    assert "run_id" not in json.loads((ready / "results/runs/tiny/cpu/0/tracking.json").read_text())
+    assert (ready / run_path("last.safetensors")).exists()
+    assert "run_id" not in read_record(ready, "timing.json")["mlflow"]
     assert "MLflow run" not in (ready / "results/report.html").read_text()
     assert not runs_of(client_of(ready))
     synced = run(ready, sys.executable, "-m", "stages.records.publish", "sync")  # to the default store

@@ -7,7 +7,6 @@ long ones are started as a user starts them.
 
 import importlib
 import io
-import json
 import multiprocessing
 import os
 import re
@@ -50,7 +49,10 @@ from tests.projects import (
     environment,
     held,
     is_gone,
+    manifest_of,
+    read_record,
     recorded_runs,
+    run_path,
     stage,
     stages_at_once,
     wait_for,
@@ -345,8 +347,7 @@ def several(prepared: Path, tmp_path: Path) -> Path:
 
 
 def results(project: Path, device: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    folder = project / "results/runs/tiny" / device / "0"
-    return files.read_numbers(folder / "history.csv"), json.loads((folder / "training.json").read_text())
+    return files.read_numbers(project / run_path("history.csv", device=device)), manifest_of(project, device=device)
 
 
 def assert_near(found: list[dict[str, Any]], expected: list[dict[str, Any]], rel: float = 1e-4) -> None:
@@ -390,7 +391,7 @@ def test_the_pipeline_with_one_worker_and_with_two(several: Path):
     assert_near(two, one)
     realized = manifest["realized"]
     assert (realized["workers"], realized["threads"], realized["step"]) == (2, 1, "eager")
-    assert "2 workers on " in (several / "results/compare.md").read_text()
+    assert "2 workers on " in (several / "results/compare/compare.md").read_text()
     wait_until_published(several)
     assert [run["params"].get("workers") for run in recorded_runs(several, "tiny")] in ([None, "2"], ["2", None])
     assert dvc(several, "repro").stdout.count("didn't change, skipping") > 5, "nothing is left to do"
@@ -565,13 +566,9 @@ def test_two_gpus_train_what_one_does_eagerly_and_their_weights_are_those_of_one
     stage(on_gpus, "evaluate", "tiny", "2xcuda", "0", CUDA_VISIBLE_DEVICES="0")
     (one, _), (two, manifest) = results(on_gpus, "cuda"), results(on_gpus, "2xcuda")
     assert_near(two, one, rel=1e-3)
-    measured = json.loads((on_gpus / "results/runs/tiny/2xcuda/0/measured.json").read_text())
     assert manifest["realized"]["workers"] == 2 and manifest["realized"]["step"] == "eager"
-    assert "several workers take their steps eagerly" in measured["missing_reasons"]["step: graph"]
-    scores = [
-        json.loads((on_gpus / "results/runs/tiny" / device / "0/result.json").read_text())["score"]
-        for device in ("cuda", "2xcuda")
-    ]
+    assert "several workers take their steps eagerly" in manifest["timing"]["missing_reasons"]["step: graph"]
+    scores = [read_record(on_gpus, "score.json", device=device)["metrics"]["accuracy"] for device in ("cuda", "2xcuda")]
     assert scores[0] == pytest.approx(scores[1], abs=0.1)
 
 
@@ -582,7 +579,7 @@ def test_workers_that_stream_their_data_use_no_gpu_but_their_own(on_gpus: Path):
     params.write_text(params.read_text().replace("data_location: auto", "data_location: host"))
     output = stages_at_once(on_gpus, "preload tiny 2xcuda", "train tiny 2xcuda 0").stdout
     _, manifest = results(on_gpus, "2xcuda")
-    assert manifest["realized"]["residency"] == "host"
+    assert manifest["realized"]["data_location"] == "host"
     seen = manifest["conditions"]  # this test's own process may have a context there
     assert seen["between"].get("other_processes") == seen["before"]["gpu"].get("other_processes"), output
 
@@ -626,5 +623,5 @@ def test_gpus_whose_memory_runs_out_all_take_smaller_parts(on_gpus: Path):
         on_gpus, "train", "tiny", "2xcuda", "0", PYTORCH_ALLOC_CONF=f"per_process_memory_fraction:{share:.6f}"
     ).stdout
     assert re.search(r"all 2 workers go on from the last checkpoint, with batches in \d+ parts", output), output
-    measured = json.loads((on_gpus / "results/runs/tiny/2xcuda/0/measured.json").read_text())
-    assert any("by all workers" in action for action in measured["out_of_memory"])
+    _, manifest = results(on_gpus, "2xcuda")
+    assert any("by all workers" in action for action in manifest["realized"]["out_of_memory"])

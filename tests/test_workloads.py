@@ -9,7 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.projects import dvc, make_project, recorded_runs, run, stages_at_once, wait_until_published
+from tests.projects import (
+    dvc,
+    make_project,
+    manifest_of,
+    read_record,
+    recorded_runs,
+    run,
+    run_path,
+    stages_at_once,
+    wait_until_published,
+)
 
 COMMON = """
   preload: {data_location: auto}
@@ -126,67 +136,67 @@ def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def of(project: Path, workload: str, name: str) -> dict:
-    return json.loads((project / "results/runs" / workload / "cpu/0" / name).read_text())
-
-
 def test_every_kind_leaves_the_same_files(kinds: Path):
     for workload, score in (("waves", "skill"), ("spikes", "event_f1"), ("rally", "event_f1")):
-        folder = kinds / "results/runs" / workload / "cpu/0"
-        result, metrics = of(kinds, workload, "result.json"), of(kinds, workload, "metrics.json")
-        assert result["score_name"] == score and result["score"] == metrics[score]
+        found = read_record(kinds, "score.json", workload)
+        assert found["score_name"] == score and score in found["metrics"]
         for name in ("scores.csv", "predictions.csv", "confusion.csv"):
-            assert len(pd.read_csv(folder / name)), name
-        for name in ("result", "training"):
-            assert (folder / f"plots/{name}.png").read_bytes().startswith(b"\x89PNG")
+            assert len(pd.read_csv(kinds / run_path(name, workload))), name
+        for name in ("evaluate/result/result", "evaluate/measured/training"):
+            assert (kinds / f"results/runs/{workload}/cpu/0/{name}.png").read_bytes().startswith(b"\x89PNG")
         summary = json.loads((kinds / f"data/prepared/{workload}/summary.json").read_text())
         assert set(summary["num_per_split"]) == {"train", "val", "test"}
-    assert of(kinds, "spikes", "metrics.json")["event_f1"] > 0.8
+    assert read_record(kinds, "score.json", "spikes")["metrics"]["event_f1"] > 0.8
     assert json.loads((kinds / "data/prepared/waves/summary.json").read_text())["num_missing"] == 2
 
 
 def test_a_forecast_stands_beside_its_baselines(kinds: Path):
-    metrics = of(kinds, "waves", "metrics.json")
+    metrics = read_record(kinds, "score.json", "waves")["metrics"]
     assert metrics["linear_skill"] > 0.8  # a sine is an autoregression
     assert metrics["skill"] > 0.8 and metrics["seasonal_naive_skill"] > 0.8
     assert metrics["mase"] / metrics["seasonal_naive_mase"] == pytest.approx(
         metrics["mae"] / metrics["seasonal_naive_mae"]
     )
     assert metrics["skill"] == pytest.approx(1 - metrics["mae"] / metrics["persistence_mae"])
-    rows = pd.read_csv(kinds / "results/runs/waves/cpu/0/predictions.csv")
+    rows = pd.read_csv(kinds / run_path("predictions.csv", "waves"))
     assert (rows["predicted"] - rows["actual"]).abs().mean() == pytest.approx(metrics["mae"])
     assert (rows["last"] - rows["actual"]).abs().mean() == pytest.approx(metrics["persistence_mae"])
     assert (rows["seasonal_naive"] - rows["actual"]).abs().mean() == pytest.approx(metrics["seasonal_naive_mae"])
-    assert "the best of the three simple forecasts" in of(kinds, "waves", "result.json")["sentence"]
+    assert "the best of the three simple forecasts" in read_record(kinds, "score.json", "waves")["sentence"]
 
 
 def test_a_simulation_is_scored_against_its_noise(kinds: Path):
-    metrics = of(kinds, "rally", "metrics.json")
+    metrics = read_record(kinds, "score.json", "rally")["metrics"]
     found = {name for name in metrics if name.startswith("event_f1_at_noise_")}
     assert found == {f"event_f1_at_noise_{noise}px" for noise in ("0", "0.5", "2", "4", "8")}
-    assert (kinds / "results/runs/rally/cpu/0/plots/noise.png").exists()
+    assert (kinds / run_path("noise.png", "rally")).exists()
 
 
 def test_a_training_says_what_bounds_it_what_it_needs_and_where_it_ran(kinds: Path):
-    measured = of(kinds, "rally", "measured.json")
+    measured, precision = (
+        read_record(kinds, "timing.json", "rally"),
+        manifest_of(kinds, "rally")["realized"]["precision"],
+    )
     message = measured["summary_lines"]
-    assert message["precision"].startswith(f"precision {measured['precision']}, chosen by measuring")
+    assert message["precision"].startswith(f"precision {precision}, chosen by measuring")
     assert "-bound: " in message["bound"] and "weights" in message["memory"]
     assert message["device"].startswith("parameters, batches and outputs were on cpu in each of 2 epochs")
-    assert message["bound"] in (kinds / "results/compare.md").read_text()
+    assert message["bound"] in (kinds / "results/compare/compare.md").read_text()
     [recorded] = recorded_runs(kinds, "rally")
-    assert recorded["id"] == of(kinds, "rally", "tracking.json")["run_id"]
+    assert recorded["id"] == measured["mlflow"]["run_id"]
     params = recorded["params"]
-    assert (params["train.precision"], params["precision"]) == ("auto", measured["precision"])
+    assert (params["train.precision"], params["precision"]) == ("auto", precision)
     assert message["bound"].startswith(f"{params['bound']}-bound: ") and message["bound"].endswith(params["advice"])
-    [probed] = (kinds / "mlruns/artifacts/rally").glob(f"{recorded['id']}/artifacts/probe.json")
-    assert json.loads(probed.read_text())["probe"] == measured["probe"]
+    [copied] = (kinds / "mlruns/artifacts/rally").glob(f"{recorded['id']}/artifacts/timing.json")
+    assert json.loads(copied.read_text())["probe"] == measured["probe"]
 
 
 def test_the_report_is_about_all_of_them(kinds: Path):
     text = (kinds / "results/report.html").read_text()
-    assert all(of(kinds, name, "result.json")["sentence"].split(" (")[0] in text for name in ("waves", "spikes"))
-    rows = json.loads((kinds / "results/compare.json").read_text())["rows"]
+    assert all(
+        read_record(kinds, "score.json", name)["sentence"].split(" (")[0] in text for name in ("waves", "spikes")
+    )
+    rows = json.loads((kinds / "results/compare/compare.json").read_text())["rows"]
     assert [row["workload"] for row in rows] == ["waves", "spikes", "rally"]
 
 
@@ -197,10 +207,12 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
     def predicted(workload: str, table: pd.DataFrame) -> pd.DataFrame:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MLflow's own
-            model = mlflow.pyfunc.load_model(f"runs:/{of(kinds, workload, 'tracking.json')['run_id']}/model")
+            model = mlflow.pyfunc.load_model(
+                f"runs:/{read_record(kinds, 'timing.json', workload)['mlflow']['run_id']}/model"
+            )
         return model.predict(table)
 
-    expected = pd.read_csv(kinds / "results/runs/spikes/cpu/0/predictions.csv").dropna(subset="predicted")
+    expected = pd.read_csv(kinds / run_path("predictions.csv", "spikes")).dropna(subset="predicted")
     found = predicted("spikes", pd.read_csv(kinds / "data/raw/spikes/spikes.csv").drop(columns="event"))
     found = found[found["sequence"].isin(expected["sequence"])]
     frames = expected["predicted"].astype(int) * 10
@@ -208,7 +220,7 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
         zip(expected["sequence"], expected["event"], frames, strict=True)
     )
     series = pd.read_csv(kinds / "data/raw/waves/waves.csv")
-    rows = pd.read_csv(kinds / "results/runs/waves/cpu/0/predictions.csv")
+    rows = pd.read_csv(kinds / run_path("predictions.csv", "waves"))
     last = pd.Timestamp(rows.iloc[-1]["time"]).tz_localize(None)
     found = predicted("waves", series[pd.to_datetime(series["time"]) <= last])
     assert np.allclose(found["predicted"], rows.tail(3)["predicted"], rtol=1e-5), (found, rows.tail(3))
