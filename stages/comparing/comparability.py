@@ -72,13 +72,6 @@ class Comparability:
     notes: tuple[str, ...]
 
 
-def compare_manifests(first: Manifest, second: Manifest) -> Comparability:
-    names = [str(manifest.get("device", NOT_RECORDED)) for manifest in (first, second)]
-    if names[0] == names[1]:
-        names = ["the first", "the second"]
-    return compare_sides({names[0]: [first], names[1]: [second]})
-
-
 def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
     """Compare two sides. Each has one manifest per seed, and the manifests of a side must agree among themselves."""
     (_, (first, *_)), (_, (second, *_)) = sides.items()
@@ -150,10 +143,8 @@ def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     if not all(packed):
         yield Mismatch("data", *("recorded" if own else NOT_RECORDED for own in packed))
         return
-    for split in sorted(packed[0].keys() | packed[1].keys()):
-        pair = [own.get(split) for own in packed]
-        if pair[0] != pair[1]:
-            yield Mismatch(f"data: packed {split} split", *map(short, pair))
+    for split in differing_names(*packed):
+        yield Mismatch(f"data: packed {split} split", *(short(own.get(split)) for own in packed))
 
 
 def division(manifest: Manifest) -> list[str] | None:
@@ -161,11 +152,6 @@ def division(manifest: Manifest) -> list[str] | None:
     prepared = value_of(manifest, "digests.data.prepared") or {}
     found = [prepared[name] for name in sorted(prepared) if name.endswith("/ids.npy")]
     return [digest[:DIGEST_LETTERS] for digest in found] or None
-
-
-def parameters_of(manifest: Manifest) -> dict[str, Any]:
-    """Return the training parameters by dotted name."""
-    return dict(flat(value_of(manifest, "block.train") or {}))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -180,17 +166,15 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def of_parameters(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    both = [parameters_of(first), parameters_of(second)]
+    both = [dict(flat(value_of(manifest, "block.train") or {})) for manifest in (first, second)]
     if not all(both):
         yield Mismatch("parameters", *("recorded" if own else NOT_RECORDED for own in both))
         return
-    names = sorted(both[0].keys() | both[1].keys())
-    names = [name for name in names if name not in CHOICES]
-    found = [Mismatch(name, *(short(own.get(name, "absent")) for own in both)) for name in names]
-    found = [each for name, each in zip(names, found, strict=True) if both[0].get(name) != both[1].get(name)]
-    yield from found[:MAX_LISTED]
-    if len(found) > MAX_LISTED:
-        yield Mismatch(f"{len(found) - MAX_LISTED} more parameters", "one value", "another")
+    names = [name for name in differing_names(*both) if name not in CHOICES]
+    for name in names[:MAX_LISTED]:
+        yield Mismatch(name, *(short(own.get(name, "absent")) for own in both))
+    if len(names) > MAX_LISTED:
+        yield Mismatch(f"{len(names) - MAX_LISTED} more parameters", "one value", "another")
 
 
 def of_code(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
@@ -198,7 +182,7 @@ def of_code(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     if not all(both):
         yield Mismatch("the training's code", *("recorded" if own else NOT_RECORDED for own in both))
         return
-    files = [name for name in sorted(both[0].keys() | both[1].keys()) if both[0].get(name) != both[1].get(name)]
+    files = differing_names(*both)
     for name in files[:MAX_LISTED]:
         yield Mismatch(f"code: {name}", *(short(own.get(name, "absent")) for own in both))
     if len(files) > MAX_LISTED:
@@ -318,6 +302,10 @@ def best_threads(manifest: Manifest) -> str:
     return (
         f"the CPU ran {asked}{of_cores} because params.yaml sets it; `threads: auto` measures which number is fastest"
     )
+
+
+def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [name for name in sorted({*first, *second}) if first.get(name) != second.get(name)]
 
 
 def differing(

@@ -1,18 +1,16 @@
-"""The comparison of all runs, for compare.md and the first screen of report.html.
+"""A comparison as text: Markdown for a terminal and for compare.md, and cells and short verdicts for the report.
 
-The functions take rows of compare.json, their verdicts and the published runs. They return table cells, short verdicts,
-and short names for the hardware, whose full names appear once.
+The functions take `Comparison` objects and rows of compare.json (`Side.row`). Hardware has short names, and each full
+name appears once.
 """
 
-import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stages.comparing.comparability import short_hardware
-from stages.comparing.published import Reference
-from stages.comparing.verdict import Judgement, Speed
+from stages.comparing.comparison import Comparison, Judgement, Reference
 from stages.figures.text import as_number, score_text, seconds, words
 
 Row = Mapping[str, Any]
@@ -56,21 +54,15 @@ class Hardware:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """One workload: its rows, one per device, with the judgement and the published runs."""
+    """One workload in the report."""
 
-    rows: Sequence[Row]
-    judgement: Judgement
-    references: Sequence[Reference] = ()
-    no_reference: str = ""  # why `references` is empty
+    rows: Sequence[Row]  # one per device
+    comparison: Comparison
+    references: Sequence[Row] = ()  # of the published runs, set by `name_references`
 
     @property
     def workload(self) -> str:
-        return str(self.rows[0]["workload"])
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is only one kind of device."""
-        return self.judgement.comparability is None
+        return self.comparison.workload
 
 
 def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
@@ -98,39 +90,47 @@ def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
 def name_references(
     sections: Sequence[ReportSection], known: Sequence[Hardware]
 ) -> tuple[list[ReportSection], list[Hardware]]:
-    """Return the sections with labels for their published runs, and the hardware that the labels stand for."""
-    names = list(dict.fromkeys(each.hardware for section in sections for each in section.references))
+    """Return the sections with labelled rows of their published runs, and the hardware that the labels stand for."""
+    rows = [[each.side.row for each in section.comparison.references] for section in sections]
+    names = list(dict.fromkeys(row["device_name"] for own in rows for row in own))
     labels = {name: "published" if len(names) == 1 else f"published {index}" for index, name in enumerate(names, 1)}
     here = {each.name: f"the same as {each.label}" for each in known}
     hardware = [Hardware("published", label, here.get(name, short_hardware(name))) for name, label in labels.items()]
     return [
-        replace(section, references=[replace(each, label=labels[each.hardware]) for each in section.references])
-        for section in sections
+        replace(section, references=[{**row, "label": labels[row["device_name"]], "css": "published"} for row in own])
+        for section, own in zip(sections, rows, strict=True)
     ], hardware
 
 
 def cells(row: Row) -> dict[str, Cell]:
-    """Return the cells of one run, one for each of COLUMNS."""
+    """Return the cells of a row, one for each of COLUMNS. A time that is not published has an empty cell."""
     num_seeds, score_details = len(row["seeds"]), [words(row["score_name"])]
-    low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
-    epoch_details = [] if low is None else [f"[{seconds(low)}, {seconds(high)}]"]
+    epoch_details = between(row, "epoch_seconds_quartile_low", "epoch_seconds_quartile_high", "[{}, {}]")
     if num_seeds > 1:
         lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
         score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
-        fastest, slowest = seconds(row["epoch_seconds_lowest"]), seconds(row["epoch_seconds_highest"])
-        epoch_details = [f"median of {num_seeds} processes", f"{fastest} to {slowest}"]
+        if epoch_details := between(row, "epoch_seconds_lowest", "epoch_seconds_highest", "{} to {}"):
+            epoch_details = [f"median of {num_seeds} processes", *epoch_details]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
-    computed = [f"{threads if row['device'] == 'cpu' else ''}{row['precision']}"]
+    training = Cell(shown(row["train_seconds"], "{:,.1f}".format))
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
-        "device": Cell(row["label"], tuple(computed)),
+        "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
-        "epoch": Cell(seconds(row["epoch_seconds"]), tuple(epoch_details)),
-        "rate": Cell(f"{row['samples_per_second']:,.0f}"),
-        "training": Cell(f"{row['train_seconds']:,.1f}", (f"{num_seeds} seeds together",) if num_seeds > 1 else ()),
+        "epoch": Cell(shown(row["epoch_seconds"], seconds), tuple(epoch_details)),
+        "rate": Cell(shown(row["samples_per_second"], "{:,.0f}".format)),
+        "training": replace(training, details=(f"{num_seeds} seeds together",)) if num_seeds > 1 else training,
         "memory": memory(row),
         "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
     }
+
+
+def shown(value: float | None, show: Callable[[float], str]) -> str:
+    return "" if value is None else show(value)
+
+
+def between(row: Row, low: str, high: str, form: str) -> list[str]:
+    return [] if row[low] is None else [form.format(seconds(row[low]), seconds(row[high]))]
 
 
 def memory(row: Row) -> Cell:
@@ -139,30 +139,6 @@ def memory(row: Row) -> Cell:
     if row.get(name) is None:
         return Cell("not measured", (row["missing_reasons"].get(name, "no reason is recorded"),))
     return Cell(f"{row[name]:,.0f}", (kind,))
-
-
-def reference_cells(reference: Reference) -> dict[str, Cell]:
-    """Return the cells of a published training in the same columns; empty if the value is not published."""
-    scores, times = list(reference.scores.values()), reference.measured("epoch_seconds")
-    is_cpu = reference.device == "cpu"
-
-    def of_seeds(name: str, form: str, reduce: Callable[[list[float]], float], *details: str) -> Cell:
-        found = reference.measured(name)
-        return Cell(form.format(reduce(found)), details) if found else Cell("")
-
-    name, kind = ("peak_rss_mib", "MiB of RAM") if is_cpu else ("peak_allocated_mib", "MiB of VRAM")
-    many = (f"mean of {len(scores)} seeds", f"{score_text(min(scores))} to {score_text(max(scores))}")
-    of_times = (f"median of {len(times)} processes", f"{seconds(min(times))} to {seconds(max(times))}") if times else ()
-    return {
-        "device": Cell(reference.label),
-        "score": Cell(score_text(statistics.fmean(scores)), many if len(scores) > 1 else ()),
-        "epoch": Cell(seconds(statistics.median(times)), of_times if len(times) > 1 else ()) if times else Cell(""),
-        "rate": of_seeds("samples_per_second", "{:,.0f}", statistics.median),
-        "training": of_seeds(
-            "train_seconds", "{:,.1f}", sum, *([f"{len(scores)} seeds together"] if len(scores) > 1 else [])
-        ),
-        "memory": of_seeds(name, "{:,.0f}", max, kind),
-    }
 
 
 # Prefix of evaluate's baseline metrics -> the baseline's name.
@@ -199,12 +175,14 @@ def baseline(row: Row) -> Cell:
 
 def verdict(section: ReportSection) -> list[str]:
     """Return the verdict in a few words; empty if there is nothing to compare with."""
-    if section.is_alone:
-        is_one = len(section.references) == 1
-        found = [published_result(each, "" if is_one else f" ({each.label})") for each in section.references]
-    else:
-        names = [KINDS.get(each, each) for each in dict.fromkeys(row["device"] for row in section.rows)]
-        found = [speed_in_short(section.judgement, *names), score_in_short(section.judgement, *names)]
+    comparison, labels = section.comparison, [f" ({row['label']})" for row in section.references]
+    found = [
+        published_result(each, label if len(labels) > 1 else "")
+        for each, label in zip(comparison.references, labels, strict=True)
+    ]
+    for each in comparison.judgements:
+        names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
+        found += [speed_summary(each, *names), score_summary(each, *names)]
     return [*found, *against_persistence(section.rows[0]), *against_yardsticks(section.rows[0])]
 
 
@@ -237,40 +215,26 @@ def published_result(reference: Reference, which: str) -> str:
     return f"{AS_PUBLISHED[reference.verdict.name]}{which}{cause}"
 
 
-def sentences(section: ReportSection) -> list[str]:
-    """Return the full verdict."""
-    if not section.is_alone:
-        return section.judgement.sentences
-    found, is_one = [], len(section.references) == 1
-    for each in section.references:
+def sentences(comparison: Comparison) -> list[str]:
+    """Return the full verdict: on the other sides, and on the published runs."""
+    found, is_one = comparison.sentences, len(comparison.references) == 1
+    for each in comparison.references:
         if each.verdict:
-            message = published_result(each, "" if is_one else f" of {short_hardware(each.hardware)}")
+            name = short_hardware(each.side.row["device_name"])
+            message = published_result(each, "" if is_one else f" of {name}")
             seen = f" ({each.verdict.sentence})" if each.verdict.sentence else ""
-            found.append(f"{section.workload}: {message[0].lower()}{message[1:]}{seen}.")
+            found.append(f"{comparison.workload}: {message[0].lower()}{message[1:]}{seen}.")
     return found
 
 
-def speed_in_short(judgement: Judgement, first: str, second: str) -> str:
-    known = judgement.ratio
-    if known is None:
-        refusals = judgement.comparability.refusals if judgement.comparability else ()
-        return f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is stated"
-    fast, slow, found = (second, first, known) if known.ratio >= 1 else (first, second, turned(known))
-    if found.low is None or found.high is None:
-        return f"{fast} {found.ratio:.2f} times as fast as {slow}; no interval"
-    interval = f"(95% interval {found.low:.2f} to {found.high:.2f})"
-    if found.low <= 1 <= found.high:
-        return f"Speeds not told apart: {found.ratio:.2f} {interval}"
-    return f"{fast} {found.ratio:.2f} times as fast as {slow} {interval}"
+def speed_summary(judgement: Judgement, first: str, second: str) -> str:
+    if judgement.speed_up:
+        return judgement.speed_up.summary(first, second)
+    refusals = judgement.comparability.refusals
+    return f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is stated"
 
 
-def turned(known: Speed) -> Speed:
-    """Return the inverse ratio."""
-    low, high = (None if bound is None else 1 / bound for bound in (known.high, known.low))
-    return replace(known, ratio=1 / known.ratio, low=low, high=high)
-
-
-def score_in_short(judgement: Judgement, first: str, second: str) -> str:
+def score_summary(judgement: Judgement, first: str, second: str) -> str:
     found = judgement.difference
     if found is None:
         return "Scores are not compared"
@@ -286,13 +250,12 @@ def score_in_short(judgement: Judgement, first: str, second: str) -> str:
     return f"{message} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
 
 
-def markdown(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
+def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
     """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
     shown, hardware = named(rows)
-    lines = [[title for title, *_ in COLUMNS.values()], ["---"] * len(COLUMNS)]
+    lines = [[title for title, *_ in COLUMNS.values()]]
     for found in map(cells, shown):
-        lines.append([in_one_line(found[name], *joins).replace("|", r"\|") for name, (_, *joins) in COLUMNS.items()])
-    table = [f"| {' | '.join(line)} |" for line in lines]
+        lines.append([in_one_line(found[name], *joins) for name, (_, *joins) in COLUMNS.items()])
     # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
         f"- {row['workload']} on {row['label']}: {row['sentence']}"
@@ -300,8 +263,23 @@ def markdown(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
         for row in shown
     ]
     named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
-    return "\n".join([named_once, "", *table, "", *(f"- {sentence}" for sentence in verdicts), *remarks]) + "\n"
+    return "\n".join([named_once, "", *table(lines), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
 
 
 def in_one_line(cell: Cell, first: str, others: str) -> str:
     return f"{cell.text}{first}{others.join(cell.details)}" if cell.details else cell.text
+
+
+def details(found: Comparison) -> str:
+    """Return the recorded values of all sides as a table, with `*` at those that differ, and the sentences."""
+    lines = [("", found.workload, *(side.name for side in found.sides))]
+    lines += [("*" if row.differs else "", row.what, *row.cells) for row in found.rows]
+    return "\n".join([*table(lines), "", *(f"- {sentence}" for sentence in found.sentences)])
+
+
+def table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table that is also readable in a terminal. The first line is its header."""
+    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
+    found = [f"| {' | '.join(cell.ljust(n) for cell, n in zip(line, widths, strict=True))} |" for line in escaped]
+    return [found[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *found[1:]]

@@ -44,7 +44,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 def bar(row: Mapping[str, Any], name: str) -> Bar:
     found = [run[name] for run in row["runs"] if run[name] is not None]
-    return Bar(row.get("label", row["device"]), row["device"], found, row[name])
+    return Bar(row.get("label", row["device"]), row.get("css", row["device"]), found, row[name])
 
 
 def draw_bars(

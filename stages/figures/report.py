@@ -57,7 +57,8 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
     }
     shown, hardware = named(sections)
     rows = [row for section in shown for row in section.rows]
-    alone = {section.workload: section.no_reference for section in shown if section.is_alone and not section.references}
+    comparisons = [section.comparison for section in shown]
+    alone = {own.workload: own.no_reference for own in comparisons if not own.judgements and not own.references}
     with drawing.report_style():
         pages = [page(section) for section in shown]
         text = environment.get_template("report.html.j2").render(
@@ -82,8 +83,7 @@ def named(sections: Sequence[ReportSection]) -> tuple[list[ReportSection], list[
 
 def page(section: ReportSection) -> Page:
     rows, references = section.rows, section.references
-    lines = [Line(str(row["device"]), comparison.cells(row)) for row in rows]
-    lines += [Line("published", comparison.reference_cells(each)) for each in references]
+    lines = [Line(row.get("css", row["device"]), comparison.cells(row)) for row in (*rows, *references)]
     first = [
         charts.scores(rows, references),
         charts.speeds(rows, references),
@@ -104,7 +104,7 @@ def page(section: ReportSection) -> Page:
         [each for each in first if each],
         [charts.epoch_times(row, rows) for row in rows],
         [each for each in outcomes if each[1]],
-        comparison.sentences(section),
+        comparison.sentences(section.comparison),
     )
 
 

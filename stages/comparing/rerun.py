@@ -1,5 +1,5 @@
-"""Judges whether a recorded run and a rerun of the same training agree. It compares the run's manifest with the output
-of stages/tools/retrace.py and returns a verdict:
+"""Judges whether a recorded run and a rerun of the same training agree. It compares their manifests (`as_manifest`
+makes one of the output of stages/tools/retrace.py) and returns a verdict:
 
     bit-equal                  all digests are equal; required on the same hardware, environment and settings
     within rounding            elsewhere: data, initial weights and draws are equal, the losses inside the envelope
@@ -26,10 +26,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stages.comparing.comparability import Manifest
 from stages.comparing.differences import difference, margin_of_seeds, measured_scores
-
-Manifest = Mapping[str, Any]
-Retraced = Mapping[str, Any]  # one training in the output of stages/tools/retrace.py
+from stages.records import schema1
 
 STATUS = {
     "bit-equal": 0,
@@ -41,7 +40,7 @@ STATUS = {
 }
 LOSSES = ("train_loss", "val_loss")
 # Perturbed trainings that measure the envelope: the middle of the sensible range of three to five.
-NUM_NUDGES = 4
+NUM_PERTURBED = 4
 # Other seeds for the spread that ends the horizon. With the run itself these are three trainings, the fewest whose
 # range is not a single difference.
 NUM_SEEDS = 2
@@ -95,7 +94,20 @@ class EnvironmentInfo:
         return [*self.environment, *self.hardware, *self.settings]
 
 
-def environment_of(manifest: Manifest, found: Retraced, data: Sequence[str] = ()) -> EnvironmentInfo:
+def as_manifest(output: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one training in the output of stages/tools/retrace.py with the keys of a manifest. `predictions` stays:
+    the text of predictions.csv, if the test split was predicted.
+    """
+    digests, predicted = {"weights": output["weights"]}, output["predictions"]
+    return {
+        **output,
+        "realized": schema1.realized(output["realized"]),  # a commit with schema 1 has other names
+        "digests": digests | ({"predictions": predicted["sha256"]} if predicted else {}),
+        "predictions": predicted.get("csv", ""),
+    }
+
+
+def environment_of(manifest: Manifest, found: Manifest, data: Sequence[str] = ()) -> EnvironmentInfo:
     hardware, here = manifest["hardware"], found["hardware"]
     processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
     realized, again = manifest["realized"], found["realized"]
@@ -131,7 +143,7 @@ def different(cause: str, sentence: str, facts: EnvironmentInfo) -> Verdict:
 # Bitwise comparison.
 
 
-def judge_bitwise(manifest: Manifest, found: Retraced, facts: EnvironmentInfo) -> Verdict | None:
+def judge_bitwise(manifest: Manifest, found: Manifest, facts: EnvironmentInfo) -> Verdict | None:
     """Return a verdict if all bits are equal, or must be, or the inputs differ; None if rounding must be considered."""
     if facts.data:
         return Verdict("different", "data", "; ".join(facts.data))
@@ -142,13 +154,13 @@ def judge_bitwise(manifest: Manifest, found: Retraced, facts: EnvironmentInfo) -
     num, whole = len(found["epochs"]), len(manifest["epochs"])
     what = "losses, weights and draws of "
     what += f"all {num} epochs" if num == whole else f"the first {num} of {whole} epochs"
-    has_predictions = bool(found["predictions"]) and "predictions" in manifest["digests"]
+    has_predictions = "predictions" in found["digests"] and "predictions" in manifest["digests"]
     return Verdict("bit-equal", sentence=what + (", and the predictions" if has_predictions else ""))
 
 
-def different_inputs(manifest: Manifest, found: Retraced) -> tuple[str, str] | None:
+def different_inputs(manifest: Manifest, found: Manifest) -> tuple[str, str] | None:
     """Return (cause, sentence) if the initial weights or the random draws differ: rounding never changes these."""
-    initial = manifest["digests"]["weights"]["initial"], found["weights"]["initial"]
+    initial = manifest["digests"]["weights"]["initial"], found["digests"]["weights"]["initial"]
     if initial[0] != initial[1]:
         return "initial weights", f"sha256 {initial[1][:12]} here, {initial[0][:12]} recorded"
     for recorded, here in pairs(manifest, found):
@@ -164,7 +176,7 @@ def different_inputs(manifest: Manifest, found: Retraced) -> tuple[str, str] | N
     return None
 
 
-def different_bits(manifest: Manifest, found: Retraced) -> tuple[str, str] | None:
+def different_bits(manifest: Manifest, found: Manifest) -> tuple[str, str] | None:
     """Return (cause, sentence) for the first digest or loss that differs."""
     for recorded, here in pairs(manifest, found):
         if recorded == here:
@@ -174,17 +186,17 @@ def different_bits(manifest: Manifest, found: Retraced) -> tuple[str, str] | Non
             f"{name} {here[name]!r} here, {recorded[name]!r} recorded" for name in names if name in LOSSES
         )
         return f"epoch {recorded['epoch']}", losses or f"{', '.join(names)} differ, and the losses are equal"
-    recorded_weights, weights = manifest["digests"]["weights"], found["weights"]
-    for name in ("best", "last"):
-        if name in weights and weights[name] != recorded_weights[name]:
+    recorded_digests, digests = manifest["digests"], found["digests"]
+    for name, digest in digests["weights"].items():
+        if digest != recorded_digests["weights"][name]:
             return "tensor", f"{name}.safetensors is another file, though each epoch's weights are equal"
-    if found["predictions"] and found["predictions"]["sha256"] != manifest["digests"].get("predictions", ""):
-        if "predictions" in manifest["digests"]:
-            return "predictions", "predictions.csv is another file, though the weights are equal"
+    both = [own["predictions"] for own in (recorded_digests, digests) if "predictions" in own]
+    if len(set(both)) > 1:
+        return "predictions", "predictions.csv is another file, though the weights are equal"
     return None
 
 
-def pairs(manifest: Manifest, found: Retraced) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def pairs(manifest: Manifest, found: Manifest) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Yield the epochs that both have."""
     return zip(manifest["epochs"], found["epochs"], strict=False)
 
@@ -203,11 +215,11 @@ class Envelope:
 
     allowed: list[dict[str, float]]
     horizon: int  # the number of first epochs for which the envelope is meaningful
-    num_nudged: int
+    num_perturbed: int
 
 
-def measure_envelope(found: Retraced, nudged: Sequence[Retraced], others: Sequence[Retraced]) -> Envelope:
-    """Measure the envelope. `found` is the rerun, `nudged` are reruns from perturbed weights, `others` have other
+def measure_envelope(found: Manifest, perturbed: Sequence[Manifest], others: Sequence[Manifest]) -> Envelope:
+    """Measure the envelope. `found` is the rerun, `perturbed` are reruns from perturbed weights, `others` have other
     seeds.
 
     A deviation grows over the epochs, but a few perturbed trainings may agree by chance in one epoch, so each epoch
@@ -219,21 +231,21 @@ def measure_envelope(found: Retraced, nudged: Sequence[Retraced], others: Sequen
     largest, allowed, horizon = dict.fromkeys(LOSSES, 0.0), [], 0
     for epoch, row in enumerate(found["epochs"]):
         for loss in LOSSES:
-            deviations = [abs(each["epochs"][epoch][loss] - row[loss]) for each in nudged]
+            deviations = [abs(each["epochs"][epoch][loss] - row[loss]) for each in perturbed]
             largest[loss] = max(largest[loss], unit(row[loss]), *deviations)
         allowed.append({loss: MULTIPLE * largest[loss] for loss in LOSSES})
         spread = {loss: statistics.median(ranges[loss][max(0, epoch - 2) : epoch + 3]) for loss in LOSSES}
         if horizon == epoch and all(allowed[epoch][loss] <= SHARE_OF_SPREAD * spread[loss] for loss in LOSSES):
             horizon += 1
-    return Envelope(allowed, horizon, len(nudged))
+    return Envelope(allowed, horizon, len(perturbed))
 
 
-def spread_of(runs: Sequence[Retraced], epoch: int, loss: str) -> float:
+def spread_of(runs: Sequence[Manifest], epoch: int, loss: str) -> float:
     values = [run["epochs"][epoch][loss] for run in runs]
     return float(max(values) - min(values))
 
 
-def may_round(manifest: Manifest, found: Retraced) -> bool:
+def may_round(manifest: Manifest, found: Manifest) -> bool:
     """Whether rounding can explain a difference. It cannot if the precisions differ (a CPU has no TF32), or if the
     devices differ and the model has dropout, because each device draws it from its own generator.
     """
@@ -242,7 +254,7 @@ def may_round(manifest: Manifest, found: Retraced) -> bool:
     return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"].get("dropout")
 
 
-def within(manifest: Manifest, found: Retraced, facts: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
+def within(manifest: Manifest, found: Manifest, facts: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
     """Return a verdict for the losses against the envelope; None if the horizon ends before the training and the losses
     agree up to it.
     """
@@ -267,8 +279,8 @@ def within(manifest: Manifest, found: Retraced, facts: EnvironmentInfo, envelope
     return Verdict(
         "within rounding",
         sentence=(
-            f"the losses of {of} epochs are inside the envelope of {envelope.num_nudged} nudged trainings, at most "
-            f"{share:.0%} of the way to its edge; what else differs: {'; '.join(facts.phrases)}"
+            f"the losses of {of} epochs are inside the envelope of {envelope.num_perturbed} perturbed trainings, at "
+            f"most {share:.0%} of the way to its edge; what else differs: {'; '.join(facts.phrases)}"
         ),
     )
 
@@ -279,8 +291,8 @@ def within(manifest: Manifest, found: Retraced, facts: EnvironmentInfo, envelope
 def judge_final_scores(
     manifest: Manifest,
     recorded_csv: str | None,
-    found: Retraced,
-    others: Sequence[Retraced],
+    found: Manifest,
+    others: Sequence[Manifest],
     facts: EnvironmentInfo,
     horizon: int,
 ) -> Verdict:
@@ -299,7 +311,7 @@ def judge_final_scores(
         missing = "the recorded predictions are not to be had" if recorded_csv is None else "nothing was predicted"
         return Verdict("inconclusive", sentence=f"{beyond}, and {missing}")
     score = manifest["result"]["score_name"]
-    sides = {run["seed"]: rows_of(run["predictions"]["csv"]) for run in (found, *others)}
+    sides = {run["seed"]: rows_of(run["predictions"]) for run in (found, *others)}
     margin = margin_of_seeds(list(measured_scores(score, sides).values()))
     seed = found["seed"]
     seen = difference(score, {seed: rows_of(recorded_csv)}, {seed: sides[seed]}, margin)
