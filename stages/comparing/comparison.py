@@ -160,8 +160,12 @@ def mean_of(values: Iterable[float | None]) -> float | None:
 class Reference:
     """A published training on the same data and with the same parameters as one's own."""
 
-    side: Side  # the first run is the reference run, the only one with epochs
+    side: Side
     verdict: Verdict | None  # of one's own run with the reference run's seed; None if there is none
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {**self.side.row, "css": "published"}
 
 
 @dataclass(frozen=True)

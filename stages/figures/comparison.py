@@ -14,7 +14,7 @@ from stages.comparing.comparison import Comparison, Judgement, Reference
 from stages.figures.text import as_number, score_text, seconds, words
 
 Row = Mapping[str, Any]
-KINDS = {"cpu": "CPU", "cuda": "GPU"}
+KINDS = {"cpu": "CPU", "cuda": "GPU", "published": "published"}
 # Title in compare.md, the separator before a cell's first detail, and the separator between further details.
 COLUMNS = {
     "workload": ("workload", ": ", ", "),
@@ -58,7 +58,7 @@ class ReportSection:
 
     rows: Sequence[Row]  # one per device
     comparison: Comparison
-    references: Sequence[Row] = ()  # of the published runs, set by `name_references`
+    references: Sequence[Row] = ()  # one per published run
 
     @property
     def workload(self) -> str:
@@ -68,38 +68,28 @@ class ReportSection:
 def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
     """Return the rows, each with a `label`, and the hardware that the labels stand for.
 
-    Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines.
+    Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines. Published runs come after one's own.
     """
-    found: list[Hardware] = []
-    for kind in dict.fromkeys(row["device"] for row in rows):
-        names = list(dict.fromkeys(row["device_name"] for row in rows if row["device"] == kind))
+    found: dict[tuple[str, str], Hardware] = {}
+    for kind in dict.fromkeys(kind_of(row) for row in rows):
+        names = list(dict.fromkeys(row["device_name"] for row in rows if kind_of(row) == kind))
+        here = {each.name: f"the same as {each.label}" for each in found.values()}
         for index, name in enumerate(names, 1):
-            label = KINDS.get(kind, str(kind))
-            found.append(Hardware(kind, label if len(names) == 1 else f"{label} {index}", name))
-    labels = {(each.css, each.name): each.label for each in found}
-    own = [{**row, "label": labels[row["device"], row["device_name"]]} for row in rows]
+            label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
+            shown = here.get(name, short_hardware(name)) if kind == "published" else name
+            found[kind, name] = Hardware(kind, label, shown)
+    own = [{**row, "label": found[kind_of(row), row["device_name"]].label} for row in rows]
     # `cpu` and `auto` may be the same device.
     num = Counter((row["workload"], row["label"]) for row in own)
-    twice = [num[row["workload"], row["label"]] > 1 for row in own]
     return [
-        {**row, "label": f"{row['label']} ({row['requested']})" if is_twice else row["label"]}
-        for row, is_twice in zip(own, twice, strict=True)
-    ], found
+        {**row, "label": f"{row['label']} ({row['requested']})"} if num[row["workload"], row["label"]] > 1 else row
+        for row in own
+    ], list(found.values())
 
 
-def name_references(
-    sections: Sequence[ReportSection], known: Sequence[Hardware]
-) -> tuple[list[ReportSection], list[Hardware]]:
-    """Return the sections with labelled rows of their published runs, and the hardware that the labels stand for."""
-    rows = [[each.side.row for each in section.comparison.references] for section in sections]
-    names = list(dict.fromkeys(row["device_name"] for own in rows for row in own))
-    labels = {name: "published" if len(names) == 1 else f"published {index}" for index, name in enumerate(names, 1)}
-    here = {each.name: f"the same as {each.label}" for each in known}
-    hardware = [Hardware("published", label, here.get(name, short_hardware(name))) for name, label in labels.items()]
-    return [
-        replace(section, references=[{**row, "label": labels[row["device_name"]], "css": "published"} for row in own])
-        for section, own in zip(sections, rows, strict=True)
-    ], hardware
+def kind_of(row: Row) -> str:
+    """Return the key of the row's colour and of its name: its device, or `published`."""
+    return str(row.get("css", row["device"]))
 
 
 def cells(row: Row) -> dict[str, Cell]:

@@ -6,6 +6,7 @@ report.html.j2. Equal input gives equal bytes.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,23 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
 
 def named(sections: Sequence[ReportSection]) -> tuple[list[ReportSection], list[Hardware]]:
     """Return the sections with short names for their hardware, and the full names."""
-    rows, own = comparison.named([row for section in sections for row in section.rows])
-    of = [[row for row in rows if row["workload"] == section.workload] for section in sections]
-    renamed = [replace(section, rows=each) for section, each in zip(sections, of, strict=True)]
-    found, published = comparison.name_references(renamed, own)
-    return found, [*own, *published]
+    own = [row for section in sections for row in section.rows]
+    published = [row for section in sections for row in section.references]
+    rows, hardware = comparison.named([*own, *published])
+    own_rows, published_rows = iter(rows[: len(own)]), iter(rows[len(own) :])
+    return [
+        replace(
+            section,
+            rows=list(islice(own_rows, len(section.rows))),
+            references=list(islice(published_rows, len(section.references))),
+        )
+        for section in sections
+    ], hardware
 
 
 def page(section: ReportSection) -> Page:
     rows, references = section.rows, section.references
-    lines = [Line(row.get("css", row["device"]), comparison.cells(row)) for row in (*rows, *references)]
+    lines = [Line(comparison.kind_of(row), comparison.cells(row)) for row in (*rows, *references)]
     first = [
         charts.scores(rows, references),
         charts.speeds(rows, references),
