@@ -441,10 +441,7 @@ def show(line: str) -> None:
 
 
 def compared(manifest: dict[str, Any], again: dict[str, Any]) -> str:
-    num, of = len(again["epochs"]), len(manifest["epochs"])
-    what = "losses, weights, order and draws of " + (
-        f"{num} epochs" if num == of else f"the first {num} of {of} epochs"
-    )
+    what = f"losses, weights, order and draws of {rerun.epochs_compared(manifest, again)}"
     return f"compared: {what}" + (", predictions" if again["predictions"] else ", no predictions")
 
 

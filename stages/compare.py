@@ -42,7 +42,7 @@ def main() -> None:
         save_training(name, [side.runs[0] for side in sides], figures / f"{name}.png")
     write_tracked(by_workload, comparisons)
     sections = [
-        ReportSection([facts(side) for side in sides], each, [known.row for known in each.references])
+        ReportSection([*map(facts, sides), *(known.row for known in each.references)], each)
         for each, sides in zip(comparisons, by_workload.values(), strict=True)
     ]
     report.write_report(files.results_dir() / "report.html", sections)

@@ -116,7 +116,7 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, s
 def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str = "") -> ReportSection:
     """A workload on one kind of device."""
     found = Comparison(rows[0]["workload"], (), (), tuple(references), why)
-    return ReportSection(rows, found, [each.row for each in references])
+    return ReportSection([*rows, *(each.row for each in references)], found)
 
 
 def side_by_side(workload: str = "sign", seeds: int = 1, speed: dict[str, Any] = SPEED) -> ReportSection:

@@ -38,6 +38,18 @@ RENAMED = {
     )
 } | {"preload.residency": "preload.data_location"}
 OFF = {"preprocess.groups": "none", "train.on_out_of_memory": "stop", "on_out_of_memory": "stop"}
+# The differences that are allowed, in the order of the sentence: name -> path in the manifest.
+NAMED = {
+    "device": "device",
+    "hardware": "hardware.name",
+    "machine": "machine",
+    "workers": "realized.workers",
+    "threads": "realized.threads",
+    "kernels": "kernels",
+    "way of stepping": "realized.step",
+    "place of the data": "realized.data_location",
+    "seed": "seed",
+}
 MAX_LISTED = 4  # parameters or files that are listed; the others are only counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
@@ -94,27 +106,19 @@ def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
 def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
-    yield from of_parameters(first, second)
+    yield from of_group(first, second, "block.train", "parameters", "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
         yield from differing(first, second, name, f"realized.{name}", is_required=True)
     yield from differing(first, second, "batch of all workers", "realized.batch_size", absent="as params.yaml has it")
-    yield from of_code(first, second)
+    yield from of_group(first, second, "digests.code", "the training's code", "code: {}", "files")
     releases = [torch_release(manifest) for manifest in (first, second)]
     if releases[0] != releases[1]:
         yield Mismatch("torch", *releases)
 
 
 def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    """Yield the differences that are allowed, in the order of the sentence."""
-    yield from differing(first, second, "device", "device")
-    yield from differing(first, second, "hardware", "hardware.name")
-    yield from differing(first, second, "machine", "machine")
-    yield from differing(first, second, "workers", "realized.workers", absent="1")
-    yield from differing(first, second, "threads", "realized.threads")
-    yield from differing(first, second, "kernels", "kernels")
-    yield from differing(first, second, "way of stepping", "realized.step")
-    yield from differing(first, second, "place of the data", "realized.data_location")
-    yield from differing(first, second, "seed", "seed")
+    for what, path in NAMED.items():
+        yield from differing(first, second, what, path, absent="1" if what == "workers" else NOT_RECORDED)
 
 
 def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
@@ -139,12 +143,7 @@ def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     if divisions[0] != divisions[1]:
         yield Mismatch("data: division into splits", *map(short, divisions))
         return
-    packed = [value_of(manifest, "digests.data.packed") or {} for manifest in (first, second)]
-    if not all(packed):
-        yield Mismatch("data", *("recorded" if own else NOT_RECORDED for own in packed))
-        return
-    for split in differing_names(*packed):
-        yield Mismatch(f"data: packed {split} split", *(short(own.get(split)) for own in packed))
+    yield from of_group(first, second, "digests.data.packed", "data", "data: packed {} split", "splits")
 
 
 def division(manifest: Manifest) -> list[str] | None:
@@ -165,28 +164,17 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield RENAMED.get(dotted, dotted), value
 
 
-def of_parameters(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    both = [dict(flat(value_of(manifest, "block.train") or {})) for manifest in (first, second)]
+def of_group(first: Manifest, second: Manifest, path: str, what: str, form: str, many: str) -> Iterator[Mismatch]:
+    """Yield the differing values of a group. `form`: a value's name; `what`: the group's name if it is not recorded."""
+    both = [dict(flat(value_of(manifest, path) or {})) for manifest in (first, second)]
     if not all(both):
-        yield Mismatch("parameters", *("recorded" if own else NOT_RECORDED for own in both))
+        yield Mismatch(what, *("recorded" if own else NOT_RECORDED for own in both))
         return
     names = [name for name in differing_names(*both) if name not in CHOICES]
     for name in names[:MAX_LISTED]:
-        yield Mismatch(name, *(short(own.get(name, "absent")) for own in both))
+        yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in both))
     if len(names) > MAX_LISTED:
-        yield Mismatch(f"{len(names) - MAX_LISTED} more parameters", "one value", "another")
-
-
-def of_code(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    both = [value_of(manifest, "digests.code") or {} for manifest in (first, second)]
-    if not all(both):
-        yield Mismatch("the training's code", *("recorded" if own else NOT_RECORDED for own in both))
-        return
-    files = differing_names(*both)
-    for name in files[:MAX_LISTED]:
-        yield Mismatch(f"code: {name}", *(short(own.get(name, "absent")) for own in both))
-    if len(files) > MAX_LISTED:
-        yield Mismatch(f"code: {len(files) - MAX_LISTED} more files", "one version", "another")
+        yield Mismatch(form.format(f"{len(names) - MAX_LISTED} more {many}"), "one value", "another")
 
 
 def out_of_memory(manifest: Manifest) -> Iterator[str]:

@@ -121,7 +121,9 @@ def judge(published: Entry, own: Run) -> Verdict:
     found = own.manifest
     if asked := parameters(published, found):
         return Verdict("not verifiable", "other parameters", f"{', '.join(asked)} of params.yaml are not as published")
-    facts = rerun.environment_of(published, found, other_data(published, found))
+    if other := other_data(published, found):
+        return Verdict("different", "data", other[0])
+    facts = rerun.environment_of(published, found)
     if verdict := rerun.judge_bitwise(published, found, facts):
         return verdict
     envelope = Envelope(*(published["envelope"][name] for name in ("allowed", "horizon", "num_nudged")))

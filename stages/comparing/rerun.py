@@ -80,14 +80,9 @@ class Verdict:
 class EnvironmentInfo:
     """The differences around the training, as phrases such as `threads 2 here, 1 recorded`; empty if there are none."""
 
-    data: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     hardware: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-
-    @property
-    def must_be_equal(self) -> bool:
-        return not (self.environment or self.hardware or self.settings)
 
     @property
     def phrases(self) -> list[str]:
@@ -107,7 +102,7 @@ def as_manifest(output: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def environment_of(manifest: Manifest, found: Manifest, data: Sequence[str] = ()) -> EnvironmentInfo:
+def environment_of(manifest: Manifest, found: Manifest) -> EnvironmentInfo:
     hardware, here = manifest["hardware"], found["hardware"]
     processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
     realized, again = manifest["realized"], found["realized"]
@@ -115,7 +110,6 @@ def environment_of(manifest: Manifest, found: Manifest, data: Sequence[str] = ()
     ran_out = [{"memory": "ran out" if of.get("out_of_memory") else "sufficed"} for of in (realized, again)]
     is_uncertain = ran_out[0] != ran_out[1] or ran_out[0]["memory"] == "ran out"
     return EnvironmentInfo(
-        tuple(data),
         tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
         (*differing(hardware, here, HARDWARE), *differing(processors[0], processors[1])),
         (
@@ -135,7 +129,7 @@ def different(cause: str, sentence: str, facts: EnvironmentInfo) -> Verdict:
     """Return the verdict "different". If the environment differs, it is the cause, because it comes before
     the others.
     """
-    if facts.environment and cause != "data":
+    if facts.environment:
         return Verdict("different", "environment", f"{'; '.join(facts.environment)}; seen first in {cause}: {sentence}")
     return Verdict("different", cause, sentence)
 
@@ -145,17 +139,18 @@ def different(cause: str, sentence: str, facts: EnvironmentInfo) -> Verdict:
 
 def judge_bitwise(manifest: Manifest, found: Manifest, facts: EnvironmentInfo) -> Verdict | None:
     """Return a verdict if all bits are equal, or must be, or the inputs differ; None if rounding must be considered."""
-    if facts.data:
-        return Verdict("different", "data", "; ".join(facts.data))
     if inputs := different_inputs(manifest, found):
         return different(*inputs, facts)
     if seen := different_bits(manifest, found):
-        return different(*seen, facts) if facts.must_be_equal else None
-    num, whole = len(found["epochs"]), len(manifest["epochs"])
-    what = "losses, weights and draws of "
-    what += f"all {num} epochs" if num == whole else f"the first {num} of {whole} epochs"
+        return None if facts.phrases else different(*seen, facts)
+    what = f"losses, weights and draws of {epochs_compared(manifest, found)}"
     has_predictions = "predictions" in found["digests"] and "predictions" in manifest["digests"]
     return Verdict("bit-equal", sentence=what + (", and the predictions" if has_predictions else ""))
+
+
+def epochs_compared(manifest: Manifest, found: Manifest) -> str:
+    num, whole = len(found["epochs"]), len(manifest["epochs"])
+    return f"all {num} epochs" if num == whole else f"the first {num} of {whole} epochs"
 
 
 def different_inputs(manifest: Manifest, found: Manifest) -> tuple[str, str] | None:
@@ -273,16 +268,9 @@ def within(manifest: Manifest, found: Manifest, facts: EnvironmentInfo, envelope
         for (recorded, here), allowed in zip(compared, envelope.allowed, strict=True)
         for loss in LOSSES
     )
-    of = (
-        "all" if len(compared) == len(manifest["epochs"]) else f"the first {len(compared)} of {len(manifest['epochs'])}"
-    )
-    return Verdict(
-        "within rounding",
-        sentence=(
-            f"the losses of {of} epochs are inside the envelope of {envelope.num_perturbed} perturbed trainings, at "
-            f"most {share:.0%} of the way to its edge; what else differs: {'; '.join(facts.phrases)}"
-        ),
-    )
+    seen = f"the losses of {epochs_compared(manifest, found)} are inside the envelope of {envelope.num_perturbed}"
+    room = f"perturbed trainings, at most {share:.0%} of the way to its edge"
+    return Verdict("within rounding", sentence=f"{seen} {room}; what else differs: {'; '.join(facts.phrases)}")
 
 
 # Beyond the horizon.

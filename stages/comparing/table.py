@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.comparing.comparability import Manifest, differing_names, flat, short, short_hardware, value_of
+from stages.comparing.comparability import NAMED, Manifest, differing_names, flat, short, short_hardware, value_of
 
 MAX_PARAMETERS = 8  # differing parameters that get a row of their own
 # Rows that the table shows even if all sides agree.
@@ -33,18 +33,12 @@ def digest_of(files: Any) -> str | None:
 
 # Name -> path in the manifest, and a function that shortens the value.
 FACTS: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
-    "device": ("device", None),
+    **{what: (path, None) for what, path in NAMED.items()},
     "hardware": ("hardware.name", lambda name: short_hardware(name or "")),
-    "machine": ("machine", None),
     "driver": ("environment.versions.driver", lambda version: version or "-"),
-    "kernels": ("kernels", None),
-    "threads": ("realized.threads", None),
     "precision": ("realized.precision", None),
     "micro-batches": ("realized.grad_accum_steps", None),
-    "way of stepping": ("realized.step", None),
-    "place of the data": ("realized.data_location", None),
     "memory ran out": ("realized.out_of_memory", lambda actions: "; ".join(actions or []) or "no"),
-    "seed": ("seed", None),
     "commit": ("tree.commit", None),
     "edited": ("tree", lambda tree: tree and (tree["patch_sha256"] or ("no" if tree["patch"] == "" else None))),
     "code": ("digests.code", digest_of),

@@ -73,9 +73,9 @@ def chart(
     return Chart(title, sentence, figure)
 
 
-def scores(rows: Sequence[Row], references: Sequence[Row]) -> Chart | None:
+def scores(rows: Sequence[Row]) -> Chart | None:
     """Return the test score of every seed, for every device and the published runs; None for a single score."""
-    bars = [bar(row, "score") for row in (*rows, *references)]
+    bars = [bar(row, "score") for row in rows]
     if sum(len(each.values) for each in bars) == 1:
         return None
     # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
@@ -92,19 +92,20 @@ def scores(rows: Sequence[Row], references: Sequence[Row]) -> Chart | None:
     return bar_chart(title, f"{values_in_words(bars, score_text, 'seed')}.{beside}", bars, draw)
 
 
-def speeds(rows: Sequence[Row], references: Sequence[Row]) -> Chart | None:
+def speeds(rows: Sequence[Row]) -> Chart | None:
     """Return the seconds per epoch of every device and of the published runs; None for a single one."""
-    published = [row for row in references if row["epoch_seconds"] is not None]
-    bars = [bar(row, "epoch_seconds") for row in (*rows, *published)]
+    timed = [row for row in rows if row["epoch_seconds"] is not None]
+    bars = [bar(row, "epoch_seconds") for row in timed]
     if len(bars) < 2:
         return None
-    untimed = " Times of the published runs are not recorded." if len(published) < len(references) else ""
-    apart = " Published times took no turns with these: their ratio holds two machines' state too." if published else ""
+    untimed = " Times of the published runs are not recorded." if len(timed) < len(rows) else ""
+    has_published = any(each.device == "published" for each in bars)
+    apart = " Published times took no turns with these: their ratio holds two machines' state too."
 
     def draw(axes: Axes) -> None:
         overview.draw_bars(axes, bars, lambda value: f"{seconds(value)} s", room=0.45)
 
-    sentence = f"{values_in_words(bars, seconds, 'process')}.{apart}{untimed}"
+    sentence = f"{values_in_words(bars, seconds, 'process')}.{apart if has_published else ''}{untimed}"
     return bar_chart("Seconds per epoch, less is faster", sentence, bars, draw)
 
 

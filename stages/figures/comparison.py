@@ -56,9 +56,13 @@ class Hardware:
 class ReportSection:
     """One workload in the report."""
 
-    rows: Sequence[Row]  # one per device
+    rows: Sequence[Row]  # one per device, then one per published run
     comparison: Comparison
-    references: Sequence[Row] = ()  # one per published run
+
+    @property
+    def own(self) -> list[Row]:
+        """The rows of one's own runs."""
+        return [row for row in self.rows if kind_of(row) != "published"]
 
     @property
     def workload(self) -> str:
@@ -68,10 +72,10 @@ class ReportSection:
 def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
     """Return the rows, each with a `label`, and the hardware that the labels stand for.
 
-    Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines. Published runs come after one's own.
+    Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines.
     """
     found: dict[tuple[str, str], Hardware] = {}
-    for kind in dict.fromkeys(kind_of(row) for row in rows):
+    for kind in sorted({kind_of(row): None for row in rows}, key=lambda kind: kind == "published"):
         names = list(dict.fromkeys(row["device_name"] for row in rows if kind_of(row) == kind))
         here = {each.name: f"the same as {each.label}" for each in found.values()}
         for index, name in enumerate(names, 1):
@@ -165,12 +169,12 @@ def baseline(row: Row) -> Cell:
 
 def verdict(section: ReportSection) -> list[str]:
     """Return the verdict in a few words; empty if there is nothing to compare with."""
-    comparison, labels = section.comparison, [f" ({row['label']})" for row in section.references]
+    labels = [f" ({row['label']})" for row in section.rows if kind_of(row) == "published"]
     found = [
         published_result(each, label if len(labels) > 1 else "")
-        for each, label in zip(comparison.references, labels, strict=True)
+        for each, label in zip(section.comparison.references, labels, strict=True)
     ]
-    for each in comparison.judgements:
+    for each in section.comparison.judgements:
         names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
         found += [speed_summary(each, *names), score_summary(each, *names)]
     return [*found, *against_persistence(section.rows[0]), *against_yardsticks(section.rows[0])]
