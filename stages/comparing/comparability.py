@@ -58,6 +58,8 @@ CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
 # Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
 # `auto` chose them.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
+# Settings of the machine, which only people change (a clock follows the load): name -> path in a reading.
+SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limit_watts"}
 # Thresholds for a note: the share of cores that other processes take, and the relative change of a setting.
 BUSY_SHARE, CHANGED_SHARE = 0.25, 0.10
 TAKEN_SHARE = 0.10  # of all cores' time during the training
@@ -191,63 +193,46 @@ def torch_release(manifest: Manifest) -> str:
 # The machine's state in `conditions` (stages/machine/conditions.py): before, after, between.
 
 
-def readings(manifest: Manifest, when: str) -> dict[str, Any]:
-    return dict(flat(value_of(manifest, f"conditions.{when}") or {}))
-
-
 def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield settings that differ between two sides with the same hardware."""
     first, second = sides.values()
     if value_of(first, "hardware.name") != value_of(second, "hardware.name"):
         return
-    before = [readings(manifest, "before") for manifest in (first, second)]
-    for name in sorted(before[0].keys() & before[1].keys()):
-        if is_setting(name) and has_changed(before[0][name], before[1][name]):
-            values = (f"{short(own[name])} for {side}" for side, own in zip(sides, before, strict=True))
-            yield f"{words(name)} differs: {', '.join(values)}"
+    for what, path in SETTINGS.items():
+        values = [value_of(manifest, f"conditions.before.{path}") for manifest in (first, second)]
+        if has_changed(*values):
+            shown = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
+            yield f"{what} differs: {', '.join(shown)}"
 
 
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
-    """Yield the problems of one side's machine. Readings are recognized by a word in their name."""
-    before, after = (readings(manifest, when) for when in ("before", "after"))
-    shares = readings(manifest, "between")
+    """Yield the problems of one side's machine."""
+    conditions = value_of(manifest, "conditions") or {}
+    before, after, between = (conditions.get(when) or {} for when in ("before", "after", "between"))
     for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
-        if (share := number(shares.get(name))) is not None and share > TAKEN_SHARE:
+        if (share := between.get(name, 0)) > TAKEN_SHARE:
             yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
     if not before and not after:
         yield f"the state of {label}'s machine is {NOT_RECORDED}"
-    for name in sorted(before.keys() | after.keys()):
-        start, end = before.get(name), after.get(name)
-        if "load" in name:  # at the end, the load includes the training itself
-            load, cores = number(start), value_of(manifest, "hardware.cpu.cores")
-            if load is not None and cores and load > BUSY_SHARE * cores and "others_share" not in shares:
-                yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
-        elif "throttl" in name:
-            if reasons := [short(value) for value in (start, end) if value]:
-                yield f"{label}: the clocks were throttled ({', '.join(dict.fromkeys(reasons))})"
-        elif is_setting(name) and None not in (start, end) and has_changed(start, end):
-            yield f"{label}: {words(name)} changed while training ({short(start)} before, {short(end)} after)"
-
-
-def is_setting(name: str) -> bool:
-    """Whether the reading is a setting, which changes only if someone changes it. A clock follows the load; its limit
-    is a setting.
-    """
-    return "limit" in name or "governor" in name or "max" in name
+    # The load after the training includes the training itself.
+    load, cores = before.get("load_1min"), value_of(manifest, "hardware.cpu.cores")
+    if load and cores and load > BUSY_SHARE * cores and "others_share" not in between:
+        yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
+    throttled = [value_of(reading, "gpu.throttled_by") for reading in (before, after)]
+    if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
+        yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
+    for what, path in SETTINGS.items():
+        start, end = (value_of(reading, path) for reading in (before, after))
+        if has_changed(start, end):
+            yield f"{label}: {what} changed while training ({short(start)} before, {short(end)} after)"
 
 
 def has_changed(start: Any, end: Any) -> bool:
-    low, high = number(start), number(end)
-    if low is None or high is None:
+    if start is None or end is None:
+        return False
+    if isinstance(start, str) or isinstance(end, str):
         return bool(start != end)
-    return abs(high - low) > CHANGED_SHARE * max(abs(low), abs(high))
-
-
-def number(value: Any) -> float | None:
-    """Return a reading, or the first of several (loads of 1, 5 and 15 minutes); None if it is not a number."""
-    if isinstance(value, list | tuple) and value:
-        value = value[0]
-    return float(value) if isinstance(value, int | float) else None
+    return bool(abs(end - start) > CHANGED_SHARE * max(abs(start), abs(end)))
 
 
 # Descriptions of a side.
@@ -322,7 +307,3 @@ def short(value: Any) -> str:
     if re.fullmatch(r"[0-9a-f]{16,}", text):
         return text[:DIGEST_LETTERS]
     return text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 3] + "..."
-
-
-def words(name: str) -> str:
-    return name.rpartition(".")[2].replace("_", " ")

@@ -197,7 +197,7 @@ def pairs(manifest: Manifest, found: Manifest) -> Iterator[tuple[Mapping[str, An
 
 
 def unit(value: float) -> float:
-    """Return one unit in the last place of `value` as an fp32 number."""
+    """Return one unit in the last place of `value` as an fp32 number; of 0.5 for a value of 0."""
     return math.ldexp(1.0, math.frexp(value)[1] - 1 - FP32_BITS)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from stages.comparing.comparability import short_hardware
 from stages.comparing.comparison import Comparison, Judgement, Reference
-from stages.figures.text import as_number, score_text, seconds, words
+from stages.figures.text import score_text, seconds, words
 
 Row = Mapping[str, Any]
 KINDS = {"cpu": "CPU", "cuda": "GPU", "published": "published"}
@@ -148,7 +148,7 @@ YARDSTICKS = {
 
 
 def baselines(row: Row) -> list[tuple[str, float]]:
-    """Return the baselines of the score, strongest first. Empty for a forecast, and for runs without them."""
+    """Return the baselines of the score, strongest first. Empty for a forecast: its score is relative to one."""
     found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in YARDSTICKS.items()}
     known = [(name, value) for name, value in found.items() if value is not None and row["task"] != "forecast"]
     return sorted(known, key=lambda each: -each[1])
@@ -159,12 +159,7 @@ def baseline(row: Row) -> Cell:
     if found := baselines(row):
         (name, value), *others = found
         return Cell(score_text(value), (name, *(f"{each}: {score_text(beside)}" for each, beside in others)))
-    counts = [number for each in row["scores"] if (number := as_number(each.get("num_true"))) is not None]
-    if row["task"] == "classify" and sum(counts):
-        return Cell(score_text(max(counts) / sum(counts)), ("always the most frequent class",))
-    if row["task"] == "forecast":
-        return Cell("0", ("persistence: nothing changes",))
-    return Cell("0", ("no event at all",)) if row["task"] == "detect" else Cell("")
+    return Cell("0", ("persistence: nothing changes",)) if row["task"] == "forecast" else Cell("")
 
 
 def verdict(section: ReportSection) -> list[str]:

@@ -4,7 +4,7 @@ Takes a `comparison.ReportSection` for each workload, with the rows that `stages
 report.html.j2. Equal input gives equal bytes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -114,17 +114,8 @@ def records(rows: Sequence[Row]) -> Table:
     return columns, list(zip(*contents, strict=True))
 
 
-def facts(values: Row, format_bytes: bool = True) -> Table:
+def facts(values: Row, has_words: bool = True) -> Table:
     """Return a table of names and values."""
     return [("name", ""), ("value", "")], [
-        (words(name) if format_bytes else name, readable(value)) for name, value in flat(values)
+        (words(name) if has_words else name, readable(value)) for name, value in values.items()
     ]
-
-
-def flat(values: Row, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield names and values. A group of groups becomes one dotted name per inner group."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and any(isinstance(each, Mapping) for each in value.values()):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
