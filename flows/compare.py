@@ -23,7 +23,6 @@ sentence of the result. Exit status: 0 compared, 1 something is unavailable (one
 import argparse
 import itertools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +58,14 @@ def compare(words: list[str]) -> list[Comparison]:
 
 
 def names_of(found: list[list[Run]]) -> list[str]:
-    """The shortest names that distinguish the sides."""
-    of_run: tuple[Callable[[Run], str], ...] = (
-        lambda run: run.device,
-        lambda run: f"{run.device} of {run.timing['machine']}",
-        lambda run: run.name,
-        lambda run: f"{run.name} ({run.run_id[:8] if run.run_id else 'files'})",
-    )
-    for name in of_run:
-        names = [name(runs[0]) for runs in found]
+    """Names that distinguish the sides: the device if that is enough, the device and machine, or the run."""
+    first = [runs[0] for runs in found]
+    for names in ([run.device for run in first], [f"{run.device} of {run.timing['machine']}" for run in first]):
         if len(set(names)) == len(names):
             return names
-    return [f"run {number} ({name})" for number, name in enumerate(names, start=1)]
+    return [
+        f"{run.name} ({run.run_id[:8] if run.run_id else f'files {number}'})" for number, run in enumerate(first, 1)
+    ]
 
 
 def as_json(found: Comparison) -> dict[str, Any]:

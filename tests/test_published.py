@@ -75,7 +75,7 @@ def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(pr
     other = copy_of(project, tmp_path / "other")
     stage(other, "compare")
     text = (other / "results/report.html").read_text(encoding="utf-8")
-    assert "the same as CPU" in text and "Bit-equal to the published run" in text
+    assert "the same as CPU" in text and "Published run: bit-equal" in text
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
     elsewhere = json.loads(json.dumps(entry))

@@ -15,23 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from stages.comparing.comparability import (
-    Comparability,
-    Manifest,
-    best_threads,
-    compare_sides,
-    describe,
-    value_of,
-)
-from stages.comparing.differences import (
-    MEASURES,
-    Difference,
-    Rows,
-    difference,
-    margin_of_seeds,
-    mean_and_range,
-    measured_scores,
-)
+from stages.comparing import differences
+from stages.comparing.comparability import Comparability, Manifest, best_threads, compare_sides, describe, value_of
+from stages.comparing.differences import Difference, Rows, mean_and_range
 from stages.comparing.rerun import Verdict
 from stages.comparing.statistics import SpeedUp, unpaired_speed_up
 from stages.comparing.table import Row, rows_of
@@ -213,50 +199,47 @@ def compare(workload: str, sides: Sequence[Side], speed: Mapping[str, Any] | Non
 
 def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> Judgement:
     found = compare_sides({side.name: [run.manifest for run in side.runs] for side in (first, second)})
-    scores, compared = compare_scores(first, second)
+    scores, difference = compare_scores(first, second)
+    speed_up = None
+    if found.refusals:
+        fast = f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
+    else:
+        try:
+            speed_up = speed_in_turns(first, second, speed) if speed else speed_apart(first, second)
+            fast = speed_sentence(first, second, found, speed_up, speed)
+        except ValueError as error:
+            fast = f"no speed-up is stated: {error}"
     # When the sides take turns, the CPU uses its fastest number of threads, whatever the trainings used.
-    notes = [] if speed else [best_threads(side.manifest) for side in (first, second)]
-    threads: list[int | None] = [None, None]
-    try:
-        if found.refusals:
-            raise ValueError(f". What stands against it: {'; '.join(found.refusals)}")
-        speed_up, threads = speed_in_turns(first, second, speed) if speed else (speed_apart(first, second), threads)
-        fast = speed_sentence(first, second, found, speed_up, threads)
-    except ValueError as error:
-        speed_up, fast = None, f"no speed-up is stated{error}"
-    every = tuple(f"{note}." for note in (*filter(None, notes), *found.notes))
-    return Judgement(first, second, found, speed_up, compared, f"{fast}.", f"{scores}.", every)
+    notes = [*([] if speed else filter(None, (best_threads(side.manifest) for side in (first, second)))), *found.notes]
+    every = tuple(f"{note}." for note in notes)
+    return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", every)
 
 
 def speed_sentence(
-    first: Side, second: Side, found: Comparability, speed_up: SpeedUp, threads: Sequence[int | None]
+    first: Side, second: Side, found: Comparability, speed_up: SpeedUp, speed: Mapping[str, Any] | None
 ) -> str:
-    """`threads`: the timed number of threads of each side, if it differs from the training's."""
+    threads = [speed["about"][side.name].get("threads") if speed else None for side in (first, second)]
     sides = [describe(side.manifest, number) for side, number in zip((first, second), threads, strict=True)]
-    differing = [each for each in found.named if each.what in NOT_DESCRIBED]
-    others = " and ".join(f"{each.what} ({each.second} against {each.first})" for each in differing)
+    differing = [f"{each.what} ({each.second} against {each.first})" for each in found.named]
+    others = " and ".join(each for each in differing if each.startswith(NOT_DESCRIBED))
     beside = f"; they differ in {others} too" if others else ""
     return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} against {sides[0]}{beside}"
 
 
-def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> tuple[SpeedUp, list[int | None]]:
-    """Return the speed-up in results/speed/<workload>.json, and the threads of each side. Raises ValueError with the
-    reason if it does not apply.
-    """
+def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> SpeedUp:
+    """Return the speed-up in results/speed/<workload>.json. Raises ValueError with the reason if it does not apply."""
     if "speed_up" not in speed:
-        raise ValueError(f": {speed['sentence'].removeprefix(speed['workload']).removeprefix(': ').rstrip('.')}")
-    measured = list(speed["sides"])
-    names = [next((n for n in measured if n in (side.name, side.manifest["device"])), "") for side in (first, second)]
+        raise ValueError(speed["sentence"].removeprefix(f"{speed['workload']}: ").rstrip("."))
+    names, measured = [first.name, second.name], list(speed["sides"])
     if sorted(names) != sorted(measured):
-        raise ValueError(f": {' and '.join(measured)} took turns, and these are {first.name} and {second.name}")
-    about = [speed["about"][name] for name in names]
+        raise ValueError(f"{' and '.join(measured)} took turns, and these are {' and '.join(names)}")
     if out_of_memory := [name for name in names if speed["out_of_memory"].get(name)]:
-        raise ValueError(f": memory ran out on {' and '.join(out_of_memory)} while they took turns")
-    precisions = [own.get("precision") for own in about]
+        raise ValueError(f"memory ran out on {' and '.join(out_of_memory)} while they took turns")
+    precisions = [speed["about"][name].get("precision") for name in names]
     if precisions[0] != precisions[1]:
-        raise ValueError(f": the sides took turns in precision {precisions[0]} and {precisions[1]}")
+        raise ValueError(f"the sides took turns in precision {precisions[0]} and {precisions[1]}")
     found = SpeedUp(**speed["speed_up"])
-    return found if names == measured else found.reversed(), [own.get("threads") for own in about]
+    return found if names == measured else found.reversed()
 
 
 def speed_apart(first: Side, second: Side) -> SpeedUp:
@@ -264,7 +247,7 @@ def speed_apart(first: Side, second: Side) -> SpeedUp:
     none.
     """
     if untimed := [side.name for side in (first, second) if not side.epoch_seconds]:
-        raise ValueError(f": no epoch of {' and '.join(untimed)} is timed")
+        raise ValueError(f"no epoch of {' and '.join(untimed)} is timed")
     return unpaired_speed_up(first.epoch_seconds, second.epoch_seconds)
 
 
@@ -273,8 +256,8 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
         name, pair = first.score_name, (first.predictions(), second.predictions())
         if name != second.score_name:
             raise ValueError(f"{first.name} is scored by {name}, {second.name} by {second.score_name}")
-        margin = margin_of_seeds(*(list(measured_scores(name, side).values()) for side in pair))
-        found = difference(name, *pair, margin)
+        margin = differences.margin_of_seeds(*(list(differences.measured_scores(name, side).values()) for side in pair))
+        found = differences.difference(name, *pair, margin)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
     except ModuleNotFoundError as error:  # a GPU machine may have few packages
@@ -282,5 +265,5 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
     sentence = found.sentence(first.name, second.name)
     # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
     # lacks.
-    is_said = MEASURES[name].is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
+    is_said = found.is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
     return (sentence if is_said else f"{first.scores}, {second.scores}. {sentence}"), found

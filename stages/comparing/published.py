@@ -13,7 +13,7 @@ from typing import Any
 
 from stages import files
 from stages.comparing import rerun
-from stages.comparing.comparability import Manifest, differing_names, flat
+from stages.comparing.comparability import Manifest, differing_names, flat, of_data
 from stages.comparing.comparison import QUARTILES, REDUCED, Reference, Side
 from stages.comparing.differences import margin_of_seeds
 from stages.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
@@ -98,7 +98,7 @@ def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Refe
         if asked := parameters(entry, manifest):
             more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
             reasons.append(f"published with other parameters ({', '.join(asked[:3])}{more})")
-        reasons += (other := other_data(entry, manifest))
+        reasons += (other := list(map(str, of_data(entry, manifest))))
         if not asked and not other:
             verdict = next((judge(entry, run) for run in own if run.seed == entry["seed"]), None)
             found.append(Reference(side_of(entry), verdict))
@@ -121,8 +121,8 @@ def judge(published: Entry, own: Run) -> Verdict:
     found = own.manifest
     if asked := parameters(published, found):
         return Verdict("not verifiable", "other parameters", f"{', '.join(asked)} of params.yaml are not as published")
-    if other := other_data(published, found):
-        return Verdict("different", "data", other[0])
+    if other := list(of_data(published, found)):
+        return Verdict("different", "data", "; ".join(map(str, other)))
     facts = rerun.environment_of(published, found)
     if verdict := rerun.judge_bitwise(published, found, facts):
         return verdict
@@ -150,16 +150,3 @@ def judge_score(published: Entry, own: Run, facts: EnvironmentInfo) -> Verdict:
 def parameters(published: Entry, own: Manifest) -> list[str]:
     """Return the dotted names of the parameters that differ. Values that `auto` chose are not parameters."""
     return differing_names(*(dict(flat(manifest["block"])) for manifest in (published, own)))
-
-
-def other_data(published: Entry, own: Manifest) -> list[str]:
-    """Return the first difference among raw table, prepared arrays and packed splits; empty if there is none."""
-    theirs, ours = published["digests"]["data"], own["digests"]["data"]
-    for name, sentence in (
-        ("table", "the raw table is not the published one"),
-        ("prepared", "the prepared arrays differ from the published ones"),
-        ("packed", "the packed splits differ from the published ones"),
-    ):
-        if theirs[name] != ours[name]:
-            return [sentence]
-    return []

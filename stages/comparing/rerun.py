@@ -107,15 +107,12 @@ def environment_of(manifest: Manifest, found: Manifest) -> EnvironmentInfo:
     processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
     realized, again = manifest["realized"], found["realized"]
     # After an out-of-memory error, the remaining steps ran differently.
-    ran_out = [{"memory": "ran out" if of.get("out_of_memory") else "sufficed"} for of in (realized, again)]
-    is_uncertain = ran_out[0] != ran_out[1] or ran_out[0]["memory"] == "ran out"
+    memory = ["ran out" if of.get("out_of_memory") else "sufficed" for of in (realized, again)]
+    lost = (f"memory {memory[1]} here, {memory[0]} recorded",) if "ran out" in memory else ()
     return EnvironmentInfo(
         tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
-        (*differing(hardware, here, HARDWARE), *differing(processors[0], processors[1])),
-        (
-            *differing(realized, again, SETTINGS),
-            *((f"memory {ran_out[1]['memory']} here, {ran_out[0]['memory']} recorded",) if is_uncertain else ()),
-        ),
+        (*differing(hardware, here, HARDWARE), *differing(*processors)),
+        (*differing(realized, again, SETTINGS), *lost),
     )
 
 

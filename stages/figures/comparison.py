@@ -26,15 +26,6 @@ COLUMNS = {
     "memory": ("peak memory", " ", ", "),
     "measured": ("measured", " ", ", "),
 }
-# Short texts for the verdicts on the published run.
-AS_PUBLISHED = {
-    "bit-equal": "Bit-equal to the published run",
-    "within rounding": "Within rounding of the published run",
-    "statistically compatible": "Compatible with the published scores",
-    "inconclusive": "Neither told from nor shown to be the published run",
-    "different": "Differs from the published run",
-    "not verifiable": "Not to be compared with the published run",
-}
 
 
 @dataclass(frozen=True)
@@ -195,13 +186,8 @@ def against_persistence(row: Row) -> list[str]:
 
 
 def published_result(reference: Reference, which: str) -> str:
-    """Return the verdict on a published run. `which`: which of several published runs, with a leading space or
-    preposition.
-    """
-    if reference.verdict is None:
-        return f"Other seeds than the published run{which}, so no verdict"
-    cause = f": {reference.verdict.cause}" if reference.verdict.cause else ""
-    return f"{AS_PUBLISHED[reference.verdict.name]}{which}{cause}"
+    """Return the verdict on a published run. `which`: which of several published runs, with a leading space."""
+    return f"Published run{which}: {reference.verdict or 'other seeds than here, so no verdict'}"
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -210,9 +196,9 @@ def sentences(comparison: Comparison) -> list[str]:
     for each in comparison.references:
         if each.verdict:
             name = short_hardware(each.side.row["device_name"])
-            message = published_result(each, "" if is_one else f" of {name}")
             seen = f" ({each.verdict.sentence})" if each.verdict.sentence else ""
-            found.append(f"{comparison.workload}: {message[0].lower()}{message[1:]}{seen}.")
+            which = "" if is_one else f" of {name}"
+            found.append(f"{comparison.workload}: published run{which}: {each.verdict}{seen}.")
     return found
 
 
