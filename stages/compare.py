@@ -67,7 +67,10 @@ def compared(workload: str, sides: Sequence[Side]) -> Comparison:
     """Compare the kinds of device that a workload was trained on. For each kind, the first device of params.yaml
     counts. A single kind is compared with the published runs.
     """
-    kinds = list({side.name: side for side in reversed(sides)}.values())[::-1]
+    by_kind: dict[str, Side] = {}
+    for side in sides:
+        by_kind.setdefault(side.name, side)
+    kinds = list(by_kind.values())
     if len(kinds) > 1:
         taken_in_turns = files.results_dir() / "speed" / f"{workload}.json"
         return compare(workload, kinds, read_json(taken_in_turns) if taken_in_turns.exists() else None)

@@ -32,7 +32,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from stages import files
-from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
+from stages.comparing.statistics import paired_speed_up, ratio_of_turns
 from stages.files import hardware_file, read_json
 from stages.machine.turns import interleave
 from stages.params.loading import load_params
@@ -124,20 +124,17 @@ def compare(
         return result | {"sentence": f"{workload}: {why}, so its times say nothing about it."}
     found = paired_speed_up([pair.ratio for pair in pairs])
     out_of_memory = {name: actions for name in names if (actions := pairs[-1].about[name]["out_of_memory"])}
+    if out_of_memory:  # the out-of-memory fallbacks slow the steps down
+        sentence = f"no speed-up is stated, because memory ran out on {' and '.join(out_of_memory)}"
+    else:
+        sentence = "; ".join([found.sentence(*names), *(f"{name}: {describe(pairs[0].about[name])}" for name in names)])
     return result | {
         "about": pairs[0].about,
         "speed_up": asdict(found),  # of the second side relative to the first
         "out_of_memory": out_of_memory,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "sentence": f"{workload}: {sentence(found, sides, pairs, list(out_of_memory))}.",
+        "sentence": f"{workload}: {sentence}.",
     }
-
-
-def sentence(found: SpeedUp, sides: Sequence[TimedSide], pairs: Sequence[Pair], out_of_memory: Sequence[str]) -> str:
-    if out_of_memory:  # the out-of-memory fallbacks slow the steps down
-        return f"no speed-up is stated, because memory ran out on {' and '.join(out_of_memory)}"
-    who = "; ".join(f"{side.name}: {describe(pairs[0].about[side.name])}" for side in sides)
-    return f"{found.sentence(*(side.name for side in sides))}; {who}"
 
 
 def describe(about: Mapping[str, Any]) -> str:

@@ -134,18 +134,21 @@ def command_of(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_the_sentence_names_the_faster_side_first():
+def test_the_sentence_names_the_faster_side_first(monkeypatch: pytest.MonkeyPatch):
     sides = speed.TimedSide("cpu", "cpu"), speed.TimedSide("cuda", "cuda")
-    about = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager", "out_of_memory": []}
-    pairs = [speed.Pair(0, 4.0, {}, {}, dict.fromkeys(("cpu", "cuda"), about), 0.0)]
 
     def said(*ratios: float, out_of_memory: tuple[str, ...] = ()) -> str:
-        return speed.sentence(paired_speed_up(ratios), sides, pairs, out_of_memory)
+        same = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager", "other_processes": 0}
+        about = {side.name: {**same, "out_of_memory": [side.name] * (side.name in out_of_memory)} for side in sides}
+        pairs = [speed.Pair(0, ratio, {}, {}, about, 0.0) for ratio in ratios]
+        monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter(pairs))
+        return str(speed.compare("tiny", sides, [0])["sentence"]).removeprefix("tiny: ")
 
     assert said(4.0, 4.0, 4.0).startswith("an epoch on cuda is 4.00 times as fast as on cpu (95% interval 4.00 to 4.00")
     assert said(0.5, 0.5, 0.5).startswith("an epoch on cpu is 2.00 times as fast as on cuda (95% interval 2.00 to 2.00")
     assert said(0.5, 4.0, 1.0).startswith("no difference in speed can be told")
-    assert said(4.0, 4.0, 4.0, out_of_memory=("cuda",)) == "no speed-up is stated, because memory ran out on cuda"
+    assert "; cpu: a device, 2 threads, fp32, eager; cuda: a device" in said(4.0)
+    assert said(4.0, 4.0, 4.0, out_of_memory=("cuda",)) == "no speed-up is stated, because memory ran out on cuda."
 
 
 def test_no_speed_up_is_stated_where_others_were_on_the_gpu(monkeypatch: pytest.MonkeyPatch):

@@ -5,26 +5,25 @@ name appears once.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stages.comparing.comparability import short_hardware
-from stages.comparing.comparison import Comparison, Judgement, Reference
+from stages.comparing.comparison import Comparison, Judgement
 from stages.figures.text import score_text, seconds, words
 
 Row = Mapping[str, Any]
 KINDS = {"cpu": "CPU", "cuda": "GPU", "published": "published"}
-# Title in compare.md, the separator before a cell's first detail, and the separator between further details.
-COLUMNS = {
-    "workload": ("workload", ": ", ", "),
-    "device": ("device", ", ", ", "),
-    "score": ("test score", " ", ", "),
-    "epoch": ("seconds per epoch", " ", ", "),
-    "rate": ("samples/s", " ", ", "),
-    "training": ("training (s)", " ", ", "),
-    "memory": ("peak memory", " ", ", "),
-    "measured": ("measured", " ", ", "),
+COLUMNS = {  # of compare.md
+    "workload": "workload",
+    "device": "device",
+    "score": "test score",
+    "epoch": "seconds per epoch",
+    "rate": "samples/s",
+    "training": "training (s)",
+    "memory": "peak memory",
+    "measured": "measured",
 }
 
 
@@ -155,11 +154,7 @@ def baseline(row: Row) -> Cell:
 
 def verdict(section: ReportSection) -> list[str]:
     """Return the verdict in a few words; empty if there is nothing to compare with."""
-    labels = [f" ({row['label']})" for row in section.rows if kind_of(row) == "published"]
-    found = [
-        published_result(each, label if len(labels) > 1 else "")
-        for each, label in zip(section.comparison.references, labels, strict=True)
-    ]
+    found = [result for result, _ in published_results(section.comparison)]
     for each in section.comparison.judgements:
         names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
         found += [speed_summary(each, *names), score_summary(each, *names)]
@@ -185,21 +180,21 @@ def against_persistence(row: Row) -> list[str]:
     return [f"{message} (95% interval {low:+.4f} to {high:+.4f})"]
 
 
-def published_result(reference: Reference, which: str) -> str:
-    """Return the verdict on a published run. `which`: which of several published runs, with a leading space."""
-    return f"Published run{which}: {reference.verdict or 'other seeds than here, so no verdict'}"
+def published_results(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the verdict on each published run, and the reason."""
+    for each in comparison.references:
+        name = short_hardware(each.side.row["device_name"])
+        which = f"Published run of {name}" if len(comparison.references) > 1 else "Published run"
+        if each.verdict:
+            yield f"{which}: {each.verdict}", each.verdict.sentence
+        else:
+            yield f"{which}: other seeds than here, so no verdict", ""
 
 
 def sentences(comparison: Comparison) -> list[str]:
     """Return the full verdict: on the other sides, and on the published runs."""
-    found, is_one = comparison.sentences, len(comparison.references) == 1
-    for each in comparison.references:
-        if each.verdict:
-            name = short_hardware(each.side.row["device_name"])
-            seen = f" ({each.verdict.sentence})" if each.verdict.sentence else ""
-            which = "" if is_one else f" of {name}"
-            found.append(f"{comparison.workload}: published run{which}: {each.verdict}{seen}.")
-    return found
+    published = (f"{found}{reason and f' ({reason})'}." for found, reason in published_results(comparison))
+    return [*comparison.sentences, *(f"{comparison.workload}: {each[0].lower()}{each[1:]}" for each in published)]
 
 
 def speed_summary(judgement: Judgement, first: str, second: str) -> str:
@@ -228,9 +223,9 @@ def score_summary(judgement: Judgement, first: str, second: str) -> str:
 def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
     """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
     shown, hardware = named(rows)
-    lines = [[title for title, *_ in COLUMNS.values()]]
+    lines = [list(COLUMNS.values())]
     for found in map(cells, shown):
-        lines.append([in_one_line(found[name], *joins) for name, (_, *joins) in COLUMNS.items()])
+        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
     # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
         f"- {row['workload']} on {row['label']}: {row['sentence']}"
@@ -239,10 +234,6 @@ def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
     ]
     named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
     return "\n".join([named_once, "", *table(lines), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
-
-
-def in_one_line(cell: Cell, first: str, others: str) -> str:
-    return f"{cell.text}{first}{others.join(cell.details)}" if cell.details else cell.text
 
 
 def details(found: Comparison) -> str:

@@ -42,7 +42,7 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
         pages = [page(section) for section in shown]
         text = environment.get_template("report.html.j2").render(
             rows=[row for section in shown for row in section.own],
-            columns={name: comparison.COLUMNS[name][0] for name in ("score", "epoch", "rate", "training", "memory")},
+            columns={name: comparison.COLUMNS[name] for name in ("score", "epoch", "rate", "training", "memory")},
             hardware=hardware,
             pages=pages,
             alone=grouped(alone),
