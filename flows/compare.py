@@ -23,6 +23,7 @@ sentence of the result. Exit status: 0 compared, 1 something is unavailable (one
 import argparse
 import itertools
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +99,10 @@ def tag(judged: Judgement) -> None:
     """Set the tag `compared` on the runs in MLflow."""
     for side, other in ((judged.second, judged.first), (judged.first, judged.second)):
         against = other.runs[0].run_id or other.runs[0].name
-        text = f"{judged.speed} (against {against})"
-        if len(text) > MAX_TAG:
-            text = f"{judged.speed[: MAX_TAG - len(against) - 20].rstrip()}... (against {against})"
+        speed = textwrap.shorten(judged.speed, MAX_TAG - len(against) - 10, placeholder="...")
         for run in side.runs:
             if run.run_id:
-                recorded.tag(run, {"compared": text})
+                recorded.tag(run, {"compared": f"{speed} (against {against})"})
 
 
 def main(arguments: list[str]) -> int:

@@ -214,10 +214,10 @@ def judge_rounding(
     return rerun.judge_final_scores(manifest, predictions, again, others, facts, horizon)
 
 
-def recorded_predictions(found: Run) -> str | None:
-    """predictions.csv, if it is the recorded one."""
+def recorded_predictions(found: Run) -> list[dict[str, str]] | None:
+    """The recorded predictions; None if they are not available."""
     try:
-        return found.open("predictions.csv")[0].decode() if found.score else None
+        return found.predictions or None
     except ValueError:
         return None
 

@@ -83,9 +83,9 @@ def write_tracked(by_workload: Mapping[str, Sequence[Side]], comparisons: Sequen
     """Write the small files that git tracks: the published results of a commit."""
     folder = files.results_dir()
     rows = {name: {side.row["requested"]: side.row for side in sides} for name, sides in by_workload.items()}
-    for file, reduce in (("scores", scores), ("timings", timings)):
-        content = {name: {device: reduce(row) for device, row in own.items()} for name, own in rows.items()}
-        files.write_json(folder / f"{file}.json", content)
+    for name, reduce in (("scores", lambda row: {row["score_name"]: row["score"]}), ("timings", timings)):
+        content = {workload: {device: reduce(row) for device, row in own.items()} for workload, own in rows.items()}
+        files.write_json(folder / f"{name}.json", content)
     runs = [("own", run) for sides in by_workload.values() for side in sides for run in side.runs]
     # The published runs on the most similar hardware.
     runs += [("published", run) for each in comparisons for known in each.references[:1] for run in known.side.runs]
@@ -98,10 +98,6 @@ def write_tracked(by_workload: Mapping[str, Sequence[Side]], comparisons: Sequen
     columns = ("workload", "device", "seed", "run")
     files.write_table(folder / "losses.csv", losses, (*columns, "epoch", "train_loss", "val_loss"))
     files.write_table(folder / "seconds.csv", seconds, (*columns, "epoch_seconds"))
-
-
-def scores(row: Mapping[str, Any]) -> dict[str, float]:
-    return {row["score_name"]: row["score"]}
 
 
 def timings(row: Mapping[str, Any]) -> dict[str, Any]:

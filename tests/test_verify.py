@@ -237,10 +237,10 @@ def retracing(temporary: Path) -> list[str]:
 
 
 def trained_again(losses: list[float], seed: int = 0, predicted: str = "") -> dict:
-    rows = [f"{number},{number % 2},{guess},0.9" for number, guess in enumerate(predicted)]
-    csv = "\n".join(["sequence,actual,predicted,confidence", *rows, ""])
+    rows = [{"sequence": str(number), "actual": str(number % 2), "predicted": guess, "confidence": "0.9"}
+            for number, guess in enumerate(predicted)]  # fmt: skip
     epochs = [{"epoch": number, **dict.fromkeys(rerun.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
-    return {"seed": seed, "epochs": epochs, "predictions": csv if predicted else ""}
+    return {"seed": seed, "epochs": epochs, "predictions": rows}
 
 
 def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
@@ -280,10 +280,10 @@ def wrong_in(count: int, start: int = 0) -> str:
 def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded: str | None, verdict: str) -> None:
     exact = trained_again([1.0], predicted=wrong_in(10))
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
-    text = recorded and trained_again([1.0], predicted=recorded)["predictions"]
+    rows = trained_again([1.0], predicted=recorded)["predictions"] if recorded else None
     manifest = {"result": {"score_name": "accuracy"}}
-    found = rerun.judge_final_scores(manifest, text, exact, others, rerun.EnvironmentInfo(), horizon=0)
+    found = rerun.judge_final_scores(manifest, rows, exact, others, rerun.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
     other = rerun.EnvironmentInfo(environment=("torch 3 here, 2 recorded",))
     if found.name == "different":
-        assert rerun.judge_final_scores(manifest, text, exact, others, other, horizon=0).cause == "environment"
+        assert rerun.judge_final_scores(manifest, rows, exact, others, other, horizon=0).cause == "environment"

@@ -93,7 +93,8 @@ class Difference(Found):
 
     def sentence(self, first: str, second: str) -> str:
         """Return the result as a sentence. `first` and `second` are the names of the sides."""
-        sides = f"{self.measure} {self.of_side(self.first)} on {first}, {self.of_side(self.second)} on {second}"
+        scores = [mean_and_range(list(side.values()), self.number) for side in (self.first, self.second)]
+        sides = f"{self.measure} {scores[0]} on {first}, {scores[1]} on {second}"
         if self.is_equal:
             return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.caveat}"
         p = "" if self.p is None else ", p < 0.0001" if self.p < 1e-4 else f", p {self.p:.2g}"
@@ -125,9 +126,6 @@ class Difference(Found):
         if len(self.first) == 2:
             return ". With two seeds a side, what other seeds would change is not in it"
         return ". With one seed a side this is about two trained networks; what another seed would change is not in it"
-
-    def of_side(self, scores: Mapping[int, float]) -> str:
-        return mean_and_range(list(scores.values()), self.number)
 
     def number(self, value: float) -> str:
         return f"{value:.4f}" if self.is_larger_better else f"{value:.4g}"

@@ -18,16 +18,15 @@ Call `judge_bitwise`, then `within`, then `judge_final_scores`; each returns Non
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stages import files
 from stages.comparing.comparability import Manifest
-from stages.comparing.differences import difference, margin_of_seeds, measured_scores
+from stages.comparing.differences import Rows, difference, margin_of_seeds, measured_scores
 from stages.records import schema1
 
 STATUS = {
@@ -90,15 +89,15 @@ class EnvironmentInfo:
 
 
 def as_manifest(output: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one training in the output of stages/tools/retrace.py with the keys of a manifest. `predictions` stays:
-    the text of predictions.csv, if the test split was predicted.
+    """Return one training in the output of stages/tools/retrace.py with the keys of a manifest. `predictions`: the
+    rows of predictions.csv; empty if the test split was not predicted.
     """
     digests, predicted = {"weights": output["weights"]}, output["predictions"]
     return {
         **output,
         "realized": schema1.realized(output["realized"]),  # a commit with schema 1 has other names
         "digests": digests | ({"predictions": predicted["sha256"]} if predicted else {}),
-        "predictions": predicted.get("csv", ""),
+        "predictions": files.parse_rows(predicted["csv"].encode(), "predictions.csv") if predicted else [],
     }
 
 
@@ -275,13 +274,13 @@ def within(manifest: Manifest, found: Manifest, facts: EnvironmentInfo, envelope
 
 def judge_final_scores(
     manifest: Manifest,
-    recorded_csv: str | None,
+    recorded: Rows | None,
     found: Manifest,
     others: Sequence[Manifest],
     facts: EnvironmentInfo,
     horizon: int,
 ) -> Verdict:
-    """Judge by the test scores. `recorded_csv`: the recorded predictions; None if they are not available.
+    """Judge by the test scores. `recorded`: the rows of the recorded predictions; None if they are not available.
 
     The margin is twice the seeds' standard deviation (differences.margin_of_seeds). The verdict is "different" only if
     the whole interval lies outside the margin: two networks that rounding has driven apart differ as much as two seeds,
@@ -292,21 +291,17 @@ def judge_final_scores(
         if horizon
         else "rounding says nothing here, so the scores decide"
     )
-    if recorded_csv is None or not found["predictions"]:
-        missing = "the recorded predictions are not to be had" if recorded_csv is None else "nothing was predicted"
+    if recorded is None or not found["predictions"]:
+        missing = "the recorded predictions are not to be had" if recorded is None else "nothing was predicted"
         return Verdict("inconclusive", sentence=f"{beyond}, and {missing}")
     score = manifest["result"]["score_name"]
-    sides = {run["seed"]: rows_of(run["predictions"]) for run in (found, *others)}
+    sides = {run["seed"]: run["predictions"] for run in (found, *others)}
     margin = margin_of_seeds(list(measured_scores(score, sides).values()))
     seed = found["seed"]
-    seen = difference(score, {seed: rows_of(recorded_csv)}, {seed: sides[seed]}, margin)
+    seen = difference(score, {seed: recorded}, {seed: sides[seed]}, margin)
     sentence = f"{beyond}: {seen.sentence('the record', 'this machine')}"
     if seen.verdict in ("equal", "equivalent"):
         return Verdict("statistically compatible", sentence=sentence)
     if margin and (seen.low > margin.value or seen.high < -margin.value):
         return different("predictions", sentence, facts)
     return Verdict("inconclusive", sentence=sentence)
-
-
-def rows_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))

@@ -54,10 +54,6 @@ class ReportSection:
         """The rows of one's own runs."""
         return [row for row in self.rows if kind_of(row) != "published"]
 
-    @property
-    def workload(self) -> str:
-        return self.comparison.workload
-
 
 def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
     """Return the rows, each with a `label`, and the hardware that the labels stand for.

@@ -36,8 +36,10 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
     rows, hardware = comparison.named([row for section in sections for row in section.rows])
     labelled = iter(rows)
     shown = [replace(section, rows=list(islice(labelled, len(section.rows)))) for section in sections]
-    comparisons = [section.comparison for section in shown]
-    alone = {own.workload: own.no_reference for own in comparisons if not own.judgements and not own.references}
+    alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
+    for own in (section.comparison for section in shown):
+        if not own.judgements and not own.references:
+            alone.setdefault(own.no_reference, []).append(own.workload)
     with drawing.report_style():
         pages = [page(section) for section in shown]
         text = environment.get_template("report.html.j2").render(
@@ -45,7 +47,7 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
             columns={name: comparison.COLUMNS[name] for name in ("score", "epoch", "rate", "training", "memory")},
             hardware=hardware,
             pages=pages,
-            alone=grouped(alone),
+            alone=alone,
             has_verdicts=any(page["verdict"] for page in pages),
         )
     files.write_text(path, text)
@@ -71,14 +73,6 @@ def page(section: ReportSection) -> dict[str, Any]:
         "times": [charts.epoch_times(row, rows) for row in rows],
         "outcomes": [each for each in outcomes if each[1]],  # device -> its charts
     }
-
-
-def grouped(reasons: Mapping[str, str]) -> list[tuple[list[str], str]]:
-    """Group workloads by reason, so that each reason is stated once."""
-    return [
-        ([workload for workload, own in reasons.items() if own == reason], reason)
-        for reason in dict.fromkeys(reasons.values())
-    ]
 
 
 def metrics(rows: Sequence[Row]) -> list[Row]:
