@@ -61,7 +61,8 @@ def compare(words: list[str]) -> list[Comparison]:
 def names_of(found: list[list[Run]]) -> list[str]:
     """Names that distinguish the sides: the device if that is enough, the device and machine, or the run."""
     first = [runs[0] for runs in found]
-    for names in ([run.device for run in first], [f"{run.device} of {run.timing['machine']}" for run in first]):
+    machines = [f"{run.device} of {run.timing['machine']}" for run in first]
+    for names in ([run.device for run in first], machines, [run.name for run in first]):
         if len(set(names)) == len(names):
             return names
     return [

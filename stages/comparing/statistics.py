@@ -56,7 +56,9 @@ class SpeedUp:
         """`first` and `second` are the names of the sides."""
         found, fast, slow = self.ranked(first, second)
         about = "; ".join(filter(None, (found.interval, found.processes)))
-        if found.interval and not found.is_clear:
+        if not found.interval:
+            return f"the ratio of an epoch on {slow} to one on {fast} is {found.ratio:.2f} ({about})"
+        if not found.is_clear:
             return f"no difference in speed can be told (ratio {found.ratio:.2f} in favour of {fast}, {about})"
         return f"an epoch on {fast} is {found.ratio:.2f} times as fast as on {slow} ({about})"
 
