@@ -6,7 +6,7 @@ name appears once.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from stages.comparing.comparability import short_hardware
@@ -92,14 +92,14 @@ def cells(row: Row) -> dict[str, Cell]:
         if epoch_details := between(row, "epoch_seconds_lowest", "epoch_seconds_highest", "{} to {}"):
             epoch_details = [f"median of {num_seeds} processes", *epoch_details]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
-    training = Cell(shown(row["train_seconds"], "{:,.1f}".format))
+    together = (f"{num_seeds} seeds together",) if num_seeds > 1 and row["train_seconds"] is not None else ()
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
         "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
         "epoch": Cell(shown(row["epoch_seconds"], seconds), tuple(epoch_details)),
         "rate": Cell(shown(row["samples_per_second"], "{:,.0f}".format)),
-        "training": replace(training, details=(f"{num_seeds} seeds together",)) if num_seeds > 1 else training,
+        "training": Cell(shown(row["train_seconds"], "{:,.1f}".format), together),
         "memory": memory(row),
         "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
     }
@@ -116,6 +116,8 @@ def between(row: Row, low: str, high: str, form: str) -> list[str]:
 def memory(row: Row) -> Cell:
     """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = ("peak_rss_mib", "MiB of RAM") if row["device"] == "cpu" else ("peak_allocated_mib", "MiB of VRAM")
+    if row.get(name) is None and kind_of(row) == "published":
+        return Cell("")
     if row.get(name) is None:
         return Cell("not measured", (row["missing_reasons"].get(name, "no reason is recorded"),))
     return Cell(f"{row[name]:,.0f}", (kind,))
