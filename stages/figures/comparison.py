@@ -124,7 +124,7 @@ def memory(row: Row) -> Cell:
 
 
 # Prefix of evaluate's baseline metrics -> the baseline's name.
-YARDSTICKS = {
+BASELINES = {
     "nearest_neighbour": "1-NN",
     "most_frequent": "always the most frequent class",
     "linear": "a linear model",
@@ -137,7 +137,7 @@ YARDSTICKS = {
 
 def baselines(row: Row) -> list[tuple[str, float]]:
     """Return the baselines of the score, strongest first. Empty for a forecast: its score is relative to one."""
-    found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in YARDSTICKS.items()}
+    found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in BASELINES.items()}
     known = [(name, value) for name, value in found.items() if value is not None and row["task"] != "forecast"]
     return sorted(known, key=lambda each: -each[1])
 
@@ -146,7 +146,7 @@ def baseline(row: Row) -> Cell:
     """Return the strongest baseline of the score, with the others as details."""
     if found := baselines(row):
         (name, value), *others = found
-        return Cell(score_text(value), (name, *(f"{each}: {score_text(beside)}" for each, beside in others)))
+        return Cell(score_text(value), (name, *(f"{each}: {score_text(other)}" for each, other in others)))
     return Cell("0", ("persistence: nothing changes",)) if row["task"] == "forecast" else Cell("")
 
 
@@ -156,16 +156,16 @@ def verdict(section: ReportSection) -> list[str]:
     for each in section.comparison.judgements:
         names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
         found += [speed_summary(each, *names), score_summary(each, *names)]
-    return [*found, *against_persistence(section.rows[0]), *against_yardsticks(section.rows[0])]
+    return [*found, *compare_with_persistence(section.rows[0]), *unbeaten_baselines(section.rows[0])]
 
 
-def against_yardsticks(row: Row) -> list[str]:
+def unbeaten_baselines(row: Row) -> list[str]:
     """Return a sentence only if the network does not beat a baseline."""
     unbeaten = [f"{name} ({score_text(value)})" for name, value in baselines(row) if row["score"] <= value]
     return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
 
 
-def against_persistence(row: Row) -> list[str]:
+def compare_with_persistence(row: Row) -> list[str]:
     """Return the verdict on persistence. A forecast's score is the share of persistence's error that it removes;
     `evaluate` gives its interval.
     """
