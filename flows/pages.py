@@ -1,4 +1,4 @@
-"""The artifact of a finished run: a table, pictures, and links to the report and MLflow.
+"""The artifact of a finished run: compare.md, pictures, and links to the report and MLflow.
 
 The next run overwrites results/, and the results of an experiment are in no folder. So this module copies the linked
 files to `.tandem/pages/<flow run>/`, which `make ui` serves: Prefect's UI loads pictures only from an address.
@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -35,13 +35,13 @@ def reader(experiment: str | None) -> Callable[[str], bytes]:
 
 
 def read_results(read: Callable[[str], bytes]) -> dict[str, Any]:
-    """The content of compare.json; `rows` and `verdicts` are empty if there is none."""
+    """The content of compare.json, and that of compare.md as `markdown`; both are empty if there are none."""
     try:
         results: dict[str, Any] = json.loads(read("results/compare/compare.json"))
-        return results
+        return results | {"markdown": read("results/compare/compare.md").decode()}
     except OSError as error:
         print(f"warning: no results to show ({error})")
-        return {"rows": [], "verdicts": []}
+        return {"rows": [], "verdicts": [], "markdown": ""}
 
 
 def keep(read: Callable[[str], bytes], rows: list[Row], run: str) -> list[str]:
@@ -63,73 +63,21 @@ def keep(read: Callable[[str], bytes], rows: list[Row], run: str) -> list[str]:
 
 
 def page(results: dict[str, Any], kept: list[str], run: str) -> str:
-    """The artifact as Markdown. Unless `make ui` runs, it has no pictures and shows paths instead of links."""
+    """The artifact as Markdown: compare.md, links and pictures. Unless `make ui` runs, it has no pictures and shows
+    paths instead of links.
+    """
     rows: list[Row] = results["rows"]
     servers = repro.running_servers()
     address = f"{servers['results']}/{run}" if "results" in servers else ""
     mlflow = servers.get("mlflow") or os.environ.get("MLFLOW_TRACKING_URI", "")
-    compared = len(rows) > len({row["workload"] for row in rows})
-    # With one device, the table already shows everything.
-    verdicts = results["verdicts"] if compared else []
     ways = []
     if "report.html" in kept:
         where = files.relative(PAGES / run / "report.html")
         ways.append(f"[the report]({address}/report.html)" if address else f"the report: {where}, in a browser")
     if mlflow.startswith("http"):
         ways += [link for row in rows for link in links(row, mlflow)]
-    shown = [name for name in kept if address and name.endswith(".png") and (compared or name != "compare.png")]
-    pictures = [f"![{name}]({address}/{name})" for name in shown]
-    remarks = [*devices(rows), *why_no_vram(rows), *verdicts, *ways]
-    parts = [table(rows), [f"- {sentence}" for sentence in remarks], *([each] for each in pictures)]
-    return "\n\n".join("\n".join(part) for part in parts if part)
-
-
-def table(rows: list[Row]) -> list[str]:
-    titles = ["", "test score", "s per epoch", "samples/s", "VRAM peak", "device", "measured"]
-    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for row in rows:
-        cells = [
-            f"**{row['workload']}**",
-            f"**{row['score']:.4f}** {row['score_name'].replace('_', ' ')}{spread(row)}",
-            rounded(row["epoch_seconds"], ".3f"),
-            rounded(row["samples_per_second"], ",.0f"),
-            rounded(row.get("peak_allocated_mib"), ",.0f", " MiB"),
-            row["device"],
-            f"{row['measured_at'][:16].replace('T', ' ')} on {row['measured_on']}",
-        ]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return lines
-
-
-def spread(row: Row) -> str:
-    if len(row["seeds"]) == 1:
-        return ""
-    return f", mean of {len(row['seeds'])} seeds ({row['score_lowest']:.4f} to {row['score_highest']:.4f})"
-
-
-def rounded(value: float | None, form: str, unit: str = "") -> str:
-    return "none" if value is None else f"{value:{form}}{unit}"
-
-
-def devices(rows: list[Row]) -> list[str]:
-    """The hardware of each device, listed once because a name is longer than a row's numbers."""
-    return grouped((f"{row['device']} is {row['device_name']}", row) for row in rows)
-
-
-def why_no_vram(rows: list[Row]) -> list[str]:
-    missing = [row for row in rows if row.get("peak_allocated_mib") is None]
-    why = "no reason is recorded"
-    return grouped(
-        (f"no VRAM peak: {row.get('missing_reasons', {}).get('peak_allocated_mib', why)}", row) for row in missing
-    )
-
-
-def grouped(sentences: Iterable[tuple[str, Row]]) -> list[str]:
-    """Each sentence once, with its workloads."""
-    about: dict[str, list[str]] = {}
-    for sentence, row in sentences:
-        about.setdefault(sentence, []).append(row["workload"])
-    return [f"{sentence} ({', '.join(dict.fromkeys(names))})" for sentence, names in about.items()]
+    pictures = [f"![{name}]({address}/{name})" for name in kept if address and name.endswith(".png")]
+    return "\n\n".join([results["markdown"], "\n".join(f"- {way}" for way in ways), *pictures]).strip()
 
 
 def links(row: Row, server: str) -> list[str]:

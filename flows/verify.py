@@ -1,7 +1,7 @@
 """Rerun a recorded training and report whether it is the same: `python -m flows.verify RUN [--quick] [--threads N]`.
 
 Needs a run as stages/records/recorded.py finds it (its records are enough), the manifest's commit in this repository,
-and the raw table from git, data/raw or DVC. Prints the verdict (stages/comparing/retraced.py) with its reasons and
+and the raw table from git, data/raw or DVC. Prints the verdict (stages/comparing/rerun.py) with its reasons and
 sets it as the tag `verified` of the run in MLflow.
 
 Training runs in a temporary git worktree of the manifest's commit with its patch, so it uses that code, with the
@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from flows import processes
-from stages.comparing import retraced
-from stages.comparing.retraced import Verdict
+from stages.comparing import rerun
+from stages.comparing.rerun import Verdict
 from stages.files import ROOT, read_json, sha256_file, write_json
-from stages.records import provenance, recorded, schema1
+from stages.records import provenance, recorded
 from stages.records.run import Run
 
 QUICK_EPOCHS = 3
@@ -102,7 +102,7 @@ def main(arguments: list[str]) -> int:
         report = verify(options.run, options.quick, options.threads, options.python, device=options.device)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        return retraced.STATUS["not verifiable"]
+        return rerun.STATUS["not verifiable"]
     except KeyboardInterrupt:
         print("interrupted; the temporary worktree is removed", file=sys.stderr)
         return 130
@@ -181,10 +181,10 @@ def judge(
         if data := copy.other_data():
             return Verdict("different", "data", "; ".join(data))
         num_epochs = min(QUICK_EPOCHS, len(manifest["epochs"])) if quick else None
-        (again,) = copy.retrace([manifest["seed"]], num_epochs, evaluate=not quick)
+        (again,) = copy.rerun([manifest["seed"]], num_epochs, evaluate=not quick)
         notes += [compared(manifest, again), times(manifest, again)]
-        facts = retraced.environment_of(manifest, again)
-        verdict = retraced.judge_bitwise(manifest, again, facts)
+        facts = rerun.environment_of(manifest, again)
+        verdict = rerun.judge_bitwise(manifest, again, facts)
         return verdict or judge_rounding(found, copy, again, facts, num_epochs)
 
 
@@ -192,32 +192,32 @@ def judge_rounding(
     found: Run,
     copy: Copy,
     again: dict[str, Any],
-    facts: retraced.EnvironmentInfo,
+    facts: rerun.EnvironmentInfo,
     num_epochs: int | None,
 ) -> Verdict:
     """The verdict if the bits may differ: from trainings with perturbed weights, then from other seeds' scores."""
     manifest, seed = found.manifest, found.seed
     is_whole, horizon = num_epochs is None, 0
-    num_seeds = retraced.NUM_SEEDS_OF_MARGIN if is_whole else retraced.NUM_SEEDS
+    num_seeds = rerun.NUM_SEEDS_OF_MARGIN if is_whole else rerun.NUM_SEEDS
     seeds = [(seed + number) % 2**63 for number in range(1, num_seeds + 1)]
     others: list[dict[str, Any]] = []
-    if retraced.may_round(manifest, again):
-        nudged = copy.retrace([seed], num_epochs, nudges=range(1, retraced.NUM_NUDGES + 1))
-        others = copy.retrace(seeds[: retraced.NUM_SEEDS], num_epochs, evaluate=is_whole)
-        envelope = retraced.measure_envelope(again, nudged, others)
-        if verdict := retraced.within(manifest, again, facts, envelope):
+    if rerun.may_round(manifest, again):
+        perturbed = copy.rerun([seed], num_epochs, perturbations=range(1, rerun.NUM_PERTURBED + 1))
+        others = copy.rerun(seeds[: rerun.NUM_SEEDS], num_epochs, evaluate=is_whole)
+        envelope = rerun.measure_envelope(again, perturbed, others)
+        if verdict := rerun.within(manifest, again, facts, envelope):
             return verdict
         horizon = envelope.horizon
     if is_whole:
-        others += copy.retrace(seeds[len(others) :], num_epochs, evaluate=True)
+        others += copy.rerun(seeds[len(others) :], num_epochs, evaluate=True)
     predictions = recorded_predictions(found) if is_whole else None
-    return retraced.judge_final_scores(manifest, predictions, again, others, facts, horizon)
+    return rerun.judge_final_scores(manifest, predictions, again, others, facts, horizon)
 
 
-def recorded_predictions(found: Run) -> str | None:
-    """predictions.csv, if it is the recorded one."""
+def recorded_predictions(found: Run) -> list[dict[str, str]] | None:
+    """The recorded predictions; None if they are not available."""
     try:
-        return found.open("predictions.csv")[0].decode() if found.score else None
+        return found.predictions or None
     except ValueError:
         return None
 
@@ -356,7 +356,7 @@ class Copy:
         """Write params.yaml as the run saw it, with the realized settings, and run the stages before `train`."""
         if not (self.project / f"{RETRACE.replace('.', '/')}.py").exists():
             raise NotVerifiable(
-                "its code cannot be retraced",
+                "its code cannot be rerun",
                 f"commit {self.manifest['tree']['commit'][:12]} has no {RETRACE}, which later ones do",
             )
         block, realized = json.loads(json.dumps(self.manifest["block"])), self.manifest["realized"]
@@ -387,16 +387,16 @@ class Copy:
                 found.append(f"{', '.join(others)} as {name} here are other bytes, made of the same table")
         return found
 
-    def retrace(
-        self, seeds: Sequence[int], num_epochs: int | None, nudges: Sequence[int] = (), evaluate: bool = False
+    def rerun(
+        self, seeds: Sequence[int], num_epochs: int | None, perturbations: Sequence[int] = (), evaluate: bool = False
     ) -> list[dict[str, Any]]:
-        """What RETRACE writes about these trainings."""
+        """The manifests of these trainings. `perturbations`: seeds for the perturbed initial weights."""
         if not seeds:
             return []
-        out = self.folder / "retraced.json"
+        out = self.folder / "reruns.json"
         epochs = f"{num_epochs or self.manifest['block']['train']['epochs']} epochs"
-        what = f"with its weights moved by one unit in the last place, {len(nudges)} times" if nudges else ""
-        self.say(f"training: seed {', '.join(map(str, seeds))}, {epochs} {what}".rstrip())
+        moved = f" with its weights moved by one unit in the last place, {len(perturbations)} times"
+        self.say(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}")
         self.run(
             RETRACE,
             *self.item,
@@ -404,11 +404,10 @@ class Copy:
             f"--out={out}",
             *([f"--epochs={num_epochs}"] if num_epochs else []),
             *([f"--threads={self.threads}"] if self.threads else []),
-            *(["--nudge", *map(str, nudges)] if nudges else []),
+            *(["--nudge", *map(str, perturbations)] if perturbations else []),
             *(["--evaluate"] if evaluate else []),
         )
-        found: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))
-        return [{**each, "realized": schema1.realized(each["realized"])} for each in found]  # of earlier commits, too
+        return [rerun.as_manifest(each) for each in json.loads(out.read_text(encoding="utf-8"))]
 
     def run(self, *words: str) -> None:
         """Run `python -m <words>` in the worktree and wait. It ends when this process ends.
@@ -442,10 +441,7 @@ def show(line: str) -> None:
 
 
 def compared(manifest: dict[str, Any], again: dict[str, Any]) -> str:
-    num, of = len(again["epochs"]), len(manifest["epochs"])
-    what = "losses, weights, order and draws of " + (
-        f"{num} epochs" if num == of else f"the first {num} of {of} epochs"
-    )
+    what = f"losses, weights, order and draws of {rerun.epochs_compared(manifest, again)}"
     return f"compared: {what}" + (", predictions" if again["predictions"] else ", no predictions")
 
 

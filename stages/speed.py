@@ -32,7 +32,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from stages import files
-from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
+from stages.comparing.statistics import paired_speed_up, ratio_of_turns
 from stages.files import hardware_file, read_json
 from stages.machine.turns import interleave
 from stages.params.loading import load_params
@@ -110,53 +110,31 @@ def compare(
 ) -> dict[str, Any]:
     """Return the content of the result file: one pair per seed and the speed-up. Prints a line for each pair."""
     pairs, names = [], [side.name for side in sides]
+    result: dict[str, Any] = {"workload": workload, "sides": names}
     try:
         for pair in measure_pairs(workload, sides, seeds, length or Length()):
             pairs.append(pair)
             seconds = ", ".join(f"{name} {value:.4g} s" for name, value in pair.epoch_seconds.items())
             print(f"{workload}, pair {len(pairs)} of {len(seeds)}: an epoch's steps take {seconds}", flush=True)
     except MemoryError as error:  # no fallback was left
-        return {
-            "workload": workload,
-            "sides": names,
-            "sentence": f"{workload}: no speed-up is stated, because {error}.",
-        }
+        return result | {"sentence": f"{workload}: no speed-up is stated, because {error}."}
+    result["pairs"] = [asdict(pair) for pair in pairs]
     if shared := [name for name in names if any(pair.about[name]["other_processes"] for pair in pairs)]:
         why = f"other processes were on the GPU of {' and '.join(shared)} when its turns were over"
-        return {
-            "workload": workload,
-            "sides": names,
-            "pairs": [asdict(pair) for pair in pairs],
-            "sentence": f"{workload}: {why}, so its times say nothing about it.",
-        }
+        return result | {"sentence": f"{workload}: {why}, so its times say nothing about it."}
     found = paired_speed_up([pair.ratio for pair in pairs])
     out_of_memory = {name: actions for name in names if (actions := pairs[-1].about[name]["out_of_memory"])}
-    return {
-        "workload": workload,
-        "sides": names,
+    if out_of_memory:  # the out-of-memory fallbacks slow the steps down
+        sentence = f"no speed-up is stated, because memory ran out on {' and '.join(out_of_memory)}"
+    else:
+        sentence = "; ".join([found.sentence(*names), *(f"{name}: {describe(pairs[0].about[name])}" for name in names)])
+    return result | {
         "about": pairs[0].about,
-        "pairs": [asdict(pair) for pair in pairs],
         "speed_up": asdict(found),  # of the second side relative to the first
         "out_of_memory": out_of_memory,
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "sentence": f"{workload}: {sentence(found, sides, pairs, list(out_of_memory))}.",
+        "sentence": f"{workload}: {sentence}.",
     }
-
-
-def sentence(found: SpeedUp, sides: Sequence[TimedSide], pairs: Sequence[Pair], out_of_memory: Sequence[str]) -> str:
-    if out_of_memory:  # the out-of-memory fallbacks slow the steps down
-        return f"no speed-up is stated, because memory ran out on {' and '.join(out_of_memory)}"
-    slow, fast = sides
-    if found.ratio < 1:
-        found, slow, fast = found.reversed(), fast, slow
-    who = "; ".join(f"{side.name}: {describe(pairs[0].about[side.name])}" for side in (fast, slow))
-    times = f"{fast.name} is {found.ratio:.2f} times as fast as {slow.name}"
-    if found.missing_reason:
-        return f"{times} ({found.missing_reason}); {who}"
-    interval = f"95% interval {found.low:.2f} to {found.high:.2f}, {found.num_pairs} processes a side in turns"
-    if not found.is_clear:
-        return f"no difference in speed can be told: {times}, {interval}; {who}"
-    return f"{times} ({interval}); {who}"
 
 
 def describe(about: Mapping[str, Any]) -> str:

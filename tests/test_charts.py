@@ -37,7 +37,7 @@ def every_chart() -> dict[str, list[Chart | None]]:
     regressed = {**rows[0], "task": "regress", "predictions": numbers, "confusion": []}
     regressed["metrics"] = {"mae": 1.0, "mean_mae": 2.0, "linear_mae": 3.0}
     return {
-        "of trainings": [charts.scores(rows, []), charts.speeds([*rows, huge], []), charts.losses(rows)],
+        "of trainings": [charts.scores(rows), charts.speeds([*rows, huge]), charts.losses(rows)],
         "of epochs": [charts.validation(rows), *(charts.epoch_times(row, rows) for row in rows)],
         "of classes": charts.outcomes(rows[0]) + charts.outcomes({**rows[0], "confusion": many, "scores": []}),
         "of forecasts": list(charts.outcomes(forecast_row())),

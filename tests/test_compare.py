@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from stages.records.run import TRAIN_RESULT, open_folder
 from tests.projects import TINY, copy_of, environment, run, stage, wait_for, wait_until_published
 from tests.servers import answers
 
@@ -34,7 +34,7 @@ class Machines:
     edited: Path
 
     def run_id(self, clone: Path, seed: int = 0) -> str:
-        return str(json.loads((clone / RUN / str(seed) / "tracking.json").read_text())["run_id"])
+        return open_folder(clone / RUN / str(seed)).timing["mlflow"]["run_id"]
 
     def compare(self, clone: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
         command = (sys.executable, "-m", "flows.compare", *words)
@@ -97,7 +97,7 @@ def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines, tmp_
     assert table["seed"] == ["*", "0", "1"] and table["device"] == ["", "cpu", "cpu"]
     assert "raw table" not in table and "code" not in table, "they agree, so there is nothing to read"
     for clone, seed, cell in ((machines.one, 0, 1), (machines.other, 1, 2)):
-        seconds = json.loads((clone / RUN / str(seed) / "timings.json").read_text())["epoch_seconds"]
+        seconds = open_folder(clone / RUN / str(seed)).timing["timing"]["epoch_seconds"]
         assert table["epoch seconds"][cell] == f"{seconds:,.4g} s"
     assert "1 process a side that took no turns, so the drift of the machines is in it" in done.stdout
     [found] = json.loads((tmp_path / "found.json").read_text())["comparisons"]
@@ -118,17 +118,12 @@ def test_a_name_means_the_latest_run_with_the_seeds_beside_it_and_a_path_the_fil
 
 def test_a_run_on_another_table_gets_no_speed_up_and_the_reason(machines: Machines):
     done = machines.compare(machines.one, machines.run_id(machines.one), machines.run_id(machines.edited))
-    digests = [manifest(clone)["digests"]["data"]["table"][:8] for clone in (machines.one, machines.edited)]
+    both = [open_folder(clone / RUN / "0") for clone in (machines.one, machines.edited)]
+    digests = [run.train["digests"]["data"]["table"][:8] for run in both]
     assert digests[0] != digests[1]
     reason = f"no speed-up is stated. What stands against it: data: raw table ({digests[0]} against {digests[1]})"
     assert reason in done.stdout and rows(done.stdout)["raw table"] == ["*", *digests]
     assert rows(done.stdout)["score"][2] == "-", "it was not evaluated"
-
-
-def manifest(clone: Path) -> dict[str, Any]:
-    folder = clone / RUN / "0"
-    name = "manifest.json" if (folder / "manifest.json").exists() else "training.json"
-    return dict(json.loads((folder / name).read_text()))
 
 
 def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tmp_path: Path):
@@ -142,11 +137,12 @@ def test_what_cannot_be_had_is_one_sentence_that_names_it(machines: Machines, tm
     older, altered = tmp_path / "older", tmp_path / "altered"
     for folder in (older, altered):
         shutil.copytree(machines.other / RUN / "0", folder)
-    (older / "manifest.json").write_text(json.dumps({**manifest(machines.other), "schema": 0}))
-    assert "has manifest schema 0, made by an older Tandem; this one reads 1" in refused(own, str(older))
-    predictions = (altered / "predictions.csv").read_text().splitlines()
-    (altered / "predictions.csv").write_text("\n".join(predictions[:-1]) + "\n")
-    assert "the predictions of" in (said := refused(own, str(altered))) and "are altered" in said
+    record = older / TRAIN_RESULT / "train.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 0}))
+    assert "has schema 0, made by an older Tandem; this one reads 2" in refused(own, str(older))
+    (predictions,) = altered.glob("evaluate/*/predictions.csv")
+    predictions.write_text("\n".join(predictions.read_text().splitlines()[:-1]) + "\n")
+    assert "predictions.csv" in (said := refused(own, str(altered))) and "altered" in said
     assert "no finished run 'tiny@cuda'; the latest are tiny@cpu-1, tiny@cpu-0" in refused(own, "tiny@cuda")
     assert "accepted: an MLflow run id, a name such as sign@cpu" in refused(own, "sing")
     client = mlflow.MlflowClient(machines.uri)

@@ -1,6 +1,9 @@
 """What is said of recorded runs side by side: planted differences on literal manifests and predictions."""
 
 import copy
+import csv
+import hashlib
+import io
 import math
 import subprocess
 import sys
@@ -10,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.comparing import differences
-from stages.comparing.comparability import compare_manifests, compare_sides, describe
+from stages.comparing import comparison, differences
+from stages.comparing.comparability import Comparability, compare_sides, describe
+from stages.comparing.comparison import Judgement, Side, compare
 from stages.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
-from stages.comparing.verdict import Run, judge
+from stages.records.run import Run
+from stages.records.schemas import TrainRecord
 from stages.tasks import detect, forecast
 from stages.tasks.scores import macro_f1
 
@@ -25,7 +30,6 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
     is_gpu = device == "cuda"
     cpu = {"name": EPYC, "cores": 16.0, "memory_mib": 64000}
     manifest = {
-        "schema": 1,
         "workload": "sign",
         "device": device,
         "requested": device,
@@ -43,10 +47,10 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
         },
         "realized": {
             "precision": "fp32",
-            "accumulation": 1,
+            "grad_accum_steps": 1,
             "step": "graph" if is_gpu else "eager",
             "threads": 1 if is_gpu else 16,
-            "residency": "device",
+            "data_location": "device",
             "out_of_memory": [],
         },
         "digests": {
@@ -55,6 +59,7 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
                 "packed": {"train": "2" * 64, "val": "3" * 64, "test": "4" * 64},
                 "prepared": {"train/ids.npy": "5" * 64, "train/values.npy": "9" * 64},
             },
+            "weights": {},
             "code": {"stages/training/step.py": "6" * 64, "stages/models/gru.py": "7" * 64},
         },
         "environment": {
@@ -90,6 +95,39 @@ DELETED = object()
 CPU, GPU = make_manifest("cpu"), make_manifest("cuda")
 
 
+def run_of(manifest: dict[str, Any], predictions: list[dict[str, Any]] | None = None) -> Run:
+    """A run with this manifest. It is evaluated if there are predictions."""
+    placed = ("data_location", "out_of_memory")
+    train: Any = {name: manifest[name] for name in TrainRecord.__annotations__ if name in manifest} | {"files": {}}
+    timing: Any = {name: value for name, value in manifest.items() if name not in (*train, "result")} | {"files": {}}
+    train["realized"] = {name: value for name, value in manifest["realized"].items() if name not in placed}
+    timing["placement"] = {name: manifest["realized"][name] for name in placed}
+    timing["timing"] = dict(timing["timing"])
+    if predictions is None:
+        return Run("a run", train, timing, None, no_file)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, predictions[0])
+    writer.writeheader()
+    writer.writerows(predictions)
+    content = table.getvalue().encode()
+    digest = hashlib.sha256(content).hexdigest()
+    score: Any = {**manifest["result"], "weights": "last", "files": {"predictions.csv": digest}}
+    return Run("a run", train, timing, score, lambda name: (content, name))
+
+
+def no_file(name: str) -> tuple[bytes, str]:
+    raise FileNotFoundError(name)
+
+
+def compare_manifests(first: dict[str, Any], second: dict[str, Any]) -> Comparability:
+    names = [first["device"], second["device"]] if first["device"] != second["device"] else ["the first", "the second"]
+    return compare_sides({names[0]: [first], names[1]: [second]})
+
+
+def judge(runs: dict[str, list[Run]], speed: dict[str, Any] | None = None) -> Judgement:
+    return comparison.judge(*(Side(name, tuple(own)) for name, own in runs.items()), speed)
+
+
 # Comparable or not.
 
 
@@ -116,7 +154,7 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"block.train.batch_size": 112}, "batch_size (56 against 112)"),
         ({"block.train.clip_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
-        ({"realized.accumulation": 2}, "accumulation (1 against 2)"),
+        ({"realized.grad_accum_steps": 2}, "grad_accum_steps (1 against 2)"),
         ({"digests.code.stages/training/step": "9" * 64}, "code: stages/training/step (absent against 99999999)"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
         (
@@ -128,7 +166,7 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
 def test_other_work_refuses_a_speed_up_and_says_both_values(changes: dict[str, Any], reason: str):
     gpu = changed(GPU, **changes)
     assert reason in compare_manifests(CPU, gpu).refusals
-    said = judge("sign", {"cpu": [Run(CPU)], "cuda": [Run(gpu)]}, SPEED).speed
+    said = judge({"cpu": [run_of(CPU)], "cuda": [run_of(gpu)]}, SPEED).speed
     assert said.startswith("no speed-up is stated. What stands against it: ") and reason in said
 
 
@@ -139,7 +177,7 @@ def test_another_torch_or_driver_between_two_runs_is_flagged(saw: Callable[[str]
         changed(GPU, **{"device": "cuda-later", f"environment.versions.{name}": version})
         for name, version in (("torch", "2.12.0"), ("driver", "580.9"))
     )
-    said = judge("sign", {"cuda": [Run(GPU)], "cuda-later": [Run(torch)]}, SPEED).speed
+    said = judge({"cuda": [run_of(GPU)], "cuda-later": [run_of(torch)]}, SPEED).speed
     assert "torch (2.11.0 against 2.12.0)" in said and said.startswith("no speed-up is stated")
     saw(said)
     notes = compare_manifests(GPU, driver).notes
@@ -149,9 +187,9 @@ def test_another_torch_or_driver_between_two_runs_is_flagged(saw: Callable[[str]
 
 
 def test_a_field_recorded_on_neither_side_does_not_count_as_equal():
-    bare = [{"schema": 1, "device": device} for device in ("cpu", "cuda")]
+    bare = [{"device": device} for device in ("cpu", "cuda")]
     refusals = compare_manifests(*bare).refusals
-    for what in ("data", "parameters", "precision", "accumulation", "the training's code"):
+    for what in ("data", "parameters", "precision", "grad_accum_steps", "the training's code"):
         assert f"{what} (not recorded on either side)" in refusals
     assert describe(bare[0]) == "cpu: hardware not recorded, threads not recorded, kernels not recorded"
 
@@ -466,13 +504,13 @@ AGAINST = "cuda: NVIDIA H100, cuDNN, 1 process against cpu: AMD EPYC 9654, 8 thr
 
 def sides(*rights: str, second: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> dict[str, list[Run]]:
     """A side per device; `rights` are the seeds' of both, the second's with its first sequence wrong."""
-    of_cpu = [Run(changed(CPU, seed=seed), classified(right)) for seed, right in enumerate(rights)]
-    of_gpu = [Run(second(changed(GPU, seed=n)), classified(f"0{right[1:]}")) for n, right in enumerate(rights)]
+    of_cpu = [run_of(changed(CPU, seed=seed), classified(right)) for seed, right in enumerate(rights)]
+    of_gpu = [run_of(second(changed(GPU, seed=n)), classified(f"0{right[1:]}")) for n, right in enumerate(rights)]
     return {"cpu": of_cpu, "cuda": of_gpu}
 
 
 def test_a_judgement_says_how_fast_between_what_and_how_good():
-    found = judge("sign", sides("1" * 20), SPEED)
+    found = judge(sides("1" * 20), SPEED)
     assert found.speed.startswith(
         "an epoch on cuda is 8.10 times as fast as on cpu (95% interval 7.60 to 8.60; 5 pairs"
     )
@@ -483,11 +521,11 @@ def test_a_judgement_says_how_fast_between_what_and_how_good():
 def test_a_slower_gpu_an_unclear_ratio_and_the_other_order_of_sides():
     slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 0.8, "num_pairs": 5}}
     expected = "an epoch on cpu is 2.00 times as fast as on cuda (95% interval 1.25 to 2.50; 5 pairs of"
-    assert judge("sign", sides("11"), slower).speed.startswith(expected)
+    assert judge(sides("11"), slower).speed.startswith(expected)
     turned = {**SPEED, "sides": ["cuda", "cpu"], "speed_up": {"ratio": 2.0, "low": 1.25, "high": 2.5, "num_pairs": 5}}
-    assert judge("sign", sides("11"), turned).speed.startswith(expected)
+    assert judge(sides("11"), turned).speed.startswith(expected)
     unclear = {**SPEED, "speed_up": {"ratio": 1.1, "low": 0.9, "high": 1.3, "num_pairs": 5}}
-    assert judge("sign", sides("11"), unclear).speed.startswith(
+    assert judge(sides("11"), unclear).speed.startswith(
         "no difference in speed can be told (ratio 1.10 in favour of cuda, 95% interval 0.90 to 1.30; 5 pairs of"
     )
 
@@ -505,55 +543,57 @@ def test_a_slower_gpu_an_unclear_ratio_and_the_other_order_of_sides():
     ],
 )
 def test_a_measured_speed_that_says_nothing_of_these_runs_is_not_used(speed: dict[str, Any], reason: str):
-    assert judge("sign", sides("11"), speed).speed == f"no speed-up is stated: {reason}"
+    assert judge(sides("11"), speed).speed == f"no speed-up is stated: {reason}"
 
 
 def test_runs_that_took_no_turns_are_compared_by_their_epochs_and_that_is_said():
-    assert "(1 process a side that took no turns" in judge("sign", sides("11")).speed
+    assert "(1 process a side that took no turns" in judge(sides("11")).speed
     runs = sides("11", "11", "11")
     for side in runs.values():  # the same scatter on both: logs of -s, 0, s
         for run, factor in zip(side, (0.9, 1.0, 1 / 0.9), strict=True):
             run.manifest["timing"]["epoch_seconds"] *= factor  # type: ignore[index]
     half = 2.776445 * math.log(1 / 0.9) * (2 / 3) ** 0.5  # Student's t with 4 degrees
     low, high = 8 * math.exp(-half), 8 * math.exp(half)
-    found = judge("sign", runs)
+    found = judge(runs)
     assert f"8.00 times as fast as on cpu (95% interval {low:.2f} to {high:.2f}; 3 and 3 processes" in found.speed
-    untimed = judge("sign", sides("11", second=lambda manifest: {**manifest, "timing": {}}))
+    untimed = judge(sides("11", second=lambda manifest: {**manifest, "timing": {}}))
     assert untimed.speed == "no speed-up is stated: no epoch of cuda is timed."
 
 
 def test_a_number_of_threads_that_was_set_is_not_taken_for_the_best():
     runs = sides("11")
-    runs["cpu"] = [Run(changed(CPU, **{"block.train.threads": 1, "realized.threads": 1}), classified("11"))]
-    (note,) = judge("sign", runs).notes
+    runs["cpu"] = [run_of(changed(CPU, **{"block.train.threads": 1, "realized.threads": 1}), classified("11"))]
+    (note,) = judge(runs).notes
     assert "the CPU ran 1 of 16 cores because params.yaml sets it" in note
-    assert judge("sign", runs, SPEED).notes == ()  # there the CPU had its best number, and the sentence says it
-    assert "8 threads" in judge("sign", runs, SPEED).speed
+    assert judge(runs, SPEED).notes == ()  # there the CPU had its best number, and the sentence says it
+    assert "8 threads" in judge(runs, SPEED).speed
 
 
 def test_scores_stand_alone_where_they_cannot_be_compared():
     runs = sides("1101", "1111")
-    runs["cuda"] = [Run(run.manifest) for run in runs["cuda"]]
-    found = judge("sign", runs, SPEED)
+    runs["cuda"] = [run_of(run.manifest) for run in runs["cuda"]]
+    found = judge(runs, SPEED)
     assert found.difference is None
     assert "are not compared, because the predictions of cuda are not at hand (seed 0, 1)" in found.scores
-    twice = {**runs, "cuda": [Run(GPU, classified("1101")), Run(GPU, classified("1101"))]}
-    assert "cuda has several runs of one seed (0, 0)" in judge("sign", twice, SPEED).scores
+    twice = {**runs, "cuda": [run_of(GPU, classified("1101")), run_of(GPU, classified("1101"))]}
+    assert "cuda has several runs of one seed (0, 0)" in judge(twice, SPEED).scores
 
 
 def test_scores_are_compared_where_the_times_are_not():
-    found = judge("sign", sides("1" * 20, second=lambda own: changed(own, **{"realized.precision": "bf16"})), SPEED)
+    found = judge(sides("1" * 20, second=lambda own: changed(own, **{"realized.precision": "bf16"})), SPEED)
     assert found.speed == "no speed-up is stated. What stands against it: precision (fp32 against bf16)."
     assert found.difference is not None and found.difference.verdict == "inconclusive"
 
 
-def test_one_side_has_nothing_to_compare_and_three_are_refused():
-    assert "nothing to compare it with" in judge("sign", {"cpu": [Run(CPU)]}).speed
-    with pytest.raises(ValueError, match="judge others in pairs"):
-        judge("sign", {name: [Run(CPU)] for name in "abc"})
+def test_each_side_is_compared_with_the_first():
+    every = [Side(name, (run_of(CPU, classified("1101")),)) for name in ("one", "two", "three")]
+    assert compare("sign", every[:1]).sentences == []
+    found = compare("sign", every)
+    assert [(each.first.name, each.second.name) for each in found.judgements] == [("one", "two"), ("one", "three")]
+    assert all(sentence.startswith("sign: ") for sentence in found.sentences)
 
 
 def test_judging_imports_no_torch():
-    code = "import sys, stages.comparing.verdict; print('torch' in sys.modules, 'scipy' in sys.modules)"
+    code = "import sys, stages.comparing.comparison; print('torch' in sys.modules, 'scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -1,17 +1,22 @@
 """The published results: what `dvc repro` leaves against what is committed with the project."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from stages.comparing import published
-from tests.projects import TINY, copy_of, dvc, run, stage
+from stages.records.run import open_folder
+from tests import projects
+from tests.projects import TINY, copy_of, dvc, stage
+
+RUN = "results/runs/tiny/cpu/0"
 
 
 def verify(project: Path, *words: str, status: int = 0) -> str:
-    done = run(project, sys.executable, "-m", "flows.verify", "published", *words, check=False)
+    done = projects.run(project, sys.executable, "-m", "flows.verify", "published", *words, check=False)
     assert done.returncode == status, done.stdout
     return done.stdout
 
@@ -36,7 +41,7 @@ def test_what_was_not_trained_or_is_asked_for_otherwise_says_so(project: Path, t
     dvc(other, "repro", "evaluate@tiny-cpu-0")
     output = verify(other, status=2)
     assert "not verifiable: other parameters (train.epochs of params.yaml are not as published)" in output
-    (other / "results/runs/tiny/cpu/0/manifest.json").unlink()
+    shutil.rmtree(other / RUN / "evaluate")
     assert "not verifiable: not trained here (`dvc repro` trains it with seed 0)" in verify(other, status=2)
 
 
@@ -50,37 +55,40 @@ def test_other_threads_are_judged_by_the_published_envelope(project: Path, tmp_p
     (other / "docs/published.json").write_text(json.dumps(content))
     stage(other, "train", "tiny", "cpu", "0")
     stage(other, "evaluate", "tiny", "cpu", "0")
-    done = run(other, sys.executable, "-m", "flows.verify", "published", check=False)
+    done = projects.run(other, sys.executable, "-m", "flows.verify", "published", check=False)
     assert done.returncode in (0, 3) and any(
         verdict in done.stdout for verdict in ("bit-equal", "within rounding", "inconclusive")
     ), done.stdout
 
 
 def test_the_nearest_published_run_is_the_one_that_counts(trained: Path) -> None:
-    manifest = json.loads((trained / "results/runs/tiny/cpu/0/manifest.json").read_text())
-    own = published.entry([manifest], [])
+    run = open_folder(trained / RUN)
+    own = published.entry_of([run], [])
     elsewhere = json.loads(json.dumps(own))
     elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
     gpu = {**elsewhere, "device": "cuda"}
-    assert published.best_match([gpu, elsewhere, own], manifest) is own
-    assert published.best_match([gpu, elsewhere], manifest) is elsewhere
+    assert published.best_match([gpu, elsewhere, own], run) is own
+    assert published.best_match([gpu, elsewhere], run) is elsewhere
 
 
 def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(project: Path, tmp_path: Path) -> None:
     other = copy_of(project, tmp_path / "other")
     stage(other, "compare")
     text = (other / "results/report.html").read_text(encoding="utf-8")
-    assert "the same as CPU" in text and "Bit-equal to the published run" in text
+    assert "the same as CPU" in text and "Published run: bit-equal" in text
     content = json.loads((other / "docs/published.json").read_text())
     (entry,) = content["workloads"]["tiny"]
     elsewhere = json.loads(json.dumps(entry))
     elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
-    manifest = json.loads((other / "results/runs/tiny/cpu/0/manifest.json").read_text())
-    found, why = published.references([elsewhere, entry], [manifest])
-    assert [each.hardware for each in found] == [entry["hardware"]["name"], "Another Processor"] and not why
+    own = open_folder(other / RUN)
+    found, why = published.references([elsewhere, entry], [own])
+    assert [each.side.row["device_name"] for each in found] == [
+        entry["hardware"]["name"],
+        "Another Processor",
+    ] and not why
     content["workloads"]["tiny"].append(elsewhere)
     (other / "docs/published.json").write_text(json.dumps(content))
     stage(other, "compare")
-    assert "published run of Another Processor" in (other / "results/compare.md").read_text()
+    assert "published run of Another Processor" in (other / "results/compare/compare.md").read_text()
     entry["block"]["train"]["epochs"] = 4
-    assert published.references([entry], [manifest]) == ([], "published with other parameters (train.epochs)")
+    assert published.references([entry], [own]) == ((), "published with other parameters (train.epochs)")

@@ -5,15 +5,14 @@ import html
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stages.comparing.published import Reference
-from stages.comparing.verdict import Judgement, judge
+from stages.comparing.comparison import Comparison, Reference, Side, compare
+from stages.comparing.published import side_of
 from stages.figures import comparison, report, training
 from stages.figures.comparison import ReportSection
 from tests.conftest import CHROMIUM
@@ -116,19 +115,29 @@ def make_row(workload: str = "sign", device: str = "cpu", score: float = 0.97, s
 
 def alone(*rows: dict[str, Any], references: Sequence[Reference] = (), why: str = "") -> ReportSection:
     """A workload on one kind of device."""
-    judgement = Judgement(rows[0]["workload"], "one kind of device.", "accuracy 0.97.", (), None, None)
-    return ReportSection(rows, judgement, references, why)
+    found = Comparison(rows[0]["workload"], (), (), tuple(references), why)
+    return ReportSection([*rows, *(each.row for each in references)], found)
 
 
-def side_by_side(workload: str = "sign", seeds: int = 1) -> ReportSection:
+def side_by_side(workload: str = "sign", seeds: int = 1, speed: dict[str, Any] = SPEED) -> ReportSection:
     """A CPU and a GPU that took turns."""
     rows = [make_row(workload, device, seeds=seeds) for device in ("cpu", "cuda")]
-    return ReportSection(rows, judge(workload, sides(*["1" * 20] * seeds), SPEED))
+    both = [Side(name, tuple(runs)) for name, runs in sides(*["1" * 20] * seeds).items()]
+    return ReportSection(rows, compare(workload, both, speed))
 
 
 def published() -> Reference:
-    timings = [{"epoch_seconds": seconds, "samples_per_second": 900.0} for seconds in (0.3, 0.4, 0.5)]
-    return Reference("cpu", f"{NASTY} elsewhere", {"0": 0.95, "1": 0.96, "2": 0.97}, timings, None)
+    seconds = {"0": 0.3, "1": 0.4, "2": 0.5}
+    entry = {
+        **{"workload": "sign", "requested": "cpu", "device": "cpu", "seed": 0, "epochs": []},
+        "block": {"task": "classify", "train": {"model": {"name": "gru"}}},
+        "realized": {"threads": 1, "precision": "fp32", "out_of_memory": []},
+        "hardware": {"name": f"{NASTY} elsewhere", "torch": "2.11.0"},
+        "score_name": "accuracy",
+        "scores": {"0": 0.95, "1": 0.96, "2": 0.97},
+        "timings": {seed: {"epoch_seconds": each, "samples_per_second": 900.0} for seed, each in seconds.items()},
+    }
+    return Reference(side_of(entry), None)
 
 
 class Page(HTMLParser):
@@ -223,10 +232,10 @@ def test_the_verdict_states_the_ratio_with_its_interval():
         "GPU 8.10 times as fast as CPU (95% interval 7.60 to 8.60)",
         "CPU better in accuracy by 0.0500 (95% interval 0.0141 to 0.0859)",
     ]
-    found = side_by_side()
     slower = {**SPEED, "speed_up": {"ratio": 0.5, "low": 0.4, "high": 1.25, "num_pairs": 5}}
-    unclear = replace(found, judgement=judge("sign", sides("1" * 20), slower))
-    assert comparison.verdict(unclear)[0] == "Speeds not told apart: 2.00 (95% interval 0.80 to 2.50)"
+    assert (
+        comparison.verdict(side_by_side(speed=slower))[0] == "Speeds not told apart: 2.00 (95% interval 0.80 to 2.50)"
+    )
     assert comparison.verdict(alone(make_row())) == []
 
 
@@ -239,7 +248,7 @@ def test_a_published_run_stands_beside_ones_own(tmp_path: Path):
 def test_markdown_and_html_show_the_same_cells(tmp_path: Path):
     rows = [{**make_row(device=device), "device_name": f"a|b {device}"} for device in ("cpu", "cuda")]
     in_html = page_of(tmp_path / "r.html", alone(*rows)).text
-    lines = comparison.markdown(rows, []).splitlines()
+    lines = comparison.summary(rows, []).splitlines()
     assert lines[0] == "CPU: a|b cpu; GPU: a|b cuda"
     table = lines[2 : 4 + len(rows)]
     assert {len(re.split(r"(?<!\\)\|", line)) for line in table} == {len(comparison.COLUMNS) + 2}

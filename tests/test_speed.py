@@ -39,7 +39,7 @@ SHORT = "Length(turn_seconds=0.01, num_turns=4, warmup_seconds=0.1)"
 )
 def test_the_interval_is_students_t_on_the_logarithms(logs: list[float], middle: float, half: float):
     found = paired_speed_up([math.exp(log) for log in logs])
-    assert found.num_pairs == len(logs) and not found.missing_reason
+    assert found.num_pairs == len(logs) and found.interval
     assert found.ratio == pytest.approx(math.exp(middle))
     assert found.low == pytest.approx(math.exp(middle - half), rel=1e-6)
     assert found.high == pytest.approx(math.exp(middle + half), rel=1e-6)
@@ -49,7 +49,7 @@ def test_fewer_than_three_pairs_have_a_ratio_and_the_way_to_an_interval():
     found = paired_speed_up([1.5, 6.0])
     assert found.ratio == pytest.approx(3.0)
     assert found.low is None and found.high is None and not found.is_clear
-    assert "dvc exp run -S 'seeds=[0,1,2,3,4]'" in found.missing_reason
+    assert "dvc exp run -S 'seeds=[0,1,2,3,4]'" in found.processes
 
 
 def test_a_speed_up_the_other_way_round_is_that_of_the_other_side():
@@ -113,7 +113,7 @@ def test_pairs_of_real_trainings_run_at_the_same_time(ready: Path):
         assert pair["about"]["one"]["threads"] == 1
         assert pair["about"]["two"]["threads"] == found["about"]["two"]["threads"], "auto takes one number for all"
     assert found["speed_up"]["num_pairs"] == 2 and found["speed_up"]["low"] is None
-    assert "no interval: 2 pairs were measured and it takes 3" in found["sentence"]
+    assert "(2 pairs of processes in turns; no interval: it takes 3, and" in found["sentence"]
     there = [line for line in printed.splitlines() if line.startswith("trainings here")]
     assert there == ["trainings here: 2"] * len(seeds)
 
@@ -134,18 +134,21 @@ def command_of(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_the_sentence_names_the_faster_side_first():
+def test_the_sentence_names_the_faster_side_first(monkeypatch: pytest.MonkeyPatch):
     sides = speed.TimedSide("cpu", "cpu"), speed.TimedSide("cuda", "cuda")
-    about = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager", "out_of_memory": []}
-    pairs = [speed.Pair(0, 4.0, {}, {}, dict.fromkeys(("cpu", "cuda"), about), 0.0)]
 
     def said(*ratios: float, out_of_memory: tuple[str, ...] = ()) -> str:
-        return speed.sentence(paired_speed_up(ratios), sides, pairs, out_of_memory)
+        same = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager", "other_processes": 0}
+        about = {side.name: {**same, "out_of_memory": [side.name] * (side.name in out_of_memory)} for side in sides}
+        pairs = [speed.Pair(0, ratio, {}, {}, about, 0.0) for ratio in ratios]
+        monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter(pairs))
+        return str(speed.compare("tiny", sides, [0])["sentence"]).removeprefix("tiny: ")
 
-    assert said(4.0, 4.0, 4.0).startswith("cuda is 4.00 times as fast as cpu (95% interval 4.00 to 4.00")
-    assert said(0.5, 0.5, 0.5).startswith("cpu is 2.00 times as fast as cuda (95% interval 2.00 to 2.00")
+    assert said(4.0, 4.0, 4.0).startswith("an epoch on cuda is 4.00 times as fast as on cpu (95% interval 4.00 to 4.00")
+    assert said(0.5, 0.5, 0.5).startswith("an epoch on cpu is 2.00 times as fast as on cuda (95% interval 2.00 to 2.00")
     assert said(0.5, 4.0, 1.0).startswith("no difference in speed can be told")
-    assert said(4.0, 4.0, 4.0, out_of_memory=("cuda",)) == "no speed-up is stated, because memory ran out on cuda"
+    assert "; cpu: a device, 2 threads, fp32, eager; cuda: a device" in said(4.0)
+    assert said(4.0, 4.0, 4.0, out_of_memory=("cuda",)) == "no speed-up is stated, because memory ran out on cuda."
 
 
 def test_no_speed_up_is_stated_where_others_were_on_the_gpu(monkeypatch: pytest.MonkeyPatch):
@@ -163,7 +166,7 @@ def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker
             f"{REFUSED}its process was ended by SIGKILL"
         ),
         "TimedSide('one', 'cpu', adapt=test_speed.waits_until_alone), TimedSide('two', 'cuda')": (
-            f"{REFUSED}results/hardware/cuda.json is not there"
+            f"{REFUSED}results/hardware/devices/cuda.json is not there"
         ),
         "TimedSide('one', 'cpu'), TimedSide('two', 'cpu', adapt=test_speed.has_no_memory)": (
             "tiny: no speed-up is stated, because memory ran out on two: out of memory (planted)"
@@ -220,9 +223,9 @@ def test_one_kind_of_device_is_nothing_to_pair_and_needs_no_torch(ready: Path):
 
 
 def test_there_is_a_side_for_each_kind_of_device_and_the_cpu_has_its_best_number_of_threads(ready: Path):
-    known = json.loads((ready / "results/hardware/cpu.json").read_text())
+    known = json.loads((ready / "results/hardware/devices/cpu.json").read_text())
     for device, kind in {"cpu": "cpu", "auto": "cuda", "cuda": "cuda"}.items():
-        (ready / f"results/hardware/{device}.json").write_text(json.dumps({**known, "kind": kind}))
+        (ready / f"results/hardware/devices/{device}.json").write_text(json.dumps({**known, "kind": kind}))
     code = "print([(each.name, each.device, each.changes) for each in sides_of(['auto', 'cuda', 'cpu'])])"
     assert python(ready, code).stdout == "[('cpu', 'cpu', {'threads': 'auto'}), ('cuda', 'auto', {})]\n"
 

@@ -1,6 +1,5 @@
 """Recorded runs made again. What differs is planted in the training, never in the record."""
 
-import json
 import shutil
 import signal
 import sqlite3
@@ -12,10 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from stages.comparing import retraced
+from stages.comparing import rerun
 from stages.files import sha256_file
 from stages.records import provenance
-from stages.records.manifest import OF_TRAINING
+from stages.records.run import open_folder
 from tests.projects import TINY, commit, copy_of, dvc, environment, git, held, run, stages_at_once, wait_for
 
 RUN = "results/runs/tiny/cpu/0"
@@ -85,7 +84,7 @@ def test_rounding_is_asked_where_both_draw_and_round_alike(model: dict, device: 
     """A device's own generator draws the dropout, and TF32 rounds 8,192 times as coarsely as fp32."""
     recorded = {"device": "cuda", "realized": {"precision": precision}, "block": {"train": {"model": model}}}
     again = {"device": device, "realized": {"precision": "fp32"}}
-    assert retraced.may_round(recorded, again) is may
+    assert rerun.may_round(recorded, again) is may
 
 
 def test_a_run_made_again_is_bit_equal_and_nothing_of_the_project_changes(project: Path, tmp_path: Path) -> None:
@@ -131,8 +130,8 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     params.write_text(TINY.replace("weight_decay: 0.01", "weight_decay: 0.02"))
     tree = provenance.tree(folder)
     stages_at_once(folder, "hardware", "train tiny cpu 0", "evaluate tiny cpu 0")
-    kept = json.loads((folder / RUN / OF_TRAINING).read_text())
-    assert kept["tree"] == tree and kept["block"]["train"]["weight_decay"] == 0.02
+    recorded = open_folder(folder / RUN)
+    assert recorded.timing["tree"] == tree and recorded.train["block"]["train"]["weight_decay"] == 0.02
     schedule.write_text(code)
     params.write_text(TINY)
     own.unlink()
@@ -238,24 +237,24 @@ def retracing(temporary: Path) -> list[str]:
 
 
 def trained_again(losses: list[float], seed: int = 0, predicted: str = "") -> dict:
-    rows = [f"{number},{number % 2},{guess},0.9" for number, guess in enumerate(predicted)]
-    csv = "\n".join(["sequence,actual,predicted,confidence", *rows, ""])
-    epochs = [{"epoch": number, **dict.fromkeys(retraced.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
-    return {"seed": seed, "epochs": epochs, "predictions": {"csv": csv} if predicted else {}}
+    rows = [{"sequence": str(number), "actual": str(number % 2), "predicted": guess, "confidence": "0.9"}
+            for number, guess in enumerate(predicted)]  # fmt: skip
+    epochs = [{"epoch": number, **dict.fromkeys(rerun.LOSSES, loss)} for number, loss in enumerate(losses, 1)]
+    return {"seed": seed, "epochs": epochs, "predictions": rows}
 
 
 def test_the_horizon_ends_where_rounding_nears_what_another_seed_does() -> None:
     number = 8
     chaotic = [1 + 1e-7 * 10**epoch for epoch in range(number)]  # in epoch 6 a hundredth
     others = [trained_again([1.2] * number, seed=1), trained_again([0.9] * number, seed=2)]
-    exact, nudged = trained_again([1.0] * number), [trained_again(chaotic)]
-    envelope = retraced.measure_envelope(exact, nudged, others)
+    exact, perturbed = trained_again([1.0] * number), [trained_again(chaotic)]
+    envelope = rerun.measure_envelope(exact, perturbed, others)
     widths = [row["train_loss"] for row in envelope.allowed]
     assert widths == sorted(widths), "rounding forgets nothing"
     spread = 1.2 - 0.9
-    assert widths[envelope.horizon - 1] <= retraced.SHARE_OF_SPREAD * spread < widths[envelope.horizon]
-    assert retraced.measure_envelope(exact, [exact], others).horizon == number
-    assert retraced.measure_envelope(exact, nudged, [exact, exact]).horizon == 0, (
+    assert widths[envelope.horizon - 1] <= rerun.SHARE_OF_SPREAD * spread < widths[envelope.horizon]
+    assert rerun.measure_envelope(exact, [exact], others).horizon == number
+    assert rerun.measure_envelope(exact, perturbed, [exact, exact]).horizon == 0, (
         "seeds that do not differ tell nothing"
     )
 
@@ -281,10 +280,10 @@ def wrong_in(count: int, start: int = 0) -> str:
 def test_beyond_the_horizon_the_scores_decide_against_the_seeds_margin(recorded: str | None, verdict: str) -> None:
     exact = trained_again([1.0], predicted=wrong_in(10))
     others = [trained_again([1.0], seed, wrong_in(count)) for seed, count in ((1, 6), (2, 8), (3, 12), (4, 20))]
-    text = recorded and trained_again([1.0], predicted=recorded)["predictions"]["csv"]
+    rows = trained_again([1.0], predicted=recorded)["predictions"] if recorded else None
     manifest = {"result": {"score_name": "accuracy"}}
-    found = retraced.judge_final_scores(manifest, text, exact, others, retraced.EnvironmentInfo(), horizon=0)
+    found = rerun.judge_final_scores(manifest, rows, exact, others, rerun.EnvironmentInfo(), horizon=0)
     assert str(found) == verdict, found.sentence
-    other = retraced.EnvironmentInfo(environment=("torch 3 here, 2 recorded",))
+    other = rerun.EnvironmentInfo(environment=("torch 3 here, 2 recorded",))
     if found.name == "different":
-        assert retraced.judge_final_scores(manifest, text, exact, others, other, horizon=0).cause == "environment"
+        assert rerun.judge_final_scores(manifest, rows, exact, others, other, horizon=0).cause == "environment"

@@ -38,6 +38,18 @@ RENAMED = {
     )
 } | {"preload.residency": "preload.data_location"}
 OFF = {"preprocess.groups": "none", "train.on_out_of_memory": "stop", "on_out_of_memory": "stop"}
+# The differences that are allowed, in the order of the sentence: name -> path in the manifest.
+NAMED = {
+    "device": "device",
+    "hardware": "hardware.name",
+    "machine": "machine",
+    "workers": "realized.workers",
+    "threads": "realized.threads",
+    "kernels": "kernels",
+    "way of stepping": "realized.step",
+    "place of the data": "realized.data_location",
+    "seed": "seed",
+}
 MAX_LISTED = 4  # parameters or files that are listed; the others are only counted
 MAX_LETTERS, DIGEST_LETTERS = 48, 8
 # Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
@@ -46,6 +58,8 @@ CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
 # Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
 # `auto` chose them.
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
+# Settings of the machine, which only people change (a clock follows the load): name -> path in a reading.
+SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limit_watts"}
 # Thresholds for a note: the share of cores that other processes take, and the relative change of a setting.
 BUSY_SHARE, CHANGED_SHARE = 0.25, 0.10
 TAKEN_SHARE = 0.10  # of all cores' time during the training
@@ -72,13 +86,6 @@ class Comparability:
     notes: tuple[str, ...]
 
 
-def compare_manifests(first: Manifest, second: Manifest) -> Comparability:
-    names = [str(manifest.get("device", NOT_RECORDED)) for manifest in (first, second)]
-    if names[0] == names[1]:
-        names = ["the first", "the second"]
-    return compare_sides({names[0]: [first], names[1]: [second]})
-
-
 def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
     """Compare two sides. Each has one manifest per seed, and the manifests of a side must agree among themselves."""
     (_, (first, *_)), (_, (second, *_)) = sides.items()
@@ -101,27 +108,19 @@ def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
 def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     yield from differing(first, second, "workload", "workload")
     yield from of_data(first, second)
-    yield from of_parameters(first, second)
+    yield from of_group(first, second, "block.train", "parameters", "{}", "parameters")
     for name in ("precision", "grad_accum_steps"):
         yield from differing(first, second, name, f"realized.{name}", is_required=True)
     yield from differing(first, second, "batch of all workers", "realized.batch_size", absent="as params.yaml has it")
-    yield from of_code(first, second)
+    yield from of_group(first, second, "digests.code", "the training's code", "code: {}", "files")
     releases = [torch_release(manifest) for manifest in (first, second)]
     if releases[0] != releases[1]:
         yield Mismatch("torch", *releases)
 
 
 def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    """Yield the differences that are allowed, in the order of the sentence."""
-    yield from differing(first, second, "device", "device")
-    yield from differing(first, second, "hardware", "hardware.name")
-    yield from differing(first, second, "machine", "machine")
-    yield from differing(first, second, "workers", "realized.workers", absent="1")
-    yield from differing(first, second, "threads", "realized.threads")
-    yield from differing(first, second, "kernels", "kernels")
-    yield from differing(first, second, "way of stepping", "realized.step")
-    yield from differing(first, second, "place of the data", "realized.data_location")
-    yield from differing(first, second, "seed", "seed")
+    for what, path in NAMED.items():
+        yield from differing(first, second, what, path, absent="1" if what == "workers" else NOT_RECORDED)
 
 
 def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
@@ -146,14 +145,7 @@ def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
     if divisions[0] != divisions[1]:
         yield Mismatch("data: division into splits", *map(short, divisions))
         return
-    packed = [value_of(manifest, "digests.data.packed") or {} for manifest in (first, second)]
-    if not all(packed):
-        yield Mismatch("data", *("recorded" if own else NOT_RECORDED for own in packed))
-        return
-    for split in sorted(packed[0].keys() | packed[1].keys()):
-        pair = [own.get(split) for own in packed]
-        if pair[0] != pair[1]:
-            yield Mismatch(f"data: packed {split} split", *map(short, pair))
+    yield from of_group(first, second, "digests.data.packed", "data", "data: packed {} split", "splits")
 
 
 def division(manifest: Manifest) -> list[str] | None:
@@ -161,11 +153,6 @@ def division(manifest: Manifest) -> list[str] | None:
     prepared = value_of(manifest, "digests.data.prepared") or {}
     found = [prepared[name] for name in sorted(prepared) if name.endswith("/ids.npy")]
     return [digest[:DIGEST_LETTERS] for digest in found] or None
-
-
-def parameters_of(manifest: Manifest) -> dict[str, Any]:
-    """Return the training parameters by dotted name."""
-    return dict(flat(value_of(manifest, "block.train") or {}))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -179,30 +166,17 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield RENAMED.get(dotted, dotted), value
 
 
-def of_parameters(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    both = [parameters_of(first), parameters_of(second)]
+def of_group(first: Manifest, second: Manifest, path: str, what: str, form: str, many: str) -> Iterator[Mismatch]:
+    """Yield the differing values of a group. `form`: a value's name; `what`: the group's name if it is not recorded."""
+    both = [dict(flat(value_of(manifest, path) or {})) for manifest in (first, second)]
     if not all(both):
-        yield Mismatch("parameters", *("recorded" if own else NOT_RECORDED for own in both))
+        yield Mismatch(what, *("recorded" if own else NOT_RECORDED for own in both))
         return
-    names = sorted(both[0].keys() | both[1].keys())
-    names = [name for name in names if name not in CHOICES]
-    found = [Mismatch(name, *(short(own.get(name, "absent")) for own in both)) for name in names]
-    found = [each for name, each in zip(names, found, strict=True) if both[0].get(name) != both[1].get(name)]
-    yield from found[:MAX_LISTED]
-    if len(found) > MAX_LISTED:
-        yield Mismatch(f"{len(found) - MAX_LISTED} more parameters", "one value", "another")
-
-
-def of_code(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
-    both = [value_of(manifest, "digests.code") or {} for manifest in (first, second)]
-    if not all(both):
-        yield Mismatch("the training's code", *("recorded" if own else NOT_RECORDED for own in both))
-        return
-    files = [name for name in sorted(both[0].keys() | both[1].keys()) if both[0].get(name) != both[1].get(name)]
-    for name in files[:MAX_LISTED]:
-        yield Mismatch(f"code: {name}", *(short(own.get(name, "absent")) for own in both))
-    if len(files) > MAX_LISTED:
-        yield Mismatch(f"code: {len(files) - MAX_LISTED} more files", "one version", "another")
+    names = [name for name in differing_names(*both) if name not in CHOICES]
+    for name in names[:MAX_LISTED]:
+        yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in both))
+    if len(names) > MAX_LISTED:
+        yield Mismatch(form.format(f"{len(names) - MAX_LISTED} more {many}"), "one value", "another")
 
 
 def out_of_memory(manifest: Manifest) -> Iterator[str]:
@@ -219,63 +193,46 @@ def torch_release(manifest: Manifest) -> str:
 # The machine's state in `conditions` (stages/machine/conditions.py): before, after, between.
 
 
-def readings(manifest: Manifest, when: str) -> dict[str, Any]:
-    return dict(flat(value_of(manifest, f"conditions.{when}") or {}))
-
-
 def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield settings that differ between two sides with the same hardware."""
     first, second = sides.values()
     if value_of(first, "hardware.name") != value_of(second, "hardware.name"):
         return
-    before = [readings(manifest, "before") for manifest in (first, second)]
-    for name in sorted(before[0].keys() & before[1].keys()):
-        if is_setting(name) and has_changed(before[0][name], before[1][name]):
-            values = (f"{short(own[name])} for {side}" for side, own in zip(sides, before, strict=True))
-            yield f"{words(name)} differs: {', '.join(values)}"
+    for what, path in SETTINGS.items():
+        values = [value_of(manifest, f"conditions.before.{path}") for manifest in (first, second)]
+        if has_changed(*values):
+            shown = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
+            yield f"{what} differs: {', '.join(shown)}"
 
 
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
-    """Yield the problems of one side's machine. Readings are recognized by a word in their name."""
-    before, after = (readings(manifest, when) for when in ("before", "after"))
-    shares = readings(manifest, "between")
+    """Yield the problems of one side's machine."""
+    conditions = value_of(manifest, "conditions") or {}
+    before, after, between = (conditions.get(when) or {} for when in ("before", "after", "between"))
     for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
-        if (share := number(shares.get(name))) is not None and share > TAKEN_SHARE:
+        if (share := between.get(name, 0)) > TAKEN_SHARE:
             yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
     if not before and not after:
         yield f"the state of {label}'s machine is {NOT_RECORDED}"
-    for name in sorted(before.keys() | after.keys()):
-        start, end = before.get(name), after.get(name)
-        if "load" in name:  # at the end, the load includes the training itself
-            load, cores = number(start), value_of(manifest, "hardware.cpu.cores")
-            if load is not None and cores and load > BUSY_SHARE * cores and "others_share" not in shares:
-                yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
-        elif "throttl" in name:
-            if reasons := [short(value) for value in (start, end) if value]:
-                yield f"{label}: the clocks were throttled ({', '.join(dict.fromkeys(reasons))})"
-        elif is_setting(name) and None not in (start, end) and has_changed(start, end):
-            yield f"{label}: {words(name)} changed while training ({short(start)} before, {short(end)} after)"
-
-
-def is_setting(name: str) -> bool:
-    """Whether the reading is a setting, which changes only if someone changes it. A clock follows the load; its limit
-    is a setting.
-    """
-    return "limit" in name or "governor" in name or "max" in name
+    # The load after the training includes the training itself.
+    load, cores = before.get("load_1min"), value_of(manifest, "hardware.cpu.cores")
+    if load and cores and load > BUSY_SHARE * cores and "others_share" not in between:
+        yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
+    throttled = [value_of(reading, "gpu.throttled_by") for reading in (before, after)]
+    if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
+        yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
+    for what, path in SETTINGS.items():
+        start, end = (value_of(reading, path) for reading in (before, after))
+        if has_changed(start, end):
+            yield f"{label}: {what} changed while training ({short(start)} before, {short(end)} after)"
 
 
 def has_changed(start: Any, end: Any) -> bool:
-    low, high = number(start), number(end)
-    if low is None or high is None:
+    if start is None or end is None:
+        return False
+    if isinstance(start, str) or isinstance(end, str):
         return bool(start != end)
-    return abs(high - low) > CHANGED_SHARE * max(abs(low), abs(high))
-
-
-def number(value: Any) -> float | None:
-    """Return a reading, or the first of several (loads of 1, 5 and 15 minutes); None if it is not a number."""
-    if isinstance(value, list | tuple) and value:
-        value = value[0]
-    return float(value) if isinstance(value, int | float) else None
+    return bool(abs(end - start) > CHANGED_SHARE * max(abs(start), abs(end)))
 
 
 # Descriptions of a side.
@@ -320,6 +277,10 @@ def best_threads(manifest: Manifest) -> str:
     )
 
 
+def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [name for name in sorted({*first, *second}) if first.get(name) != second.get(name)]
+
+
 def differing(
     first: Manifest, second: Manifest, what: str, path: str, is_required: bool = False, absent: str = NOT_RECORDED
 ) -> Iterator[Mismatch]:
@@ -346,7 +307,3 @@ def short(value: Any) -> str:
     if re.fullmatch(r"[0-9a-f]{16,}", text):
         return text[:DIGEST_LETTERS]
     return text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 3] + "..."
-
-
-def words(name: str) -> str:
-    return name.rpartition(".")[2].replace("_", " ")

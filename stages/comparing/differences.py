@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.comparing.statistics import LEVEL, student_interval
 from stages.tasks.scores import macro_f1_of_sums
 
 Rows = Sequence[Mapping[str, Any]]  # of predictions.csv: strings as csv gives them, or the values themselves
@@ -31,7 +32,7 @@ NUM_RESAMPLES = 2000
 MIN_SEEDS = 3  # for an interval over seeds; with two it is twelve times as wide as the spread
 MIN_SEEDS_OF_MARGIN = 5
 MARGIN_DEVIATIONS = 2.0
-LEVEL, POWER = 0.95, 0.80
+POWER = 0.80
 # Recorded levels come from `exp`, which differs in the last digits between processors.
 SAME_LEVEL = 1e-6
 
@@ -59,7 +60,16 @@ def margin_of_seeds(*sides: Sequence[float]) -> Margin | None:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Found:
+    low: float  # 95% interval of the difference
+    high: float
+    p: float | None
+    min_detectable_effect: float | None  # detected in 80% of such comparisons; None: none is
+    method: str
+
+
+@dataclass(frozen=True)
+class Difference(Found):
     """The second side's score minus the first's, with its interval and verdict."""
 
     measure: str  # "accuracy", "event F1", "MAE"
@@ -70,11 +80,6 @@ class Difference:
     num_units: int
     is_equal: bool  # every unit is scored the same on both sides, with every seed
     difference: float
-    low: float  # 95% interval of the difference
-    high: float
-    p: float | None
-    min_detectable_effect: float | None  # detected in 80% of such comparisons; None: none is
-    method: str
     margin: Margin | None
 
     @property
@@ -88,7 +93,8 @@ class Difference:
 
     def sentence(self, first: str, second: str) -> str:
         """Return the result as a sentence. `first` and `second` are the names of the sides."""
-        sides = f"{self.measure} {self.of_side(self.first)} on {first}, {self.of_side(self.second)} on {second}"
+        scores = [mean_and_range(list(side.values()), self.number) for side in (self.first, self.second)]
+        sides = f"{self.measure} {scores[0]} on {first}, {scores[1]} on {second}"
         if self.is_equal:
             return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.caveat}"
         p = "" if self.p is None else ", p < 0.0001" if self.p < 1e-4 else f", p {self.p:.2g}"
@@ -121,9 +127,6 @@ class Difference:
             return ". With two seeds a side, what other seeds would change is not in it"
         return ". With one seed a side this is about two trained networks; what another seed would change is not in it"
 
-    def of_side(self, scores: Mapping[int, float]) -> str:
-        return mean_and_range(list(scores.values()), self.number)
-
     def number(self, value: float) -> str:
         return f"{value:.4f}" if self.is_larger_better else f"{value:.4g}"
 
@@ -153,21 +156,16 @@ def difference(
     places = [(list(first).index(left), len(first) + list(second).index(right)) for left, right in pairs]
     left, right = (units[list(indices)] for indices in zip(*places, strict=True))
     paired = Pairs(left, right, measure)
-    found = over_seeds(paired) if len(pairs) >= MIN_SEEDS else measure.test(paired)
     return Difference(
-        measure.name,
-        measure.is_larger_better,
-        {seed: measure.score(own) for (seed, _), own in zip(pairs, left, strict=True)},
-        {seed: measure.score(own) for (_, seed), own in zip(pairs, right, strict=True)},
+        **vars(over_seeds(paired) if len(pairs) >= MIN_SEEDS else measure.test(paired)),
+        measure=measure.name,
+        is_larger_better=measure.is_larger_better,
+        first={seed: measure.score(own) for (seed, _), own in zip(pairs, left, strict=True)},
+        second={seed: measure.score(own) for (_, seed), own in zip(pairs, right, strict=True)},
         unit=measure.unit,
         num_units=units.shape[1],
         is_equal=bool((left == right).all()),
         difference=float(paired.by_seed.mean()),
-        low=found.low,
-        high=found.high,
-        p=found.p,
-        min_detectable_effect=found.min_detectable_effect,
-        method=found.method,
         margin=margin,
     )
 
@@ -283,31 +281,22 @@ class Pairs:
         return np.array([score(b[index]) - score(a[index]) for a, b in zip(self.first, self.second, strict=True)])
 
 
-@dataclass(frozen=True)
-class Found:
-    low: float
-    high: float
-    p: float | None
-    min_detectable_effect: float | None
-    method: str
-
-
 def over_seeds(pairs: Pairs) -> Found:
     """Return Student's interval over the differences of S pairs of seeds.
 
     If the score moves in steps of one sequence, the deviation is at least that of rounding to a step (Sheppard 1898):
     three differences that are equal by chance do not prove that there is no spread.
     """
-    from scipy.stats import t
+    from scipy.special import stdtr
 
     found = pairs.by_seed
     num, freedom = len(found), len(found) - 1
     step = 1 / pairs.first.shape[1] if pairs.measure.moves_in_steps else 0.0
     error = max(float(found.std(ddof=1)), step / 12**0.5) / num**0.5
-    center, half = float(found.mean()), float(t.ppf((1 + LEVEL) / 2, freedom)) * error
-    p = float(2 * t.sf(abs(center) / error, freedom)) if error else None
+    center = float(found.mean())
+    p = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
     method = f"Student's t over {num} differences, paired by seed, on this test split"
-    return Found(center - half, center + half, p, num_errors_seen(freedom) * error or None, method)
+    return Found(*student_interval(center, error, freedom), p, num_errors_seen(freedom) * error or None, method)
 
 
 @cache

@@ -1,22 +1,23 @@
 """Compares one's own runs with the results that are published with the project.
 
 For each workload and kind of hardware, docs/published.json contains the score and training time of every seed, and one
-reference run: its digests, its exact losses, and the effect of rounding on them there (`envelope`). The inputs are that
-file's content (`read`) and one's own manifests; the results are verdicts as in stages/comparing/retraced.py. With the
-git repository alone, a user can check whether their results are the published ones.
+reference run: the keys of its manifest that say what was trained and what came out, and the effect of rounding on its
+losses (`envelope`). `read` returns that content; the results are verdicts as in stages/comparing/rerun.py. With the git
+repository alone, a user can check whether their results are the published ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from stages import files
-from stages.comparing import retraced
-from stages.comparing.comparability import flat
+from stages.comparing import rerun
+from stages.comparing.comparability import Manifest, differing_names, flat, of_data
+from stages.comparing.comparison import Reference, Side
 from stages.comparing.differences import margin_of_seeds
-from stages.comparing.retraced import Envelope, EnvironmentInfo, Manifest, Retraced, Verdict, different
+from stages.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
+from stages.records.run import Run
 
 FILE = files.PUBLISHED
 SCHEMA = 2
@@ -24,12 +25,11 @@ SCHEMA = 2
 KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
 DIGESTS = ("data", "weights", "predictions")
 TIMED = ("epoch_seconds", "samples_per_second", "train_seconds", "peak_allocated_mib", "peak_rss_mib")
+Entry = Mapping[str, Any]  # of a workload on one kind of hardware
 
 
 def read() -> dict[str, list[dict[str, Any]]]:
-    """Return workload -> published entries, one per kind of hardware. Raises ValueError for a file of
-    another version.
-    """
+    """Return workload -> published entries. Raises ValueError for a file of another version."""
     mend = f"`git checkout {files.relative(FILE)}` brings it back"
     content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
     if content["schema"] != SCHEMA:
@@ -40,99 +40,99 @@ def read() -> dict[str, list[dict[str, Any]]]:
     return dict(content["workloads"])
 
 
-def entry(manifests: Sequence[Manifest], nudged: Sequence[Retraced]) -> dict[str, Any]:
-    """Return the published entry of a workload on one kind of hardware.
+def entry_of(runs: Sequence[Run], perturbed: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the published entry of evaluated runs, one per seed.
 
-    `manifests`: one run per seed; the first is the reference run. `nudged`: reruns of it from weights perturbed by one
-    unit in the last place.
+    The first is the reference run. `perturbed`: reruns of it from weights perturbed by one unit in the last place.
     """
-    first, *others = manifests
-    envelope = retraced.measure_envelope(as_retraced(first), nudged, [as_retraced(each) for each in others])
+    first, *others = (run.manifest for run in runs)
+    envelope = rerun.measure_envelope(first, perturbed, others)
     return {
         **{name: first[name] for name in KEPT},
         "digests": {name: first["digests"][name] for name in DIGESTS},
-        "envelope": asdict(envelope),
+        "envelope": {
+            "allowed": envelope.allowed,
+            "horizon": envelope.horizon,
+            "num_nudged": envelope.num_perturbed,
+        },
         "score_name": first["result"]["score_name"],
-        "scores": {str(each["seed"]): score_of(each) for each in manifests},
-        "timings": {str(each["seed"]): {name: each["timing"].get(name) for name in TIMED} for each in manifests},
+        "scores": {str(run.seed): score_of(run) for run in runs},
+        "timings": {str(run.seed): {name: run.timing["timing"].get(name) for name in TIMED} for run in runs},
     }
 
 
-def score_of(manifest: Manifest) -> float:
-    return float(manifest["result"]["metrics"][manifest["result"]["score_name"]])
+def score_of(run: Run) -> float:
+    assert run.score
+    return run.score["metrics"][run.score["score_name"]]
 
 
-def as_retraced(manifest: Manifest) -> dict[str, Any]:
-    """Return a recorded run in the format of a rerun."""
-    return {
-        **{name: manifest[name] for name in ("device", "seed", "hardware", "environment", "realized", "epochs")},
-        "weights": manifest["digests"]["weights"],
-        "predictions": {"sha256": manifest["digests"]["predictions"]},
-    }
+def side_of(entry: Entry) -> Side:
+    """Return a published entry as a side. Of its runs, only the reference run has epochs."""
+
+    def run_of(seed: str, score: float) -> Run:
+        known = entry.get("timings", {}).get(seed, {})
+        train: Any = {name: entry[name] for name in ("workload", "requested", "device", "block", "realized")}
+        train |= {"seed": int(seed), "epochs": entry["epochs"] if int(seed) == entry["seed"] else []}
+        timing: Any = {
+            "hardware": entry["hardware"],
+            "machine": "",
+            "measured_at": "",
+            "placement": {"out_of_memory": entry["realized"]["out_of_memory"]},
+            "timing": known,
+        }
+        result: Any = {"score_name": entry["score_name"], "metrics": {entry["score_name"]: score}}
+        return Run("published", train, timing, result, no_file)
+
+    return Side("published", tuple(run_of(seed, score) for seed, score in entry["scores"].items()))
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A published training on the same data and with the same parameters as one's own."""
-
-    device: str
-    hardware: str  # the device's name
-    scores: Mapping[str, float]  # by seed
-    timings: Mapping[str, Mapping[str, Any]]  # by seed, with the keys of TIMED; empty if not published
-    seed: int  # of the reference run
-    epochs: Sequence[Mapping[str, Any]]  # of the reference run
-    verdict: Verdict | None  # of one's own run with the published run's seed; None if there is none
-    label: str = "published"
-
-    def measured(self, name: str) -> list[float]:
-        """Return the value `name` of TIMED for each seed that has it."""
-        return [float(each[name]) for each in self.timings.values() if each.get(name) is not None]
+def no_file(name: str) -> tuple[bytes, str]:
+    raise FileNotFoundError(name)
 
 
-def references(entries: Sequence[Mapping[str, Any]], own: Sequence[Manifest]) -> tuple[list[Reference], str]:
+def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Reference, ...], str]:
     """Return the references comparable with one's own runs, most similar first; if there are none, also the reason."""
     found, reasons = [], []
-    for entry in sorted(entries, key=lambda entry: distance(entry, own[0])):
-        if asked := parameters(entry, own[0]):
+    manifest = own[0].manifest
+    for entry in sorted(entries, key=lambda entry: distance(entry, manifest)):
+        if asked := parameters(entry, manifest):
             more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
             reasons.append(f"published with other parameters ({', '.join(asked[:3])}{more})")
-        if other := other_data(entry, own[0]):
-            reasons += other
-        if asked or other:
-            continue
-        verdict = next((judge(entry, each) for each in own if each["seed"] == entry["seed"]), None)
-        scores, timings = entry["scores"], entry.get("timings", {})
-        name, seed, epochs = entry["hardware"]["name"], entry["seed"], entry["epochs"]
-        found.append(Reference(entry["device"], name, scores, timings, seed, epochs, verdict))
-    return found, "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
+        reasons += (other := list(map(str, of_data(entry, manifest))))
+        if not asked and not other:
+            verdict = next((judge(entry, run) for run in own if run.seed == entry["seed"]), None)
+            found.append(Reference(side_of(entry), verdict))
+    return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
 
 
-def best_match(entries: Sequence[Mapping[str, Any]], own: Manifest) -> Mapping[str, Any]:
+def best_match(entries: Sequence[Entry], own: Run) -> Entry:
     """Return the published run on the same kind of hardware with the same settings, otherwise the most similar one."""
-    return min(entries, key=lambda entry: distance(entry, own))
+    return min(entries, key=lambda entry: distance(entry, own.manifest))
 
 
-def distance(published: Mapping[str, Any], own: Manifest) -> tuple[bool, bool, int]:
+def distance(published: Entry, own: Manifest) -> tuple[bool, bool, int]:
     """Return a sort key: smaller if hardware and settings differ less."""
-    facts = retraced.environment_of(published, as_retraced(own))
+    facts = rerun.environment_of(published, own)
     return published["device"] != own["device"], bool(facts.hardware), len(facts.phrases)
 
 
-def judge(published: Mapping[str, Any], own: Manifest) -> Verdict:
+def judge(published: Entry, own: Run) -> Verdict:
     """Return the verdict on whether one's own run agrees with the published one."""
-    if asked := parameters(published, own):
+    found = own.manifest
+    if asked := parameters(published, found):
         return Verdict("not verifiable", "other parameters", f"{', '.join(asked)} of params.yaml are not as published")
-    found = as_retraced(own)
-    facts = retraced.environment_of(published, found, other_data(published, own))
-    envelope = Envelope(**published["envelope"])
-    if verdict := retraced.judge_bitwise(published, found, facts):
+    if other := list(of_data(published, found)):
+        return Verdict("different", "data", "; ".join(map(str, other)))
+    facts = rerun.environment_of(published, found)
+    if verdict := rerun.judge_bitwise(published, found, facts):
         return verdict
-    if retraced.may_round(published, found) and (verdict := retraced.within(published, found, facts, envelope)):
+    envelope = Envelope(*(published["envelope"][name] for name in ("allowed", "horizon", "num_nudged")))
+    if rerun.may_round(published, found) and (verdict := rerun.within(published, found, facts, envelope)):
         return verdict
-    return by_score(published, own, facts)
+    return judge_score(published, own, facts)
 
 
-def by_score(published: Mapping[str, Any], own: Manifest, facts: EnvironmentInfo) -> Verdict:
+def judge_score(published: Entry, own: Run, facts: EnvironmentInfo) -> Verdict:
     """Judge by the difference of the scores and the margin from the published seeds."""
     name, seed = published["score_name"], str(published["seed"])
     here, there = score_of(own), published["scores"][seed]
@@ -147,20 +147,6 @@ def by_score(published: Mapping[str, Any], own: Manifest, facts: EnvironmentInfo
     return Verdict("statistically compatible", sentence=sentence)
 
 
-def parameters(published: Mapping[str, Any], own: Manifest) -> list[str]:
+def parameters(published: Entry, own: Manifest) -> list[str]:
     """Return the dotted names of the parameters that differ. Values that `auto` chose are not parameters."""
-    pair = [dict(flat(manifest["block"])) for manifest in (published, own)]
-    return [name for name in sorted({*pair[0], *pair[1]}) if pair[0].get(name) != pair[1].get(name)]
-
-
-def other_data(published: Mapping[str, Any], own: Manifest) -> list[str]:
-    """Return the first difference among raw table, prepared arrays and packed splits; empty if there is none."""
-    for name, what in (
-        ("table", "the raw table"),
-        ("prepared", "the prepared arrays"),
-        ("packed", "the packed splits"),
-    ):
-        theirs, ours = (manifest["digests"]["data"][name] for manifest in (published, own))
-        if theirs != ours:
-            return [f"{what} differ from the published ones" if name != "table" else f"{what} is not the published one"]
-    return []
+    return differing_names(*(dict(flat(manifest["block"])) for manifest in (published, own)))

@@ -5,40 +5,70 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-CONFIDENCE = 0.95
+LEVEL = 0.95
 # With two pairs, the interval would be more than nine times as wide as with five pairs of the same spread.
 MIN_PAIRS = 3
-MORE_PAIRS = "dvc exp run -S 'seeds=[0,1,2,3,4]'"
+MORE_PAIRS = "`dvc exp run -S 'seeds=[0,1,2,3,4]'` measures 5"
 
 
 @dataclass(frozen=True)
 class SpeedUp:
-    """How many times as fast one side is as another. The interval exists only if there are enough pairs."""
+    """How many times as fast the second side is as the first. An interval takes three processes a side."""
 
     ratio: float
     low: float | None
     high: float | None
-    num_pairs: int
+    num_pairs: int  # of processes that took turns; otherwise the smaller of `num_unpaired`
+    num_unpaired: tuple[int, int] | None = None  # the processes of each side, if they took no turns
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes 1, so that one side is faster beyond the spread of the pairs."""
+        """Whether the interval excludes 1, so that one side is faster beyond the spread of the processes."""
         return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
 
     @property
-    def missing_reason(self) -> str:
-        """Why there is no interval and how to get one; empty if there is one."""
-        if self.low is not None:
-            return ""
-        count = "1 pair was" if self.num_pairs == 1 else f"{self.num_pairs} pairs were"
-        return f"no interval: {count} measured and it takes {MIN_PAIRS}; `{MORE_PAIRS}` measures 5"
+    def interval(self) -> str:
+        """The interval as text; empty if there is none."""
+        return "" if self.low is None else f"{LEVEL:.0%} interval {self.low:.2f} to {self.high:.2f}"
+
+    @property
+    def processes(self) -> str:
+        """The number of processes as text, and how to get an interval if there is none."""
+        found = f"{self.num_pairs} pair{'' if self.num_pairs == 1 else 's'} of processes in turns"
+        if self.num_unpaired:
+            first, second = self.num_unpaired
+            num = "1 process a side" if first == second == 1 else f"{first} and {second} processes"
+            found = f"{num} that took no turns, so the drift of the machines is in it"
+        return found if self.interval else f"{found}; no interval: it takes {MIN_PAIRS}, and {MORE_PAIRS}"
+
+    def ranked(self, first: str, second: str) -> tuple[SpeedUp, str, str]:
+        """Return the speed-up of the faster side, and the names of the faster and the slower side."""
+        return (self, second, first) if self.ratio >= 1 else (self.reversed(), first, second)
 
     def reversed(self) -> SpeedUp:
-        """Return how many times as fast the other side is."""
+        """Return how many times as fast the first side is as the second."""
         low, high = (None if bound is None else 1 / bound for bound in (self.high, self.low))
-        return SpeedUp(1 / self.ratio, low, high, self.num_pairs)
+        return replace(self, ratio=1 / self.ratio, low=low, high=high)
+
+    def sentence(self, first: str, second: str) -> str:
+        """`first` and `second` are the names of the sides."""
+        found, fast, slow = self.ranked(first, second)
+        about = "; ".join(filter(None, (found.interval, found.processes)))
+        if not found.interval:
+            return f"the ratio of an epoch on {slow} to one on {fast} is {found.ratio:.2f} ({about})"
+        if not found.is_clear:
+            return f"no difference in speed can be told (ratio {found.ratio:.2f} in favour of {fast}, {about})"
+        return f"an epoch on {fast} is {found.ratio:.2f} times as fast as on {slow} ({about})"
+
+    def summary(self, first: str, second: str) -> str:
+        """Return the sentence in a few words."""
+        found, fast, slow = self.ranked(first, second)
+        if found.interval and not found.is_clear:
+            return f"Speeds not told apart: {found.ratio:.2f} ({found.interval})"
+        interval = f" ({found.interval})" if found.interval else "; no interval"
+        return f"{fast} {found.ratio:.2f} times as fast as {slow}{interval}"
 
 
 def ratio_of_turns(base_seconds: Sequence[float], other_seconds: Sequence[float]) -> float:
@@ -49,7 +79,8 @@ def ratio_of_turns(base_seconds: Sequence[float], other_seconds: Sequence[float]
     median. On a busy machine (benchmarks/aa.py) the ratios of medians and of means scattered 1.3 times as much, that of
     minima 3.6 times.
     """
-    return math.exp(statistics.median(map(math.log, ratios(base_seconds, other_seconds))))
+    pairs = zip(base_seconds, other_seconds, strict=True)
+    return math.exp(statistics.median(math.log(base / other) for base, other in pairs))
 
 
 def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
@@ -66,11 +97,29 @@ def paired_speed_up(pair_ratios: Sequence[float]) -> SpeedUp:
     count, middle = len(logs), statistics.fmean(logs)
     if count < MIN_PAIRS:
         return SpeedUp(math.exp(middle), None, None, count)
+    low, high = student_interval(middle, statistics.stdev(logs) / math.sqrt(count), count - 1)
+    return SpeedUp(math.exp(middle), math.exp(low), math.exp(high), count)
+
+
+def unpaired_speed_up(first_seconds: Sequence[float], second_seconds: Sequence[float]) -> SpeedUp:
+    """Return the ratio of the geometric means of processes that took no turns. The interval is Welch's on the
+    logarithms.
+    """
+    logs = [[math.log(seconds) for seconds in side] for side in (first_seconds, second_seconds)]
+    middle, counts = statistics.fmean(logs[0]) - statistics.fmean(logs[1]), (len(logs[0]), len(logs[1]))
+    if min(counts) < MIN_PAIRS:
+        return SpeedUp(math.exp(middle), None, None, min(counts), counts)
+    from scipy.stats import ttest_ind
+
+    low, high = ttest_ind(*logs, equal_var=False).confidence_interval(LEVEL)
+    return SpeedUp(math.exp(middle), math.exp(low), math.exp(high), min(counts), counts)
+
+
+def student_interval(center: float, error: float, freedom: int) -> tuple[float, float]:
+    """Return the 95% interval of a mean. `error`: its standard error. scipy's t tests warn where all values are equal,
+    so this uses only the distribution.
+    """
     from scipy.special import stdtrit  # takes a third of a second; not needed without pairs
 
-    half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * statistics.stdev(logs) / math.sqrt(count)
-    return SpeedUp(math.exp(middle), math.exp(middle - half), math.exp(middle + half), count)
-
-
-def ratios(base: Sequence[float], other: Sequence[float]) -> list[float]:
-    return [one / two for one, two in zip(base, other, strict=True)]
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    return center - half, center + half

@@ -1,8 +1,8 @@
 """The report's charts of one workload: a sentence with numbers, and a figure as narrow as a phone's screen.
 
 The functions take rows of compare.json with the additions of `stages.compare.facts`, whose tables contain text as in a
-CSV, and the published runs. The figures use the functions that draw the PNG files. If a figure would show nothing (one
-bar, one epoch), the chart has only its sentence.
+CSV, and rows of the published runs. The figures use the functions that draw the PNG files. If a figure would show
+nothing (one bar, one epoch), the chart has only its sentence.
 """
 
 import re
@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from stages.comparing.published import Reference
 from stages.figures import classify, detect, forecast, overview, regress, sweeps, training
 from stages.figures.drawing import LINE_STYLES, counted, plain, whole_numbers
 from stages.figures.overview import Bar, bar
@@ -74,12 +73,9 @@ def chart(
     return Chart(title, sentence, figure)
 
 
-def scores(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None:
+def scores(rows: Sequence[Row]) -> Chart | None:
     """Return the test score of every seed, for every device and the published runs; None for a single score."""
     bars = [bar(row, "score") for row in rows]
-    for each in references:
-        found = list(each.scores.values())
-        bars.append(Bar(each.label, "published", found, statistics.fmean(found)))
     if sum(len(each.values) for each in bars) == 1:
         return None
     # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
@@ -96,22 +92,20 @@ def scores(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None
     return bar_chart(title, f"{values_in_words(bars, score_text, 'seed')}.{beside}", bars, draw)
 
 
-def speeds(rows: Sequence[Row], references: Sequence[Reference]) -> Chart | None:
+def speeds(rows: Sequence[Row]) -> Chart | None:
     """Return the seconds per epoch of every device and of the published runs; None for a single one."""
-    bars = [bar(row, "epoch_seconds") for row in rows]
-    published = [each for each in references if each.measured("epoch_seconds")]
-    for each in published:
-        found = each.measured("epoch_seconds")
-        bars.append(Bar(each.label, "published", found, statistics.median(found)))
+    timed = [row for row in rows if row["epoch_seconds"] is not None]
+    bars = [bar(row, "epoch_seconds") for row in timed]
     if len(bars) < 2:
         return None
-    untimed = " Times of the published runs are not recorded." if len(published) < len(references) else ""
-    apart = " Published times took no turns with these: their ratio holds two machines' state too." if published else ""
+    untimed = " Times of the published runs are not recorded." if len(timed) < len(rows) else ""
+    has_published = any(each.device == "published" for each in bars)
+    apart = " Published times took no turns with these: their ratio holds two machines' state too."
 
     def draw(axes: Axes) -> None:
         overview.draw_bars(axes, bars, lambda value: f"{seconds(value)} s", room=0.45)
 
-    sentence = f"{values_in_words(bars, seconds, 'process')}.{apart}{untimed}"
+    sentence = f"{values_in_words(bars, seconds, 'process')}.{apart if has_published else ''}{untimed}"
     return bar_chart("Seconds per epoch, less is faster", sentence, bars, draw)
 
 

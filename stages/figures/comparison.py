@@ -1,41 +1,29 @@
-"""The comparison of all runs, for compare.md and the first screen of report.html.
+"""A comparison as text: Markdown for a terminal and for compare.md, and cells and short verdicts for the report.
 
-The functions take rows of compare.json, their verdicts and the published runs. They return table cells, short verdicts,
-and short names for the hardware, whose full names appear once.
+The functions take `Comparison` objects and rows of compare.json (`Side.row`). Hardware has short names, and each full
+name appears once.
 """
 
-import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from stages.comparing.comparability import short_hardware
-from stages.comparing.published import Reference
-from stages.comparing.verdict import Judgement, Speed
-from stages.figures.text import as_number, score_text, seconds, words
+from stages.comparing.comparison import Comparison, Judgement
+from stages.figures.text import score_text, seconds, words
 
 Row = Mapping[str, Any]
-KINDS = {"cpu": "CPU", "cuda": "GPU"}
-# Title in compare.md, the separator before a cell's first detail, and the separator between further details.
-COLUMNS = {
-    "workload": ("workload", ": ", ", "),
-    "device": ("device", ", ", ", "),
-    "score": ("test score", " ", ", "),
-    "epoch": ("seconds per epoch", " ", ", "),
-    "rate": ("samples/s", " ", ", "),
-    "training": ("training (s)", " ", ", "),
-    "memory": ("peak memory", " ", ", "),
-    "measured": ("measured", " ", ", "),
-}
-# Short texts for the verdicts on the published run.
-AS_PUBLISHED = {
-    "bit-equal": "Bit-equal to the published run",
-    "within rounding": "Within rounding of the published run",
-    "statistically compatible": "Compatible with the published scores",
-    "inconclusive": "Neither told from nor shown to be the published run",
-    "different": "Differs from the published run",
-    "not verifiable": "Not to be compared with the published run",
+KINDS = {"cpu": "CPU", "cuda": "GPU", "published": "published"}
+COLUMNS = {  # of compare.md
+    "workload": "workload",
+    "device": "device",
+    "score": "test score",
+    "epoch": "seconds per epoch",
+    "rate": "samples/s",
+    "training": "training (s)",
+    "memory": "peak memory",
+    "measured": "measured",
 }
 
 
@@ -56,21 +44,15 @@ class Hardware:
 
 @dataclass(frozen=True)
 class ReportSection:
-    """One workload: its rows, one per device, with the judgement and the published runs."""
+    """One workload in the report."""
 
-    rows: Sequence[Row]
-    judgement: Judgement
-    references: Sequence[Reference] = ()
-    no_reference: str = ""  # why `references` is empty
+    rows: Sequence[Row]  # one per device, then one per published run
+    comparison: Comparison
 
     @property
-    def workload(self) -> str:
-        return str(self.rows[0]["workload"])
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is only one kind of device."""
-        return self.judgement.comparability is None
+    def own(self) -> list[Row]:
+        """The rows of one's own runs."""
+        return [row for row in self.rows if kind_of(row) != "published"]
 
 
 def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
@@ -78,95 +60,71 @@ def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
 
     Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines.
     """
-    found: list[Hardware] = []
-    for kind in dict.fromkeys(row["device"] for row in rows):
-        names = list(dict.fromkeys(row["device_name"] for row in rows if row["device"] == kind))
+    found: dict[tuple[str, str], Hardware] = {}
+    for kind in sorted({kind_of(row): None for row in rows}, key=lambda kind: kind == "published"):
+        names = list(dict.fromkeys(row["device_name"] for row in rows if kind_of(row) == kind))
+        here = {each.name: f"the same as {each.label}" for each in found.values()}
         for index, name in enumerate(names, 1):
-            label = KINDS.get(kind, str(kind))
-            found.append(Hardware(kind, label if len(names) == 1 else f"{label} {index}", name))
-    labels = {(each.css, each.name): each.label for each in found}
-    own = [{**row, "label": labels[row["device"], row["device_name"]]} for row in rows]
+            label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
+            shown = here.get(name, short_hardware(name)) if kind == "published" else name
+            found[kind, name] = Hardware(kind, label, shown)
+    own = [{**row, "label": found[kind_of(row), row["device_name"]].label} for row in rows]
     # `cpu` and `auto` may be the same device.
     num = Counter((row["workload"], row["label"]) for row in own)
-    twice = [num[row["workload"], row["label"]] > 1 for row in own]
     return [
-        {**row, "label": f"{row['label']} ({row['requested']})" if is_twice else row["label"]}
-        for row, is_twice in zip(own, twice, strict=True)
-    ], found
+        {**row, "label": f"{row['label']} ({row['requested']})"} if num[row["workload"], row["label"]] > 1 else row
+        for row in own
+    ], list(found.values())
 
 
-def name_references(
-    sections: Sequence[ReportSection], known: Sequence[Hardware]
-) -> tuple[list[ReportSection], list[Hardware]]:
-    """Return the sections with labels for their published runs, and the hardware that the labels stand for."""
-    names = list(dict.fromkeys(each.hardware for section in sections for each in section.references))
-    labels = {name: "published" if len(names) == 1 else f"published {index}" for index, name in enumerate(names, 1)}
-    here = {each.name: f"the same as {each.label}" for each in known}
-    hardware = [Hardware("published", label, here.get(name, short_hardware(name))) for name, label in labels.items()]
-    return [
-        replace(section, references=[replace(each, label=labels[each.hardware]) for each in section.references])
-        for section in sections
-    ], hardware
+def kind_of(row: Row) -> str:
+    """Return the key of the row's colour and of its name: its device, or `published`."""
+    return str(row.get("css", row["device"]))
 
 
 def cells(row: Row) -> dict[str, Cell]:
-    """Return the cells of one run, one for each of COLUMNS."""
+    """Return the cells of a row, one for each of COLUMNS. A time that is not published has an empty cell."""
     num_seeds, score_details = len(row["seeds"]), [words(row["score_name"])]
-    low, high = row["epoch_seconds_quartile_low"], row["epoch_seconds_quartile_high"]
-    epoch_details = [] if low is None else [f"[{seconds(low)}, {seconds(high)}]"]
+    epoch_details = between(row, "epoch_seconds_quartile_low", "epoch_seconds_quartile_high", "[{}, {}]")
     if num_seeds > 1:
         lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
         score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
-        fastest, slowest = seconds(row["epoch_seconds_lowest"]), seconds(row["epoch_seconds_highest"])
-        epoch_details = [f"median of {num_seeds} processes", f"{fastest} to {slowest}"]
+        if epoch_details := between(row, "epoch_seconds_lowest", "epoch_seconds_highest", "{} to {}"):
+            epoch_details = [f"median of {num_seeds} processes", *epoch_details]
     threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
-    computed = [f"{threads if row['device'] == 'cpu' else ''}{row['precision']}"]
+    together = (f"{num_seeds} seeds together",) if num_seeds > 1 and row["train_seconds"] is not None else ()
     return {
         "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
-        "device": Cell(row["label"], tuple(computed)),
+        "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
         "score": Cell(score_text(row["score"]), tuple(score_details)),
-        "epoch": Cell(seconds(row["epoch_seconds"]), tuple(epoch_details)),
-        "rate": Cell(f"{row['samples_per_second']:,.0f}"),
-        "training": Cell(f"{row['train_seconds']:,.1f}", (f"{num_seeds} seeds together",) if num_seeds > 1 else ()),
+        "epoch": Cell(shown(row["epoch_seconds"], seconds), tuple(epoch_details)),
+        "rate": Cell(shown(row["samples_per_second"], "{:,.0f}".format)),
+        "training": Cell(shown(row["train_seconds"], "{:,.1f}".format), together),
         "memory": memory(row),
         "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
     }
 
 
+def shown(value: float | None, show: Callable[[float], str]) -> str:
+    return "" if value is None else show(value)
+
+
+def between(row: Row, low: str, high: str, form: str) -> list[str]:
+    return [] if row[low] is None else [form.format(seconds(row[low]), seconds(row[high]))]
+
+
 def memory(row: Row) -> Cell:
     """Return the peak of the device's own memory; for a CPU, of the process."""
     name, kind = ("peak_rss_mib", "MiB of RAM") if row["device"] == "cpu" else ("peak_allocated_mib", "MiB of VRAM")
+    if row.get(name) is None and kind_of(row) == "published":
+        return Cell("")
     if row.get(name) is None:
         return Cell("not measured", (row["missing_reasons"].get(name, "no reason is recorded"),))
     return Cell(f"{row[name]:,.0f}", (kind,))
 
 
-def reference_cells(reference: Reference) -> dict[str, Cell]:
-    """Return the cells of a published training in the same columns; empty if the value is not published."""
-    scores, times = list(reference.scores.values()), reference.measured("epoch_seconds")
-    is_cpu = reference.device == "cpu"
-
-    def of_seeds(name: str, form: str, reduce: Callable[[list[float]], float], *details: str) -> Cell:
-        found = reference.measured(name)
-        return Cell(form.format(reduce(found)), details) if found else Cell("")
-
-    name, kind = ("peak_rss_mib", "MiB of RAM") if is_cpu else ("peak_allocated_mib", "MiB of VRAM")
-    many = (f"mean of {len(scores)} seeds", f"{score_text(min(scores))} to {score_text(max(scores))}")
-    of_times = (f"median of {len(times)} processes", f"{seconds(min(times))} to {seconds(max(times))}") if times else ()
-    return {
-        "device": Cell(reference.label),
-        "score": Cell(score_text(statistics.fmean(scores)), many if len(scores) > 1 else ()),
-        "epoch": Cell(seconds(statistics.median(times)), of_times if len(times) > 1 else ()) if times else Cell(""),
-        "rate": of_seeds("samples_per_second", "{:,.0f}", statistics.median),
-        "training": of_seeds(
-            "train_seconds", "{:,.1f}", sum, *([f"{len(scores)} seeds together"] if len(scores) > 1 else [])
-        ),
-        "memory": of_seeds(name, "{:,.0f}", max, kind),
-    }
-
-
 # Prefix of evaluate's baseline metrics -> the baseline's name.
-YARDSTICKS = {
+BASELINES = {
     "nearest_neighbour": "1-NN",
     "most_frequent": "always the most frequent class",
     "linear": "a linear model",
@@ -178,8 +136,8 @@ YARDSTICKS = {
 
 
 def baselines(row: Row) -> list[tuple[str, float]]:
-    """Return the baselines of the score, strongest first. Empty for a forecast, and for runs without them."""
-    found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in YARDSTICKS.items()}
+    """Return the baselines of the score, strongest first. Empty for a forecast: its score is relative to one."""
+    found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in BASELINES.items()}
     known = [(name, value) for name, value in found.items() if value is not None and row["task"] != "forecast"]
     return sorted(known, key=lambda each: -each[1])
 
@@ -188,33 +146,26 @@ def baseline(row: Row) -> Cell:
     """Return the strongest baseline of the score, with the others as details."""
     if found := baselines(row):
         (name, value), *others = found
-        return Cell(score_text(value), (name, *(f"{each}: {score_text(beside)}" for each, beside in others)))
-    counts = [number for each in row["scores"] if (number := as_number(each.get("num_true"))) is not None]
-    if row["task"] == "classify" and sum(counts):
-        return Cell(score_text(max(counts) / sum(counts)), ("always the most frequent class",))
-    if row["task"] == "forecast":
-        return Cell("0", ("persistence: nothing changes",))
-    return Cell("0", ("no event at all",)) if row["task"] == "detect" else Cell("")
+        return Cell(score_text(value), (name, *(f"{each}: {score_text(other)}" for each, other in others)))
+    return Cell("0", ("persistence: nothing changes",)) if row["task"] == "forecast" else Cell("")
 
 
 def verdict(section: ReportSection) -> list[str]:
     """Return the verdict in a few words; empty if there is nothing to compare with."""
-    if section.is_alone:
-        is_one = len(section.references) == 1
-        found = [published_result(each, "" if is_one else f" ({each.label})") for each in section.references]
-    else:
-        names = [KINDS.get(each, each) for each in dict.fromkeys(row["device"] for row in section.rows)]
-        found = [speed_in_short(section.judgement, *names), score_in_short(section.judgement, *names)]
-    return [*found, *against_persistence(section.rows[0]), *against_yardsticks(section.rows[0])]
+    found = [result for result, _ in published_results(section.comparison)]
+    for each in section.comparison.judgements:
+        names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
+        found += [speed_summary(each, *names), score_summary(each, *names)]
+    return [*found, *compare_with_persistence(section.rows[0]), *unbeaten_baselines(section.rows[0])]
 
 
-def against_yardsticks(row: Row) -> list[str]:
+def unbeaten_baselines(row: Row) -> list[str]:
     """Return a sentence only if the network does not beat a baseline."""
     unbeaten = [f"{name} ({score_text(value)})" for name, value in baselines(row) if row["score"] <= value]
     return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
 
 
-def against_persistence(row: Row) -> list[str]:
+def compare_with_persistence(row: Row) -> list[str]:
     """Return the verdict on persistence. A forecast's score is the share of persistence's error that it removes;
     `evaluate` gives its interval.
     """
@@ -227,50 +178,31 @@ def against_persistence(row: Row) -> list[str]:
     return [f"{message} (95% interval {low:+.4f} to {high:+.4f})"]
 
 
-def published_result(reference: Reference, which: str) -> str:
-    """Return the verdict on a published run. `which`: which of several published runs, with a leading space or
-    preposition.
-    """
-    if reference.verdict is None:
-        return f"Other seeds than the published run{which}, so no verdict"
-    cause = f": {reference.verdict.cause}" if reference.verdict.cause else ""
-    return f"{AS_PUBLISHED[reference.verdict.name]}{which}{cause}"
-
-
-def sentences(section: ReportSection) -> list[str]:
-    """Return the full verdict."""
-    if not section.is_alone:
-        return section.judgement.sentences
-    found, is_one = [], len(section.references) == 1
-    for each in section.references:
+def published_results(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the verdict on each published run, and the reason."""
+    for each in comparison.references:
+        name = short_hardware(each.side.row["device_name"])
+        which = f"Published run of {name}" if len(comparison.references) > 1 else "Published run"
         if each.verdict:
-            message = published_result(each, "" if is_one else f" of {short_hardware(each.hardware)}")
-            seen = f" ({each.verdict.sentence})" if each.verdict.sentence else ""
-            found.append(f"{section.workload}: {message[0].lower()}{message[1:]}{seen}.")
-    return found
+            yield f"{which}: {each.verdict}", each.verdict.sentence
+        else:
+            yield f"{which}: other seeds than here, so no verdict", ""
 
 
-def speed_in_short(judgement: Judgement, first: str, second: str) -> str:
-    known = judgement.ratio
-    if known is None:
-        refusals = judgement.comparability.refusals if judgement.comparability else ()
-        return f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is stated"
-    fast, slow, found = (second, first, known) if known.ratio >= 1 else (first, second, turned(known))
-    if found.low is None or found.high is None:
-        return f"{fast} {found.ratio:.2f} times as fast as {slow}; no interval"
-    interval = f"(95% interval {found.low:.2f} to {found.high:.2f})"
-    if found.low <= 1 <= found.high:
-        return f"Speeds not told apart: {found.ratio:.2f} {interval}"
-    return f"{fast} {found.ratio:.2f} times as fast as {slow} {interval}"
+def sentences(comparison: Comparison) -> list[str]:
+    """Return the full verdict: on the other sides, and on the published runs."""
+    published = (f"{found}{reason and f' ({reason})'}." for found, reason in published_results(comparison))
+    return [*comparison.sentences, *(f"{comparison.workload}: {each[0].lower()}{each[1:]}" for each in published)]
 
 
-def turned(known: Speed) -> Speed:
-    """Return the inverse ratio."""
-    low, high = (None if bound is None else 1 / bound for bound in (known.high, known.low))
-    return replace(known, ratio=1 / known.ratio, low=low, high=high)
+def speed_summary(judgement: Judgement, first: str, second: str) -> str:
+    if judgement.speed_up:
+        return judgement.speed_up.summary(first, second)
+    refusals = judgement.comparability.refusals
+    return f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is stated"
 
 
-def score_in_short(judgement: Judgement, first: str, second: str) -> str:
+def score_summary(judgement: Judgement, first: str, second: str) -> str:
     found = judgement.difference
     if found is None:
         return "Scores are not compared"
@@ -286,13 +218,12 @@ def score_in_short(judgement: Judgement, first: str, second: str) -> str:
     return f"{message} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
 
 
-def markdown(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
+def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
     """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
     shown, hardware = named(rows)
-    lines = [[title for title, *_ in COLUMNS.values()], ["---"] * len(COLUMNS)]
+    lines = [list(COLUMNS.values())]
     for found in map(cells, shown):
-        lines.append([in_one_line(found[name], *joins).replace("|", r"\|") for name, (_, *joins) in COLUMNS.items()])
-    table = [f"| {' | '.join(line)} |" for line in lines]
+        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
     # The bottleneck of the training, the purposes of its memory, the use of its device.
     remarks = [
         f"- {row['workload']} on {row['label']}: {row['sentence']}"
@@ -300,8 +231,19 @@ def markdown(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
         for row in shown
     ]
     named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
-    return "\n".join([named_once, "", *table, "", *(f"- {sentence}" for sentence in verdicts), *remarks]) + "\n"
+    return "\n".join([named_once, "", *table(lines), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
 
 
-def in_one_line(cell: Cell, first: str, others: str) -> str:
-    return f"{cell.text}{first}{others.join(cell.details)}" if cell.details else cell.text
+def details(found: Comparison) -> str:
+    """Return the recorded values of all sides as a table, with `*` at those that differ, and the sentences."""
+    lines = [("", found.workload, *(side.name for side in found.sides))]
+    lines += [("*" if row.differs else "", row.what, *row.cells) for row in found.rows]
+    return "\n".join([*table(lines), "", *(f"- {sentence}" for sentence in found.sentences)])
+
+
+def table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table that is also readable in a terminal. The first line is its header."""
+    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
+    found = [f"| {' | '.join(cell.ljust(n) for cell, n in zip(line, widths, strict=True))} |" for line in escaped]
+    return [found[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *found[1:]]

@@ -8,6 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from stages.figures.comparison import kind_of
 from stages.figures.drawing import DEVICE_COLOURS, blank, plain
 
 MAX_LABEL = 20  # characters
@@ -44,7 +45,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 def bar(row: Mapping[str, Any], name: str) -> Bar:
     found = [run[name] for run in row["runs"] if run[name] is not None]
-    return Bar(row.get("label", row["device"]), row["device"], found, row[name])
+    return Bar(row.get("label", row["device"]), kind_of(row), found, row[name])
 
 
 def draw_bars(

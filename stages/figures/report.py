@@ -4,8 +4,9 @@ Takes a `comparison.ReportSection` for each workload, with the rows that `stages
 report.html.j2. Equal input gives equal bytes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +14,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from stages import files
 from stages.figures import charts, comparison, drawing
-from stages.figures.charts import Chart
-from stages.figures.comparison import Cell, Hardware, ReportSection
+from stages.figures.comparison import ReportSection
 from stages.figures.text import as_number, number, readable, words
 
 Row = Mapping[str, Any]
 Table = tuple[list[tuple[str, str]], list[tuple[str, ...]]]  # (title, CSS class) of each column; lines
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the comparison."""
-
-    css: str
-    cells: Mapping[str, Cell]
-
-
-@dataclass(frozen=True)
-class Page:
-    """One workload in the template."""
-
-    section: ReportSection
-    lines: Sequence[Line]
-    baseline: Cell
-    verdict: Sequence[str]
-    charts: Sequence[Chart]
-    times: Sequence[Chart]
-    outcomes: Sequence[tuple[str, Sequence[Chart]]]  # device -> its charts
-    sentences: Sequence[str]  # the full verdict
 
 
 def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
@@ -55,65 +33,46 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
     environment.filters |= {
         function.__name__: function for function in (by_device, facts, metrics, records, drawing.svg_address)
     }
-    shown, hardware = named(sections)
-    rows = [row for section in shown for row in section.rows]
-    alone = {section.workload: section.no_reference for section in shown if section.is_alone and not section.references}
+    rows, hardware = comparison.named([row for section in sections for row in section.rows])
+    labelled = iter(rows)
+    shown = [replace(section, rows=list(islice(labelled, len(section.rows)))) for section in sections]
+    alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
+    for own in (section.comparison for section in shown):
+        if not own.judgements and not own.references:
+            alone.setdefault(own.no_reference, []).append(own.workload)
     with drawing.report_style():
         pages = [page(section) for section in shown]
         text = environment.get_template("report.html.j2").render(
-            rows=rows,
-            columns={name: comparison.COLUMNS[name][0] for name in ("score", "epoch", "rate", "training", "memory")},
+            rows=[row for section in shown for row in section.own],
+            columns={name: comparison.COLUMNS[name] for name in ("score", "epoch", "rate", "training", "memory")},
             hardware=hardware,
             pages=pages,
-            alone=grouped(alone),
-            has_verdicts=any(page.verdict for page in pages),
+            alone=alone,
+            has_verdicts=any(page["verdict"] for page in pages),
         )
     files.write_text(path, text)
 
 
-def named(sections: Sequence[ReportSection]) -> tuple[list[ReportSection], list[Hardware]]:
-    """Return the sections with short names for their hardware, and the full names."""
-    rows, own = comparison.named([row for section in sections for row in section.rows])
-    of = [[row for row in rows if row["workload"] == section.workload] for section in sections]
-    renamed = [replace(section, rows=each) for section, each in zip(sections, of, strict=True)]
-    found, published = comparison.name_references(renamed, own)
-    return found, [*own, *published]
-
-
-def page(section: ReportSection) -> Page:
-    rows, references = section.rows, section.references
-    lines = [Line(str(row["device"]), comparison.cells(row)) for row in rows]
-    lines += [Line("published", comparison.reference_cells(each)) for each in references]
-    first = [
-        charts.scores(rows, references),
-        charts.speeds(rows, references),
-        charts.losses(rows),
-        charts.validation(rows),
-    ]
+def page(section: ReportSection) -> dict[str, Any]:
+    """Return one workload as the template takes it."""
+    rows = section.own
+    first = [charts.scores(section.rows), charts.speeds(section.rows), charts.losses(rows), charts.validation(rows)]
     different = [rows[0], *(row for row in rows[1:] if row["predictions"] != rows[0]["predictions"])]
     seed = charts.first_seed(rows)
     outcomes = [
         (row["label"], charts.outcomes(row, f", {row['label']}{seed}" if len(different) > 1 else seed))
         for row in different
     ]
-    return Page(
-        section,
-        lines,
-        comparison.baseline(rows[0]),
-        comparison.verdict(section),
-        [each for each in first if each],
-        [charts.epoch_times(row, rows) for row in rows],
-        [each for each in outcomes if each[1]],
-        comparison.sentences(section),
-    )
-
-
-def grouped(reasons: Mapping[str, str]) -> list[tuple[list[str], str]]:
-    """Group workloads by reason, so that each reason is stated once."""
-    return [
-        ([workload for workload, own in reasons.items() if own == reason], reason)
-        for reason in dict.fromkeys(reasons.values())
-    ]
+    return {
+        "section": section,
+        "lines": [(comparison.kind_of(row), comparison.cells(row)) for row in section.rows],
+        "baseline": comparison.baseline(rows[0]),
+        "verdict": comparison.verdict(section),
+        "sentences": comparison.sentences(section.comparison),
+        "charts": [each for each in first if each],
+        "times": [charts.epoch_times(row, rows) for row in rows],
+        "outcomes": [each for each in outcomes if each[1]],  # device -> its charts
+    }
 
 
 def metrics(rows: Sequence[Row]) -> list[Row]:
@@ -149,17 +108,8 @@ def records(rows: Sequence[Row]) -> Table:
     return columns, list(zip(*contents, strict=True))
 
 
-def facts(values: Row, format_bytes: bool = True) -> Table:
+def facts(values: Row, has_words: bool = True) -> Table:
     """Return a table of names and values."""
     return [("name", ""), ("value", "")], [
-        (words(name) if format_bytes else name, readable(value)) for name, value in flat(values)
+        (words(name) if has_words else name, readable(value)) for name, value in values.items()
     ]
-
-
-def flat(values: Row, prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Yield names and values. A group of groups becomes one dotted name per inner group."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and any(isinstance(each, Mapping) for each in value.values()):
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -1,5 +1,5 @@
-"""Judges whether a recorded run and a rerun of the same training agree. It compares the run's manifest with the output
-of stages/tools/retrace.py and returns a verdict:
+"""Judges whether a recorded run and a rerun of the same training agree. It compares their manifests (`as_manifest`
+makes one of the output of stages/tools/retrace.py) and returns a verdict:
 
     bit-equal                  all digests are equal; required on the same hardware, environment and settings
     within rounding            elsewhere: data, initial weights and draws are equal, the losses inside the envelope
@@ -18,18 +18,16 @@ Call `judge_bitwise`, then `within`, then `judge_final_scores`; each returns Non
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.comparing.differences import difference, margin_of_seeds, measured_scores
-
-Manifest = Mapping[str, Any]
-Retraced = Mapping[str, Any]  # one training in the output of stages/tools/retrace.py
+from stages import files
+from stages.comparing.comparability import Manifest
+from stages.comparing.differences import Rows, difference, margin_of_seeds, measured_scores
+from stages.records import schema1
 
 STATUS = {
     "bit-equal": 0,
@@ -41,7 +39,7 @@ STATUS = {
 }
 LOSSES = ("train_loss", "val_loss")
 # Perturbed trainings that measure the envelope: the middle of the sensible range of three to five.
-NUM_NUDGES = 4
+NUM_PERTURBED = 4
 # Other seeds for the spread that ends the horizon. With the run itself these are three trainings, the fewest whose
 # range is not a single difference.
 NUM_SEEDS = 2
@@ -81,35 +79,39 @@ class Verdict:
 class EnvironmentInfo:
     """The differences around the training, as phrases such as `threads 2 here, 1 recorded`; empty if there are none."""
 
-    data: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     hardware: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-
-    @property
-    def must_be_equal(self) -> bool:
-        return not (self.environment or self.hardware or self.settings)
 
     @property
     def phrases(self) -> list[str]:
         return [*self.environment, *self.hardware, *self.settings]
 
 
-def environment_of(manifest: Manifest, found: Retraced, data: Sequence[str] = ()) -> EnvironmentInfo:
+def as_manifest(output: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one training in the output of stages/tools/retrace.py with the keys of a manifest. `predictions`: the
+    rows of predictions.csv; empty if the test split was not predicted.
+    """
+    digests, predicted = {"weights": output["weights"]}, output["predictions"]
+    return {
+        **output,
+        "realized": schema1.realized(output["realized"]),  # a commit with schema 1 has other names
+        "digests": digests | ({"predictions": predicted["sha256"]} if predicted else {}),
+        "predictions": files.parse_rows(predicted["csv"].encode(), "predictions.csv") if predicted else [],
+    }
+
+
+def environment_of(manifest: Manifest, found: Manifest) -> EnvironmentInfo:
     hardware, here = manifest["hardware"], found["hardware"]
     processors = {"processor": hardware["cpu"]["name"]}, {"processor": here["cpu"]["name"]}
     realized, again = manifest["realized"], found["realized"]
     # After an out-of-memory error, the remaining steps ran differently.
-    ran_out = [{"memory": "ran out" if of.get("out_of_memory") else "sufficed"} for of in (realized, again)]
-    is_uncertain = ran_out[0] != ran_out[1] or ran_out[0]["memory"] == "ran out"
+    memory = ["ran out" if of.get("out_of_memory") else "sufficed" for of in (realized, again)]
+    lost = (f"memory {memory[1]} here, {memory[0]} recorded",) if "ran out" in memory else ()
     return EnvironmentInfo(
-        tuple(data),
         tuple(differing(manifest["environment"]["versions"], found["environment"]["versions"])),
-        (*differing(hardware, here, HARDWARE), *differing(processors[0], processors[1])),
-        (
-            *differing(realized, again, SETTINGS),
-            *((f"memory {ran_out[1]['memory']} here, {ran_out[0]['memory']} recorded",) if is_uncertain else ()),
-        ),
+        (*differing(hardware, here, HARDWARE), *differing(*processors)),
+        (*differing(realized, again, SETTINGS), *lost),
     )
 
 
@@ -123,7 +125,7 @@ def different(cause: str, sentence: str, facts: EnvironmentInfo) -> Verdict:
     """Return the verdict "different". If the environment differs, it is the cause, because it comes before
     the others.
     """
-    if facts.environment and cause != "data":
+    if facts.environment:
         return Verdict("different", "environment", f"{'; '.join(facts.environment)}; seen first in {cause}: {sentence}")
     return Verdict("different", cause, sentence)
 
@@ -131,24 +133,25 @@ def different(cause: str, sentence: str, facts: EnvironmentInfo) -> Verdict:
 # Bitwise comparison.
 
 
-def judge_bitwise(manifest: Manifest, found: Retraced, facts: EnvironmentInfo) -> Verdict | None:
+def judge_bitwise(manifest: Manifest, found: Manifest, facts: EnvironmentInfo) -> Verdict | None:
     """Return a verdict if all bits are equal, or must be, or the inputs differ; None if rounding must be considered."""
-    if facts.data:
-        return Verdict("different", "data", "; ".join(facts.data))
     if inputs := different_inputs(manifest, found):
         return different(*inputs, facts)
     if seen := different_bits(manifest, found):
-        return different(*seen, facts) if facts.must_be_equal else None
-    num, whole = len(found["epochs"]), len(manifest["epochs"])
-    what = "losses, weights and draws of "
-    what += f"all {num} epochs" if num == whole else f"the first {num} of {whole} epochs"
-    has_predictions = bool(found["predictions"]) and "predictions" in manifest["digests"]
+        return None if facts.phrases else different(*seen, facts)
+    what = f"losses, weights and draws of {epochs_compared(manifest, found)}"
+    has_predictions = "predictions" in found["digests"] and "predictions" in manifest["digests"]
     return Verdict("bit-equal", sentence=what + (", and the predictions" if has_predictions else ""))
 
 
-def different_inputs(manifest: Manifest, found: Retraced) -> tuple[str, str] | None:
+def epochs_compared(manifest: Manifest, found: Manifest) -> str:
+    num, whole = len(found["epochs"]), len(manifest["epochs"])
+    return f"all {num} epochs" if num == whole else f"the first {num} of {whole} epochs"
+
+
+def different_inputs(manifest: Manifest, found: Manifest) -> tuple[str, str] | None:
     """Return (cause, sentence) if the initial weights or the random draws differ: rounding never changes these."""
-    initial = manifest["digests"]["weights"]["initial"], found["weights"]["initial"]
+    initial = manifest["digests"]["weights"]["initial"], found["digests"]["weights"]["initial"]
     if initial[0] != initial[1]:
         return "initial weights", f"sha256 {initial[1][:12]} here, {initial[0][:12]} recorded"
     for recorded, here in pairs(manifest, found):
@@ -164,7 +167,7 @@ def different_inputs(manifest: Manifest, found: Retraced) -> tuple[str, str] | N
     return None
 
 
-def different_bits(manifest: Manifest, found: Retraced) -> tuple[str, str] | None:
+def different_bits(manifest: Manifest, found: Manifest) -> tuple[str, str] | None:
     """Return (cause, sentence) for the first digest or loss that differs."""
     for recorded, here in pairs(manifest, found):
         if recorded == here:
@@ -174,23 +177,23 @@ def different_bits(manifest: Manifest, found: Retraced) -> tuple[str, str] | Non
             f"{name} {here[name]!r} here, {recorded[name]!r} recorded" for name in names if name in LOSSES
         )
         return f"epoch {recorded['epoch']}", losses or f"{', '.join(names)} differ, and the losses are equal"
-    recorded_weights, weights = manifest["digests"]["weights"], found["weights"]
-    for name in ("best", "last"):
-        if name in weights and weights[name] != recorded_weights[name]:
+    recorded_digests, digests = manifest["digests"], found["digests"]
+    for name, digest in digests["weights"].items():
+        if digest != recorded_digests["weights"][name]:
             return "tensor", f"{name}.safetensors is another file, though each epoch's weights are equal"
-    if found["predictions"] and found["predictions"]["sha256"] != manifest["digests"].get("predictions", ""):
-        if "predictions" in manifest["digests"]:
-            return "predictions", "predictions.csv is another file, though the weights are equal"
+    both = [own["predictions"] for own in (recorded_digests, digests) if "predictions" in own]
+    if len(set(both)) > 1:
+        return "predictions", "predictions.csv is another file, though the weights are equal"
     return None
 
 
-def pairs(manifest: Manifest, found: Retraced) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+def pairs(manifest: Manifest, found: Manifest) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     """Yield the epochs that both have."""
     return zip(manifest["epochs"], found["epochs"], strict=False)
 
 
 def unit(value: float) -> float:
-    """Return one unit in the last place of `value` as an fp32 number."""
+    """Return one unit in the last place of `value` as an fp32 number; of 0.5 for a value of 0."""
     return math.ldexp(1.0, math.frexp(value)[1] - 1 - FP32_BITS)
 
 
@@ -203,11 +206,11 @@ class Envelope:
 
     allowed: list[dict[str, float]]
     horizon: int  # the number of first epochs for which the envelope is meaningful
-    num_nudged: int
+    num_perturbed: int
 
 
-def measure_envelope(found: Retraced, nudged: Sequence[Retraced], others: Sequence[Retraced]) -> Envelope:
-    """Measure the envelope. `found` is the rerun, `nudged` are reruns from perturbed weights, `others` have other
+def measure_envelope(found: Manifest, perturbed: Sequence[Manifest], others: Sequence[Manifest]) -> Envelope:
+    """Measure the envelope. `found` is the rerun, `perturbed` are reruns from perturbed weights, `others` have other
     seeds.
 
     A deviation grows over the epochs, but a few perturbed trainings may agree by chance in one epoch, so each epoch
@@ -219,21 +222,21 @@ def measure_envelope(found: Retraced, nudged: Sequence[Retraced], others: Sequen
     largest, allowed, horizon = dict.fromkeys(LOSSES, 0.0), [], 0
     for epoch, row in enumerate(found["epochs"]):
         for loss in LOSSES:
-            deviations = [abs(each["epochs"][epoch][loss] - row[loss]) for each in nudged]
+            deviations = [abs(each["epochs"][epoch][loss] - row[loss]) for each in perturbed]
             largest[loss] = max(largest[loss], unit(row[loss]), *deviations)
         allowed.append({loss: MULTIPLE * largest[loss] for loss in LOSSES})
         spread = {loss: statistics.median(ranges[loss][max(0, epoch - 2) : epoch + 3]) for loss in LOSSES}
         if horizon == epoch and all(allowed[epoch][loss] <= SHARE_OF_SPREAD * spread[loss] for loss in LOSSES):
             horizon += 1
-    return Envelope(allowed, horizon, len(nudged))
+    return Envelope(allowed, horizon, len(perturbed))
 
 
-def spread_of(runs: Sequence[Retraced], epoch: int, loss: str) -> float:
+def spread_of(runs: Sequence[Manifest], epoch: int, loss: str) -> float:
     values = [run["epochs"][epoch][loss] for run in runs]
     return float(max(values) - min(values))
 
 
-def may_round(manifest: Manifest, found: Retraced) -> bool:
+def may_round(manifest: Manifest, found: Manifest) -> bool:
     """Whether rounding can explain a difference. It cannot if the precisions differ (a CPU has no TF32), or if the
     devices differ and the model has dropout, because each device draws it from its own generator.
     """
@@ -242,7 +245,7 @@ def may_round(manifest: Manifest, found: Retraced) -> bool:
     return manifest["device"] == found["device"] or not manifest["block"]["train"]["model"].get("dropout")
 
 
-def within(manifest: Manifest, found: Retraced, facts: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
+def within(manifest: Manifest, found: Manifest, facts: EnvironmentInfo, envelope: Envelope) -> Verdict | None:
     """Return a verdict for the losses against the envelope; None if the horizon ends before the training and the losses
     agree up to it.
     """
@@ -261,16 +264,9 @@ def within(manifest: Manifest, found: Retraced, facts: EnvironmentInfo, envelope
         for (recorded, here), allowed in zip(compared, envelope.allowed, strict=True)
         for loss in LOSSES
     )
-    of = (
-        "all" if len(compared) == len(manifest["epochs"]) else f"the first {len(compared)} of {len(manifest['epochs'])}"
-    )
-    return Verdict(
-        "within rounding",
-        sentence=(
-            f"the losses of {of} epochs are inside the envelope of {envelope.num_nudged} nudged trainings, at most "
-            f"{share:.0%} of the way to its edge; what else differs: {'; '.join(facts.phrases)}"
-        ),
-    )
+    seen = f"the losses of {epochs_compared(manifest, found)} are inside the envelope of {envelope.num_perturbed}"
+    room = f"perturbed trainings, at most {share:.0%} of the way to its edge"
+    return Verdict("within rounding", sentence=f"{seen} {room}; what else differs: {'; '.join(facts.phrases)}")
 
 
 # Beyond the horizon.
@@ -278,13 +274,13 @@ def within(manifest: Manifest, found: Retraced, facts: EnvironmentInfo, envelope
 
 def judge_final_scores(
     manifest: Manifest,
-    recorded_csv: str | None,
-    found: Retraced,
-    others: Sequence[Retraced],
+    recorded: Rows | None,
+    found: Manifest,
+    others: Sequence[Manifest],
     facts: EnvironmentInfo,
     horizon: int,
 ) -> Verdict:
-    """Judge by the test scores. `recorded_csv`: the recorded predictions; None if they are not available.
+    """Judge by the test scores. `recorded`: the rows of the recorded predictions; None if they are not available.
 
     The margin is twice the seeds' standard deviation (differences.margin_of_seeds). The verdict is "different" only if
     the whole interval lies outside the margin: two networks that rounding has driven apart differ as much as two seeds,
@@ -295,21 +291,17 @@ def judge_final_scores(
         if horizon
         else "rounding says nothing here, so the scores decide"
     )
-    if recorded_csv is None or not found["predictions"]:
-        missing = "the recorded predictions are not to be had" if recorded_csv is None else "nothing was predicted"
+    if recorded is None or not found["predictions"]:
+        missing = "the recorded predictions are not to be had" if recorded is None else "nothing was predicted"
         return Verdict("inconclusive", sentence=f"{beyond}, and {missing}")
     score = manifest["result"]["score_name"]
-    sides = {run["seed"]: rows_of(run["predictions"]["csv"]) for run in (found, *others)}
+    sides = {run["seed"]: run["predictions"] for run in (found, *others)}
     margin = margin_of_seeds(list(measured_scores(score, sides).values()))
     seed = found["seed"]
-    seen = difference(score, {seed: rows_of(recorded_csv)}, {seed: sides[seed]}, margin)
+    seen = difference(score, {seed: recorded}, {seed: sides[seed]}, margin)
     sentence = f"{beyond}: {seen.sentence('the record', 'this machine')}"
     if seen.verdict in ("equal", "equivalent"):
         return Verdict("statistically compatible", sentence=sentence)
     if margin and (seen.low > margin.value or seen.high < -margin.value):
         return different("predictions", sentence, facts)
     return Verdict("inconclusive", sentence=sentence)
-
-
-def rows_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
