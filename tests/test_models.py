@@ -1,6 +1,7 @@
 """Models, the tasks' scores and augmentation, as properties."""
 
-import sys
+import math
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from stages.training import augment
 from stages.training.batches import Batch
 from stages.training.schedule import teacher_share
 from stages.training.step import Step
-from tests.projects import ROOT, run
+from tests import forked
 from tests.trainers import TRANSFORMER
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
@@ -75,15 +76,16 @@ def test_every_combination_overfits_ten_samples(task_name: str, model_name: str)
     values, mask, targets = batch(task_name)
     task, model = made(task_name, model_name)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(200):
-        optimizer.zero_grad()
-        task.loss(model(values, mask), targets, mask, 0.0).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-    model.eval()
-    assert task.score(task.predict(model(values, mask), mask), targets, mask) > (
-        0.8 if task_name in ("forecast", "regress") else 0.999
-    )
+    wanted, score = 0.8 if task_name in ("forecast", "regress") else 0.999, -math.inf
+    for _ in range(20):
+        for _ in range(10):
+            optimizer.zero_grad()
+            task.loss(model(values, mask), targets, mask, 0.0).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        if (score := task.score(task.predict(model(values, mask), mask), targets, mask)) > wanted:
+            break
+    assert score > wanted
 
 
 @combined
@@ -192,24 +194,18 @@ def test_event_scores_of_literal_sequences():
     assert task.confused(found, actual).count(("none", "hit")) == 1
 
 
-def test_an_event_is_the_peak_of_its_probability():
-    logits = torch.full((1, 9, 3), -5.0)
-    logits[0, :, 0] = 0.0
+def test_an_event_is_the_peak_of_its_probability_among_the_real_frames():
+    logits = torch.full((3, 9, 3), -5.0)
+    logits[:, :, 0] = 0.0
     logits[0, 3:6, 1] = torch.tensor([2.0, 3.0, 1.0])  # one hit, seen over three frames
     logits[0, 8, 2] = -1.0  # less likely than nothing
-    mask = torch.ones(1, 9, dtype=torch.bool)
-    assert detect.predict(logits, mask).tolist() == [[0, 0, 0, 0, 1, 0, 0, 0, 0]]
-
-
-def test_an_output_for_padding_hides_no_event():
-    logits = torch.full((2, 7, 3), -5.0)
-    logits[:, :, 0] = 0.0
-    logits[0, 4, 1] = 2.0  # a hit in the last real frame
-    logits[0, 5:, 1] = 3.0  # the padding, where an output means nothing
-    logits[1, 3, 2], logits[1, 6, 2] = 2.0, 3.0
-    mask = torch.arange(7)[None, :] < torch.tensor([5, 7])[:, None]
-    task = open_task("detect", SUMMARIES["detect"])
-    assert task.predict(logits, mask).tolist() == [[0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 2, 0, 0, 2]]
+    logits[1, 4, 1] = 2.0  # a hit in the last real frame
+    logits[1, 5:, 1] = 3.0  # the padding, where an output means nothing
+    logits[2, 3, 2], logits[2, 8, 2] = 2.0, 3.0
+    mask = torch.arange(9)[None, :] < torch.tensor([9, 5, 9])[:, None]
+    assert open_task("detect", SUMMARIES["detect"]).predict(logits, mask).tolist() == [
+        [0, 0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 2, 0, 0, 0, 0, 2],
+    ]  # fmt: skip
 
 
 def test_forecast_scores_of_literal_levels():
@@ -246,7 +242,7 @@ def test_a_step_or_a_series_without_an_error_of_persistence_has_no_skill():
     assert forecast.skill_interval(still + 1, np.full((100, 1), 10.0), still) is None
 
 
-def test_the_sentence_says_first_whether_the_network_beats_the_best_simple_forecast():
+def test_a_network_beats_a_simple_forecast_only_where_its_whole_interval_does():
     metrics = dict.fromkeys(["mae", "persistence_mae", "linear_mae", "seasonal_naive_mae", "skill"], 1.0)
     metrics |= {"directional_accuracy": 0.504, "linear_directional_accuracy": 0.486}
     metrics |= {"always_up_directional_accuracy": 0.486, "always_down_directional_accuracy": 0.514}
@@ -330,12 +326,20 @@ def test_recurrent_layers_under_bf16_are_not_fp16_on_a_gpu(task_name: str, model
 @pytest.mark.parametrize("processor", ["SSE41", "AVX2", "DEFAULT"])
 def test_a_network_trains_in_bf16_on_any_processor(processor: str):
     """oneDNN has an LSTM in bf16 from AVX-512 on alone. A process of its own: oneDNN asks once what it may use."""
-    code = "import torch; from tests import test_models as tests; values, mask, targets = tests.batch('forecast')\n"
-    code += "task, model = tests.made('forecast', 'seq2seq')\n"
-    code += "with torch.autocast('cpu', torch.bfloat16): outputs = model(values, mask)\n"
-    code += "task.loss(outputs.float(), targets, mask, 0.0).backward()\n"
-    code += "assert all(each.grad.isfinite().all() for each in model.parameters())"
-    run(ROOT, sys.executable, "-c", code, ONEDNN_MAX_CPU_ISA=processor)
+    process = forked.context().Process(target=train_in_bf16, args=(processor,))
+    process.start()
+    process.join(600)
+    assert process.exitcode == 0
+
+
+def train_in_bf16(processor: str) -> None:
+    os.environ["ONEDNN_MAX_CPU_ISA"] = processor
+    values, mask, targets = batch("forecast")
+    task, model = made("forecast", "seq2seq")
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = model(values, mask)
+    task.loss(outputs.float(), targets, mask, 0.0).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 @pytest.mark.gpu
