@@ -21,7 +21,6 @@ from stages.training import trainer as trainer_module
 from stages.training.batches import Split
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import CaptureFailed
-from stages.training.memory import is_out_of_memory
 from stages.training.schedule import learning_rates
 from stages.training.step import choose_mode, graph_blocker
 from stages.training.trainer import Trainer
@@ -218,21 +217,6 @@ def test_a_reversal_is_its_own_inverse_and_its_gradient_has_the_bits_of_torchs()
     assert torch.equal(ours, theirs)
     wide = x.detach().double().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: Reversal.apply(x, rows), wide)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        "CUDA driver error: out of memory",
-        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
-        "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'",
-    ],
-)
-def test_memory_that_runs_out_is_known_by_the_words_of_every_library(message: str):
-    assert is_out_of_memory(RuntimeError(message))
-    assert not is_out_of_memory(RuntimeError("CUDNN_STATUS_INTERNAL_ERROR"))
-    assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm(`"))
 
 
 def test_auto_is_a_graph_wherever_nothing_forbids_it():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stages.files import sha256_file
+from stages.files import read_numbers, sha256_file
 from tests.projects import (
     TINY,
     copy_of,
@@ -166,6 +166,8 @@ def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(pr
     params.write_text(params.read_text().replace("precision: fp32", f"precision: {precision}"))
     output = stages_at_once(project, "train tiny cuda 0", "evaluate tiny cuda 0").stdout
     measured, manifest = read(project, "measured.json"), read(project, "manifest.json")
+    losses = [row["train_loss"] for row in read_numbers(project / "results/runs/tiny/cuda/0/history.csv")]
+    assert losses[-1] < losses[0]
     capability = json.loads((project / "results/hardware/cuda.json").read_text())["capability"]
     expected = "fp32" if precision == "tf32" and int(capability.split(".")[0]) < 8 else precision
     assert measured["precision"] == manifest["realized"]["precision"] == expected

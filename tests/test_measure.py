@@ -321,19 +321,12 @@ def test_clocks_that_somebody_set_are_no_throttling():
 
 
 @pytest.mark.gpu
-def test_cuda_takes_memory_of_its_own():
-    device = torch.device("cuda", 0)
-    torch.ones(1, device=device)
-    found, reason = Gpu.of(device).process_mib()
-    assert reason if found is None else found > torch.cuda.memory_reserved(device) / 2**20
-
-
-@pytest.mark.gpu
 def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
     device = torch.device("cuda", 0)
     with measure(device) as found:
         kept = torch.ones(2**26, device=device)
-    assert found.peak_allocated_mib >= kept.nbytes / 2**20 <= found.peak_reserved_mib
+    assert kept.nbytes / 2**20 <= found.peak_allocated_mib <= found.peak_reserved_mib
+    assert found.process_mib is None or found.process_mib > found.peak_reserved_mib  # CUDA takes memory of its own
     assert found.missing_reasons.keys() == {name for name, value in vars(found).items() if value is None}
     assert "averages over" in found.missing_reasons["gpu_busy_share"]
 
@@ -366,14 +359,6 @@ def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epo
             assert found["energy_joules"] / seconds == pytest.approx(found["power_watts"], rel=0.5)
     for epoch in short:
         assert epoch.device_mib > 0 and epoch.gpu_busy_share is None
-
-
-@pytest.mark.gpu
-def test_a_region_on_a_gpu_that_raises_leaves_no_thread():
-    with pytest.raises(torch.OutOfMemoryError), measure(torch.device("cuda", 0)):
-        assert len(sampler_threads()) == 1
-        torch.empty(2**50, device="cuda")
-    assert sampler_threads() == [] and not sampler.running
 
 
 @pytest.mark.gpu
