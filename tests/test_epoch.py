@@ -24,42 +24,26 @@ from stages.training.graphs import CaptureFailed
 from stages.training.schedule import learning_rates
 from stages.training.step import choose_mode, graph_blocker
 from stages.training.trainer import Trainer
-from tests.trainers import SETTINGS, TRANSFORMER
+from tests.trainers import SETTINGS, SUMMARIES, TRANSFORMER, tensors
 
 CPU = torch.device("cpu")
-NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES = 50, 11, 4
+NUM_SEQUENCES, NUM_STEPS = 50, 11
 MODELS = {
     "gru": GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     "transformer": replace(TRANSFORMER, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, dropout=0.2),
     "conv_gru": ConvGRU("conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
     "seq2seq": Seq2Seq("seq2seq", 8, 1, 0.0, "native", TeacherForcing(start=0.7, end=0.2, decay="linear")),
 }
-SUMMARIES: dict[str, dict[str, Any]] = {
-    "classify": {"classes": ["a", "b", "c"]},
-    "regress": {"target": {"name": "x", "mean": 5.0, "std": 2.0}},
-    "detect": {"classes": ["none", "a"], "features": ["x"], "num_per_class": {"train": {"none": 50, "a": 5}}},
-    "forecast": {"num_outputs": 5, "mean": [0.0], "std": [1.0], "target": {"name": "x", "transform": "difference"}},
-}
 COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model in names if model in MODELS]
 
 
 def trainer_of(task_name: str, model_name: str, **changed: Any) -> Trainer:
-    draw = torch.Generator().manual_seed(5)
-    lengths = torch.randint(3, NUM_STEPS + 1, (NUM_SEQUENCES, 1), generator=draw)
-    mask = torch.arange(NUM_STEPS) < (torch.full_like(lengths, NUM_STEPS) if task_name == "forecast" else lengths)
-    targets = {
-        "classify": torch.randint(0, 3, (NUM_SEQUENCES,), generator=draw),
-        "detect": torch.randint(0, 2, (NUM_SEQUENCES, NUM_STEPS), generator=draw) * mask,
-        "regress": torch.randn(NUM_SEQUENCES, generator=draw),
-        "forecast": torch.randn(NUM_SEQUENCES, 5, generator=draw),
-    }[task_name]
-    values = torch.randn(NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES, generator=draw).masked_fill(~mask.unsqueeze(-1), 0.0)
-    split = Split({"values": values, "mask": mask, "targets": targets}, CPU)
+    split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, task_name), CPU)
     settings = replace(SETTINGS, model=MODELS[model_name], augment=Augment(2, 0.1, 0.1, 0.1), **changed)
     torch.set_num_threads(settings.threads)
     torch.manual_seed(0)
     task = open_task(task_name, SUMMARIES[task_name])
-    model = models.build(settings.model, models.Shape(NUM_FEATURES, task.num_outputs, NUM_STEPS, task.per_step))
+    model = models.build(settings.model, models.Shape(4, task.num_outputs, NUM_STEPS, task.per_step))
     return Trainer(model, split, split, settings, task)
 
 

@@ -18,7 +18,7 @@ from stages.training.batches import Batch
 from stages.training.schedule import teacher_share
 from stages.training.step import Step
 from tests import forked
-from tests.trainers import TRANSFORMER
+from tests.trainers import SUMMARIES, TRANSFORMER, tensors
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
 CONFIGS = {
@@ -29,16 +29,6 @@ CONFIGS = {
     "rocket": Rocket("rocket", num_kernels=84, num_groups=2),
     "hybrid": Hybrid("hybrid", hidden_size=16, dropout=0.0),
 }
-SUMMARIES = {
-    "classify": {"classes": ["a", "b", "c", "d"]},
-    "regress": {"target": {"name": "x", "mean": 5.0, "std": 2.0}},
-    "detect": {
-        "classes": ["none", "hit", "bounce"],
-        "features": ["x", "y", "z"],
-        "num_per_class": {"train": {"none": 50, "hit": 9, "bounce": 8}},
-    },
-    "forecast": {"num_outputs": 3, "mean": [0.0], "std": [1.0], "target": {"name": "x", "transform": "difference"}},
-}
 COMBINATIONS = [(task, model) for task, names in MODELS.items() for model in names]
 combined = pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS, ids=lambda name: name)
 NUM_STEPS = 12
@@ -48,27 +38,13 @@ def made(task_name: str, model_name: str, max_steps: int = NUM_STEPS, **changes:
     torch.manual_seed(0)
     task = open_task(task_name, SUMMARIES[task_name])
     config = replace(CONFIGS[model_name], **changes)
-    return task, models.build(config, Shape(3, task.num_outputs, max_steps, task.per_step))
+    return task, models.build(config, Shape(4, task.num_outputs, max_steps, task.per_step))
 
 
 def batch(task_name: str, num_sequences: int = 10) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """values, mask, targets of random sequences; of unequal lengths, except where windows are always full."""
-    draw = torch.Generator().manual_seed(1)
-    values = torch.randn(num_sequences, NUM_STEPS, 3, generator=draw)
-    lengths = (
-        torch.full((num_sequences,), NUM_STEPS) if task_name == "forecast" else torch.arange(num_sequences) % 5 + 8
-    )
-    mask = torch.arange(NUM_STEPS)[None, :] < lengths[:, None]
-    targets = {
-        "classify": lambda: torch.arange(num_sequences) % 4,
-        "regress": lambda: torch.randn(num_sequences, generator=draw),
-        "forecast": lambda: torch.randn(num_sequences, 3, generator=draw),
-        "detect": lambda: (
-            torch.eye(NUM_STEPS, dtype=torch.int64)[[1, 6, 2, 5, 3, 7, 4, 1, 6, 2]]
-            * (torch.arange(num_sequences) % 2 + 1)[:, None]
-        ),
-    }[task_name]()
-    return values.masked_fill(~mask.unsqueeze(-1), 0.0), mask, targets
+    """values, mask, targets of random sequences."""
+    found = tensors(num_sequences, NUM_STEPS, task_name)
+    return found["values"], found["mask"], found["targets"]
 
 
 @combined
@@ -128,7 +104,7 @@ def test_the_hand_written_cell_computes_what_the_library_does(num_layers: int):
     for cell in ("native", "manual"):
         torch.manual_seed(0)
         config = Seq2Seq("seq2seq", 16, num_layers, 0.0, cell, FORCING)
-        model = models.build(config, Shape(3, 3, NUM_STEPS, per_step=False))
+        model = models.build(config, Shape(4, 3, NUM_STEPS, per_step=False))
         outputs = model(values, mask, targets)
         (outputs - targets).square().mean().backward()
         found.append([outputs, *(parameter.grad for parameter in model.parameters())])
@@ -278,7 +254,6 @@ def test_scores_are_those_of_scikit_learn():
 
 def test_augmentation_is_off_at_zero_and_leaves_padding_alone():
     values, mask, _ = batch("classify")
-    values = torch.cat([values, values], dim=2)[..., :4]
     off = Augment(coupled_features=2, mix=0.0, shift=0.0, warp=0.0)
     strong = Augment(coupled_features=2, mix=0.3, shift=0.3, warp=0.3)
     draws = augment.draw(torch.Generator().manual_seed(0), len(values), strong)
@@ -301,8 +276,8 @@ def test_augmentation_mixes_positions_and_velocities_alike():
 
 def test_a_group_that_does_not_divide_the_features_is_refused():
     values, mask, _ = batch("classify")
-    config = Augment(coupled_features=2, mix=0.1, shift=0.0, warp=0.0)
-    with pytest.raises(ValueError, match="coupled_features .* got 2 and 3"):
+    config = Augment(coupled_features=3, mix=0.1, shift=0.0, warp=0.0)
+    with pytest.raises(ValueError, match="coupled_features .* got 3 and 4"):
         augment.apply(values, mask, augment.draw(torch.Generator(), len(values), config), config)
 
 

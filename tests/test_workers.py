@@ -35,7 +35,7 @@ from stages.machine.identity import identify, require_gpus
 from stages.models.kernels import dropout
 from stages.params.loading import load_params
 from stages.params.schema import Rocket, Train
-from stages.tasks import classify, detect, forecast
+from stages.tasks import open_task
 from stages.training.batches import Split
 from stages.training.memory import translate_oom
 from stages.training.shares import own_rows, places_of, shares_of
@@ -55,12 +55,9 @@ from tests.projects import (
     wait_for,
     wait_until_published,
 )
-from tests.trainers import SETTINGS, new_trainer
+from tests.trainers import SETTINGS, SUMMARIES, new_trainer, tensors
 
-NUM_STEPS, HORIZON, NUM_SEQUENCES = 12, 4, 45
-CLASSES = ["none", "one", "two"]
-FORECAST = {"num_outputs": HORIZON, "mean": [0.0], "std": [1.0], "target": {"name": "a", "transform": "difference"}}
-DETECT = {"classes": CLASSES, "num_per_class": {"train": dict.fromkeys(CLASSES, 10)}, "features": ["a"] * 4}
+NUM_STEPS, NUM_SEQUENCES = 12, 45
 # Of a sum of gradients, or of a loss, in another order: on the three processors tried up to 5e-7.
 ROUNDING = 1e-6
 
@@ -98,28 +95,13 @@ def mask_of(shares: tuple[Any, ...]) -> Tensor:
     return torch.cat([torch.arange(share.num_passed) < share.num_counted for share in shares])
 
 
-def splits(task: str) -> tuple[dict[str, Tensor], Any]:
-    """Random sequences of different lengths, and their task."""
-    draw = torch.Generator().manual_seed(5)
-    values = torch.randn(NUM_SEQUENCES, NUM_STEPS, 4, generator=draw)
-    lengths = torch.randint(3, NUM_STEPS + 1, (NUM_SEQUENCES, 1), generator=draw)
-    mask = torch.arange(NUM_STEPS) < lengths
-    if task == "forecast":
-        targets = torch.randn(NUM_SEQUENCES, HORIZON, generator=draw)
-        return {"values": values, "mask": torch.ones_like(mask), "targets": targets}, forecast.Task(FORECAST)
-    shape = (NUM_SEQUENCES, NUM_STEPS) if task == "detect" else (NUM_SEQUENCES,)
-    targets = torch.randint(0, len(CLASSES), shape, generator=draw)
-    made = detect.Task(DETECT) if task == "detect" else classify.Task({"classes": CLASSES})
-    return {"values": values * mask.unsqueeze(2), "mask": mask, "targets": targets}, made
-
-
 def trainer_of(workload: str, **changes: Any) -> Trainer:
     """As params.yaml trains the workload, on random sequences: batches of 20, at last one of 5, in two parts."""
     block = load_params().blocks[workload]
     small = {"batch_size": 20, "grad_accum_steps": 2, "epochs": 2, "warmup_epochs": 1, "threads": 1, "step": "eager"}
     settings: Train = replace(block.train, **(small | changes))
-    tensors, task = splits(block.task)
-    split = Split(tensors, torch.device("cpu"))
+    task = open_task(block.task, SUMMARIES[block.task])
+    split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, block.task), torch.device("cpu"))
     torch.set_num_threads(1)
     torch.manual_seed(3)
     shape = models.Shape(4, task.num_outputs, NUM_STEPS, task.per_step)
