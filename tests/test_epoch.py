@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from stages import models
-from stages.models.recurrent import Reversal, rearranged, reversed_rows
 from stages.models.seq2seq import ManualLSTM
 from stages.params import schema
 from stages.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing
@@ -86,12 +85,13 @@ def assert_equal_bits(one: Trainer, other: Trainer) -> None:
         assert torch.equal(tensor, other_weights[name]), name
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
+# A batch of 64 is the ragged one alone.
+@pytest.mark.parametrize("changed", [{}, {"grad_accum_steps": 3}, {"batch_size": 64}], ids=str)
 @pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
-def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str, model_name: str, accumulation: int):
-    plain = trainer_of(task_name, model_name, grad_accum_steps=accumulation)
+def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str, model_name: str, changed: Any):
+    plain = trainer_of(task_name, model_name, **changed)
     assert plain.step.graphs is None
-    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, grad_accum_steps=accumulation)))
+    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, **changed)))
 
 
 @pytest.mark.parametrize("num_batches", [1, 2, 100])
@@ -158,11 +158,6 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
 
-def test_an_epoch_of_the_ragged_batch_alone_gives_the_bits_of_the_plain_loop():
-    plain, other = (trainer_of("classify", "gru", batch_size=64) for _ in range(2))
-    assert_equal_bits(plain, uncaptured(other))
-
-
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 30, 1000])
 @pytest.mark.parametrize("schedule", ["cosine", "one-cycle"])
 def test_the_table_holds_the_rates_of_torchs_schedulers(schedule: str, num_steps: int):
@@ -186,21 +181,6 @@ def test_the_rate_of_an_epoch_is_the_one_its_last_step_was_taken_at():
     trainer = trainer_of("classify", "gru")
     for _ in range(SETTINGS.epochs):
         assert trainer.epoch().learning_rate == trainer.optimizer.param_groups[0]["lr"]
-
-
-def test_a_reversal_is_its_own_inverse_and_its_gradient_has_the_bits_of_torchs():
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(5, 9, 3, generator=draw, requires_grad=True)
-    mask = torch.arange(9) < torch.tensor([[9], [1], [4], [8], [5]])
-    rows, weight = reversed_rows(mask), torch.randn(5, 9, 3, generator=draw)
-    found = Reversal.apply(x, rows)
-    assert torch.equal(found[2, :4], x[2, :4].flip(0)) and torch.equal(found[2, 4:], x[2, 4:])
-    assert torch.equal(Reversal.apply(found, rows), x)
-    (ours,) = torch.autograd.grad((found * weight).sum(), x)
-    (theirs,) = torch.autograd.grad((rearranged(x, rows) * weight).sum(), x)
-    assert torch.equal(ours, theirs)
-    wide = x.detach().double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: Reversal.apply(x, rows), wide)
 
 
 def test_auto_is_a_graph_wherever_nothing_forbids_it():
