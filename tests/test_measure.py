@@ -27,7 +27,7 @@ from stages.diagnosis.counts import Traffic
 from stages.machine import conditions, identity, rates, sampler
 from stages.machine.activity import Activity
 from stages.machine.nvml import Gpu
-from stages.machine.rates import host_to_device_rate, matrix_rate, memory_rate
+from stages.machine.rates import matrix_rate, memory_rate
 from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled
 from stages.machine.sampler import Readings, Window, sampling
 from stages.machine.turns import interleave
@@ -359,22 +359,6 @@ def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epo
             assert found["energy_joules"] / seconds == pytest.approx(found["power_watts"], rel=0.5)
     for epoch in short:
         assert epoch.device_mib > 0 and epoch.gpu_busy_share is None
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("pinned", [True, False])
-def test_copies_to_the_gpu_are_measured_from_the_memory_asked_for(pinned: bool, monkeypatch: pytest.MonkeyPatch):
-    sources, copy_ = [], torch.Tensor.copy_
-
-    def watch(self: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> torch.Tensor:
-        sources.append(source)
-        return copy_(self, source, non_blocking=non_blocking)
-
-    monkeypatch.setattr(rates, "best_seconds", lambda work, device: (work(), 0.5)[1])
-    monkeypatch.setattr(torch.Tensor, "copy_", watch)
-    rate = host_to_device_rate(torch.device("cuda", 0), pinned)
-    [source] = [source for source in sources if source.nbytes == rates.SENT_BYTES]
-    assert source.is_pinned() is pinned and rate == source.nbytes / 0.5
 
 
 @pytest.mark.gpu
