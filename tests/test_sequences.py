@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.data import sequences, write_arrays
+from stages.data import open_source, sequences, write_arrays
 from stages.data.arrays import PreparedSequences, standardize
 from stages.data.splits import SPLITS
 from stages.data.tables import find_table, from_frame
@@ -57,8 +58,8 @@ def repeated(table: pd.DataFrame, copies: dict[int, int]) -> pd.DataFrame:
     return table
 
 
-def prepare(path: Path, params: SequenceTable) -> PreparedSequences:
-    return sequences.prepare(replace(params, table=path.name), path.parent, per_step=False)
+def prepare(path: Path, params: Any) -> Any:
+    return open_source(params.source).prepare(replace(params, table=path.name), path.parent, per_step=False)
 
 
 def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS) -> PreparedSequences:
@@ -67,9 +68,9 @@ def prepared(tmp_path: Path, table: pd.DataFrame, params: SequenceTable = PARAMS
     return prepare(path, params)
 
 
-def refused(tmp_path: Path, text: str, *words: str, params: SequenceTable = PARAMS, name: str = "table.csv") -> str:
+def refused(tmp_path: Path, text: str, *words: str, params: Any = PARAMS) -> str:
     """`text` as a table is refused in one sentence that holds all of `words`: this one."""
-    path = tmp_path / name
+    path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(ValueError) as caught:
         prepare(path, params)

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,8 @@ from stages.params.intervals import parse_interval
 from stages.params.schema import Series, SeriesColumns, Split
 from stages.tasks import open_task
 from stages.tasks.forecast import levels, linear_forecast
+from tests import test_sequences
+from tests.test_sequences import prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMS = Series(
@@ -56,10 +59,6 @@ def table(times: list[str], *columns: list) -> str:
     return "\n".join([",".join(["time", *"xyz"[: len(columns)]]), *rows]) + "\n"
 
 
-def prepare(path: Path, params: Series) -> Windows:
-    return series.prepare(replace(params, table=path.name), path.parent, per_step=False)
-
-
 def prepared(tmp_path: Path, text: str, params: Series = PARAMS) -> Windows:
     path = tmp_path / "table.csv"
     path.write_text(text)
@@ -79,14 +78,7 @@ def odd(grid: Grid) -> dict[str, int]:
     return {name: grid.counts[name] for name in ODD if grid.counts[name]}
 
 
-def refused(tmp_path: Path, text: str, *words: str, params: Series = PARAMS) -> str:
-    """`text` is refused in one sentence that holds all of `words`: this one."""
-    with pytest.raises(ValueError) as caught:
-        prepared(tmp_path, text, params)
-    assert type(caught.value) is ValueError and "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
-    return str(caught.value)
+refused = partial(test_sequences.refused, params=PARAMS)
 
 
 def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
