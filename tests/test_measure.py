@@ -159,16 +159,16 @@ def test_a_window_has_the_largest_memory_the_mean_of_averages_and_the_counters_d
     }
 
 
-def test_a_window_shorter_than_the_drivers_average_has_memory_and_a_reason(monkeypatch: pytest.MonkeyPatch):
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock)
+def test_a_region_shorter_than_the_drivers_average_has_memory_and_a_reason_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
     window = Window(reading(100.0))
     clock.seconds = 0.99
     window.add(reading(120.0))
-    found = window.found()
-    assert (found["process_mib"], found["device_mib"]) == (120.0, 900.0)
-    for name in ("gpu_busy_share", "power_watts", "energy_joules"):
-        assert found[name] == "the driver averages over up to 1 s, and the region took only 0.99 s"
+    reason = "the driver averages over up to 1 s, and the region took only 0.99 s"
+    averages = dict.fromkeys(("gpu_busy_share", "power_watts", "energy_joules"), reason)
+    assert window.found() == reading(120.0, **averages)
 
 
 def test_parts_of_a_training_are_read_by_its_one_thread(quick: None):

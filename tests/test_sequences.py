@@ -129,19 +129,15 @@ def test_formats_and_the_order_of_rows_come_to_the_same_bytes(tmp_path: Path):
         (["class 10", "class 9", "B"], ["B", "class 10", "class 9"]),
     ],
 )
-def test_classes_are_sorted(tmp_path: Path, labels: list, classes: list):
+def test_classes_and_sequences_are_sorted(tmp_path: Path, labels: list, classes: list):
     table = make_table(num_sequences=30, num_classes=3)
     table["label"] = [labels[sequence % 3] for sequence in table["sequence"]]
     sequences = prepared(tmp_path, table).sequences
     assert list(sequences.classes) == classes
     assert [sequences.classes[label] for label in sequences.labels[:3]] == labels
-
-
-def test_sequences_are_sorted_by_id(tmp_path: Path):
-    table = make_table(num_sequences=12, num_classes=2)
-    assert prepared(tmp_path, table).sequences.ids.tolist() == [str(number) for number in range(12)]
+    assert sequences.ids.tolist() == [str(number) for number in range(30)]
     table["sequence"] = "s" + table["sequence"].astype(str)
-    assert prepared(tmp_path, table).sequences.ids.tolist() == sorted(f"s{number}" for number in range(12))
+    assert prepared(tmp_path, table).sequences.ids.tolist() == sorted(f"s{number}" for number in range(30))
 
 
 def test_no_statistic_leaks_from_test_and_validation(tmp_path: Path):
@@ -212,14 +208,20 @@ def test_duplicates_stay_on_one_side(tmp_path: Path, seed: int, saw: Callable[[s
     assert summary["num_duplicates_with_other_label"] == summary["num_duplicates_across_splits"] == 0
 
 
-def test_a_split_column_decides_the_split(tmp_path: Path):
-    table = make_table()
-    wanted = np.array(SPLITS)[np.arange(40) // 4 % 3]
+@pytest.mark.parametrize("sides", [("train", "val", "test"), ("train", "train", "test")])
+def test_a_split_column_decides_the_split(tmp_path: Path, sides: tuple[str, ...]):
+    """Where it has no val, train is divided as asked for: 0.5 : 0.25."""
+    table = make_table(num_sequences=48)
+    wanted = np.array(sides)[np.arange(48) // 4 % 3]
     table["split"] = wanted[table["sequence"]]
     for seed in (0, 1):
         parts = prepared(tmp_path, table, replace(PARAMS, seed=seed)).parts
-        for name in SPLITS:
-            assert parts[name].tolist() == np.flatnonzero(wanted == name).tolist()
+        assert parts["test"].tolist() == np.flatnonzero(wanted == "test").tolist()
+        if "val" in sides:
+            assert parts["train"].tolist() == np.flatnonzero(wanted == "train").tolist()
+        else:
+            assert (len(parts["train"]), len(parts["val"])) == (21, 11)
+            assert sorted([*parts["train"], *parts["val"]]) == np.flatnonzero(wanted == "train").tolist()
 
 
 @pytest.mark.case(6)
@@ -232,16 +234,6 @@ def test_duplicates_across_the_tables_own_splits_are_counted(tmp_path: Path, saw
     assert (
         found.summary["num_duplicates_across_splits"] == 1 and "warning: 1 sequences of val and test" in found.message
     )
-
-
-def test_val_is_taken_from_train_where_the_split_column_has_none(tmp_path: Path):
-    table = make_table()
-    wanted = np.array(["train"] * 24 + ["test"] * 16)
-    table["split"] = wanted[table["sequence"]]
-    parts = prepared(tmp_path, table).parts  # 0.5 : 0.25, so a third of the 24
-    assert parts["test"].tolist() == list(range(24, 40))
-    assert {name: len(rows) for name, rows in parts.items()} == {"train": 16, "val": 8, "test": 16}
-    assert sorted([*parts["train"], *parts["val"]]) == list(range(24))
 
 
 def with_people(num_people: int, num_sequences: int = 120) -> pd.DataFrame:
