@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -343,14 +344,6 @@ def test_an_empty_cell_makes_its_row_missing(tmp_path: Path, missing: str, expec
     assert odd(grid) == {"num_missing": 1}
 
 
-def test_refuse_names_the_first_missing_time(tmp_path: Path):
-    words = ("2024-01-01T00:30:00Z", "2 missing", "skip or interpolate")
-    refuse = replace(PARAMS, missing="refuse")
-    refused(tmp_path, table(QUARTERS[:2] + QUARTERS[4:], LEVELS[:10]), *words, params=refuse)
-    refused(tmp_path, table(QUARTERS, [1, 2, "", "", *LEVELS[4:]]), *words, params=refuse)
-    assert prepared(tmp_path, table(QUARTERS, LEVELS), refuse).counts["num_missing"] == 0
-
-
 # Formats and files ----------------------------------------------------------------------------------------------------
 
 
@@ -429,18 +422,36 @@ def test_directional_accuracy_of_always_up_is_the_share_of_rises(tmp_path: Path)
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("split", "quarters"), [("val", slice(5, 9)), ("test", slice(8, 12))])
-def test_a_split_in_which_nothing_changes_cannot_be_scored(tmp_path: Path, split: str, quarters: slice):
-    x = np.array(LEVELS)
-    x[quarters] = 7.0
-    with pytest.raises(ValueError, match=f"'x' never changes in the time of {split}, so no forecast can be scored"):
-        prepared(tmp_path, table(QUARTERS, x.tolist()))
+def with_levels(first: int, *levels: float | str) -> str:
+    """The table with other levels from row `first` on."""
+    return table(QUARTERS, [*LEVELS[:first], *levels, *LEVELS[first + len(levels) :]])
 
 
-@pytest.mark.parametrize("stamp", ["yesterday", "1704067200", "1.5", "1500-01-01", ""])
-def test_a_bad_time_is_named_with_its_line(tmp_path: Path, stamp: str):
-    shown = stamp or "(empty)"
-    refused(tmp_path, table([*QUARTERS[:3], stamp], [1, 2, 3, 4]), "line 5", f"found {shown};", "ISO 8601", "'time'")
+@pytest.mark.parametrize(
+    ("text", "changed", "words"),
+    [
+        (table(QUARTERS[:2] + QUARTERS[4:], LEVELS[:10]), {"missing": "refuse"}, ["2024-01-01T00:30:00Z", "2 missing"]),
+        (with_levels(2, "", ""), {"missing": "refuse"}, ["2024-01-01T00:30:00Z", "2 missing", "skip or interpolate"]),
+        (with_levels(5, 7, 7, 7, 7), {}, ["'x' never changes in the time of val, so no forecast can be scored"]),
+        (with_levels(8, 7, 7, 7, 7), {}, ["'x' never changes in the time of test, so no forecast can be scored"]),
+        (with_levels(6, 0), {"transform": "log-return"}, ["line 8", "'x' must be above 0", "found 0", "difference"]),
+        (with_levels(6, -1.5), {"transform": "log-return"}, ["line 8", "'x' must be above 0", "found -1.5"]),
+        (with_levels(0), {"interval": "1s"}, ["'1s'", "9,901 grid points of 12 rows", "900 s apart"]),
+        *(
+            (
+                table([*QUARTERS[:3], stamp], [1, 2, 3, 4]),
+                {},
+                ["line 5", f"found {stamp or '(empty)'};", "ISO 8601", "'time'"],
+            )
+            for stamp in ("yesterday", "1704067200", "1.5", "1500-01-01", "")
+        ),
+    ],
+)
+def test_a_series_that_is_refused_is_named_with_its_place(
+    tmp_path: Path, text: str, changed: dict[str, Any], words: list[str]
+):
+    refused(tmp_path, text, *words, params=replace(PARAMS, **changed))
+    prepared(tmp_path, with_levels(0), replace(PARAMS, missing="refuse"))
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -460,14 +471,6 @@ def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str, saw: Call
     saw(refused(tmp_path, text, "line 4", f"found {cell}", "'x' must hold finite numbers"))
 
 
-@pytest.mark.parametrize("value", [0, -1.5])
-def test_a_log_return_needs_levels_above_zero(tmp_path: Path, value: float):
-    text = table(QUARTERS, [*LEVELS[:6], value, *LEVELS[7:]])
-    words = ("line 8", "'x' must be above 0", f"found {value}", "difference")
-    refused(tmp_path, text, *words, params=replace(PARAMS, transform="log-return"))
-    prepared(tmp_path, text)
-
-
 @pytest.mark.case(2)
 def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[str], None]):
     """a series too short for its horizon, or for the steps that go in"""
@@ -476,11 +479,6 @@ def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[st
     saw(refused(tmp_path, table(QUARTERS, LEVELS), *words, params=params))
     params = replace(PARAMS, input_steps=50)
     refused(tmp_path, table(QUARTERS, LEVELS), "0 train, 0 val, 0 test", params=params)
-
-
-def test_an_interval_far_finer_than_the_table_is_refused(tmp_path: Path):
-    words = ("'1s'", "9,901 grid points of 12 rows", "900 s apart")
-    refused(tmp_path, table(QUARTERS, LEVELS), *words, params=replace(PARAMS, interval="1s"))
 
 
 # The committed table --------------------------------------------------------------------------------------------------
