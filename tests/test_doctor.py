@@ -83,7 +83,9 @@ def test_a_torch_that_crashes_is_named(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.case(41)
-def test_versions_that_do_not_work_together(project: Path, tmp_path: Path, saw: Callable[[str], None]) -> None:
+def test_versions_that_do_not_work_together_are_named(
+    project: Path, tmp_path: Path, saw: Callable[[str], None]
+) -> None:
     """fastapi 0.155 before the locked packages; the doctor"""
     (tmp_path / "fastapi-0.155.0.dist-info").mkdir()
     (tmp_path / "fastapi-0.155.0.dist-info/METADATA").write_text(
@@ -96,7 +98,7 @@ def test_versions_that_do_not_work_together(project: Path, tmp_path: Path, saw: 
 
 @pytest.mark.parametrize("small_disk", [32], indirect=True)
 @pytest.mark.case(33)
-def test_a_full_disk_and_a_read_only_one(small_disk: Path, saw: Callable[[str], None]) -> None:
+def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callable[[str], None]) -> None:
     """the whole project on a disk that is full, then read-only; the doctor"""
     project = copy_to(small_disk / "project")
     with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
@@ -189,7 +191,7 @@ class FakeNvml:
     ],
 )  # fmt: skip
 @pytest.mark.case(15, 16, 17, 18, 19)
-def test_what_the_driver_says(
+def test_every_obstacle_of_a_gpu_is_reported_with_its_fix(
     monkeypatch: pytest.MonkeyPatch, gpu: Any, obstacle: str, setting: str | None, nvml: FakeNvml, status: str,
     words: str, saw: Callable[[str], None],
 ) -> None:  # fmt: skip
@@ -210,7 +212,7 @@ def test_what_the_driver_says(
     [({}, "ok"), ({"seconds": 2.0}, "warning"), ({"norm": float("nan")}, "problem"), ({"devices": ["cpu"]}, "problem")],
 )
 @pytest.mark.case(18)
-def test_a_gpu_that_is_slow_or_wrong(
+def test_a_gpu_that_is_slow_or_wrong_is_reported(
     monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any], status: str, saw: Callable[[str], None]
 ) -> None:
     """a training step on a GPU that is slower than the CPU, or whose gradients differ; the doctor"""

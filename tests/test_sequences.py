@@ -305,7 +305,7 @@ def test_a_table_outside_the_folder_is_refused(tmp_path: Path, name: str, saw: C
 
 
 @pytest.mark.case(2)
-def test_empty_tables(tmp_path: Path, saw: Callable[[str], None]):
+def test_an_empty_table_is_refused_with_its_size(tmp_path: Path, saw: Callable[[str], None]):
     """a table of 0 bytes; a header without rows"""
     refused(tmp_path, "", "table.csv is empty", "0 bytes")
     saw(refused(tmp_path, HEADER + "\n", "table.csv has a header but 0 rows"))
@@ -356,14 +356,14 @@ def test_a_missing_column_is_named_with_the_nearest_and_all_there_are(tmp_path: 
 
 
 @pytest.mark.case(4)
-def test_a_sequence_of_one_step(tmp_path: Path, saw: Callable[[str], None]):
+def test_a_sequence_of_one_step_is_named_with_the_least_length(tmp_path: Path, saw: Callable[[str], None]):
     """a sequence of one step"""
     rows = ["a,0,1,2,p", "a,1,1,2,p", "b,0,1,2,q"]
     saw(refused(tmp_path, "\n".join([HEADER, *rows]), "sequence 'b' has 1 step", "at least 2"))
 
 
 @pytest.mark.case(5)
-def test_a_class_that_is_too_small_to_split(tmp_path: Path, saw: Callable[[str], None]):
+def test_a_class_that_is_too_small_to_split_is_named(tmp_path: Path, saw: Callable[[str], None]):
     """a class of two sequences, for three splits"""
     table = make_table()
     table.loc[table["sequence"] < 2, "label"] = "rare"
@@ -401,7 +401,7 @@ def test_a_split_column_with_other_values_is_refused(tmp_path: Path):
 
 
 @pytest.mark.case(8)
-def test_a_label_that_only_test_has(tmp_path: Path, saw: Callable[[str], None]):
+def test_a_label_that_only_test_has_is_named(tmp_path: Path, saw: Callable[[str], None]):
     """a label that only test has"""
     table = make_table()
     table["split"] = np.array(["train"] * 20 + ["val"] * 8 + ["test"] * 12)[table["sequence"]]

@@ -366,7 +366,7 @@ def interrupt(project: Path, device: str, kind: str, folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_pipeline_with_one_worker_and_with_two(several: Path):
+def test_the_pipeline_gives_the_same_with_one_worker_and_with_two(several: Path):
     """Both trained, evaluated and compared; equal within rounding; the weights are those of the bare model."""
     dvc(several, "repro")
     (one, _), (two, manifest) = results(several, "cpu"), results(several, "2xcpu")
