@@ -145,13 +145,13 @@ def test_stride_n_starts_a_window_at_every_nth_point(tmp_path: Path):
 
 
 def test_a_constant_feature_becomes_zero(tmp_path: Path):
-    found = prepared(tmp_path, table(QUARTERS, LEVELS, [5] * 12), replace(PARAMS, columns=TWO))
+    found = prepared(tmp_path, table(QUARTERS, LEVELS, [-5] * 12), replace(PARAMS, columns=TWO))
     assert all((part.values[:, :, 1] == 0).all() for part in found.parts.values())
 
 
 @pytest.mark.parametrize("kind", ["difference", "log-return"])
 def test_levels_undo_the_transform(tmp_path: Path, kind: str):
-    found = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, transform=kind))
+    found = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, transform=kind, missing="refuse"))
     for part in found.parts.values():
         path = levels(part.targets * found.std[0] + found.mean[0], part.anchors, kind)
         first = [QUARTERS.index(name) + 1 for name in part.ids]
@@ -248,6 +248,8 @@ def test_of_many_rows_of_a_time_the_last_one_is_used(tmp_path: Path):
     """Enough that an unstable sort would mix them up."""
     many = grid_of(tmp_path, table(QUARTERS * 200, list(range(2400))))
     assert many.levels[:, 0].tolist() == list(range(2388, 2400))
+    equal = grid_of(tmp_path, table([*QUARTERS[:3], QUARTERS[2]], [1, 2, 3, 3]))
+    assert odd(equal) == {"num_duplicates": 1}
 
 
 @pytest.mark.parametrize("text", ["15", "min", "0min", "1.5h", "15m", "-5min", "2business-day", "", "999999999d"])
@@ -451,7 +453,6 @@ def test_a_series_that_is_refused_is_named_with_its_place(
     tmp_path: Path, text: str, changed: dict[str, Any], words: list[str]
 ):
     refused(tmp_path, text, *words, params=replace(PARAMS, **changed))
-    prepared(tmp_path, with_levels(0), replace(PARAMS, missing="refuse"))
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
