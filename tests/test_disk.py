@@ -73,7 +73,7 @@ def test_a_disk_without_room_for_the_results_costs_no_second_training(
 @pytest.mark.parametrize("small_disk", [1], indirect=True)
 @pytest.mark.case(31, 33)
 @pytest.mark.long
-def test_a_disk_without_room_for_a_checkpoint(ready: Path, small_disk: Path, saw: Callable[[str], None]):
+def test_a_disk_without_room_for_a_checkpoint_is_named(ready: Path, small_disk: Path, saw: Callable[[str], None]):
     """the disk of .tandem/ is full at the first checkpoint, then read-only"""
     (ready / ".tandem/checkpoints").mkdir(parents=True, exist_ok=True)
     (ready / ".tandem/checkpoints/tiny").symlink_to(small_disk)
@@ -97,7 +97,7 @@ def test_a_disk_without_room_for_a_checkpoint(ready: Path, small_disk: Path, saw
 
 @pytest.mark.parametrize("small_disk", [1], indirect=True)
 @pytest.mark.case(31, 33)
-def test_a_disk_without_room_for_the_packed_data(ready: Path, small_disk: Path, saw: Callable[[str], None]):
+def test_a_disk_without_room_for_the_packed_data_is_named(ready: Path, small_disk: Path, saw: Callable[[str], None]):
     """the disk of data/packed/ is full, then read-only"""
     (ready / "data/packed/tiny/cpu").rename(ready / "before")
     (ready / "data/packed/tiny/cpu").symlink_to(small_disk)
@@ -115,7 +115,7 @@ def test_a_disk_without_room_for_the_packed_data(ready: Path, small_disk: Path, 
 @pytest.mark.parametrize("small_disk", [1], indirect=True)
 @pytest.mark.case(32)
 @pytest.mark.long
-def test_a_full_disk_when_dvc_stores_the_result(
+def test_a_full_disk_when_dvc_stores_the_result_costs_no_second_training(
     prepared: Path, tmp_path: Path, small_disk: Path, saw: Callable[[str], None]
 ):
     """the disk of DVC's cache is full when the training ends; then there is room; then a training is forced"""

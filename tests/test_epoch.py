@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from stages import models
-from stages.models.recurrent import Reversal, rearranged, reversed_rows
 from stages.models.seq2seq import ManualLSTM
 from stages.params import schema
 from stages.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing
@@ -21,46 +20,29 @@ from stages.training import trainer as trainer_module
 from stages.training.batches import Split
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import CaptureFailed
-from stages.training.memory import is_out_of_memory
 from stages.training.schedule import learning_rates
 from stages.training.step import choose_mode, graph_blocker
 from stages.training.trainer import Trainer
-from tests.trainers import SETTINGS, TRANSFORMER
+from tests.trainers import SETTINGS, SUMMARIES, TRANSFORMER, tensors
 
 CPU = torch.device("cpu")
-NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES = 50, 11, 4
+NUM_SEQUENCES, NUM_STEPS = 50, 11
 MODELS = {
     "gru": GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     "transformer": replace(TRANSFORMER, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, dropout=0.2),
     "conv_gru": ConvGRU("conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
     "seq2seq": Seq2Seq("seq2seq", 8, 1, 0.0, "native", TeacherForcing(start=0.7, end=0.2, decay="linear")),
 }
-SUMMARIES: dict[str, dict[str, Any]] = {
-    "classify": {"classes": ["a", "b", "c"]},
-    "regress": {"target": {"name": "x", "mean": 5.0, "std": 2.0}},
-    "detect": {"classes": ["none", "a"], "features": ["x"], "num_per_class": {"train": {"none": 50, "a": 5}}},
-    "forecast": {"num_outputs": 5, "mean": [0.0], "std": [1.0], "target": {"name": "x", "transform": "difference"}},
-}
 COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model in names if model in MODELS]
 
 
 def trainer_of(task_name: str, model_name: str, **changed: Any) -> Trainer:
-    draw = torch.Generator().manual_seed(5)
-    lengths = torch.randint(3, NUM_STEPS + 1, (NUM_SEQUENCES, 1), generator=draw)
-    mask = torch.arange(NUM_STEPS) < (torch.full_like(lengths, NUM_STEPS) if task_name == "forecast" else lengths)
-    targets = {
-        "classify": torch.randint(0, 3, (NUM_SEQUENCES,), generator=draw),
-        "detect": torch.randint(0, 2, (NUM_SEQUENCES, NUM_STEPS), generator=draw) * mask,
-        "regress": torch.randn(NUM_SEQUENCES, generator=draw),
-        "forecast": torch.randn(NUM_SEQUENCES, 5, generator=draw),
-    }[task_name]
-    values = torch.randn(NUM_SEQUENCES, NUM_STEPS, NUM_FEATURES, generator=draw).masked_fill(~mask.unsqueeze(-1), 0.0)
-    split = Split({"values": values, "mask": mask, "targets": targets}, CPU)
+    split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, task_name), CPU)
     settings = replace(SETTINGS, model=MODELS[model_name], augment=Augment(2, 0.1, 0.1, 0.1), **changed)
     torch.set_num_threads(settings.threads)
     torch.manual_seed(0)
     task = open_task(task_name, SUMMARIES[task_name])
-    model = models.build(settings.model, models.Shape(NUM_FEATURES, task.num_outputs, NUM_STEPS, task.per_step))
+    model = models.build(settings.model, models.Shape(4, task.num_outputs, NUM_STEPS, task.per_step))
     return Trainer(model, split, split, settings, task)
 
 
@@ -103,12 +85,13 @@ def assert_equal_bits(one: Trainer, other: Trainer) -> None:
         assert torch.equal(tensor, other_weights[name]), name
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
+# A batch of 64 is the ragged one alone.
+@pytest.mark.parametrize("changed", [{}, {"grad_accum_steps": 3}, {"batch_size": 64}], ids=str)
 @pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS)
-def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str, model_name: str, accumulation: int):
-    plain = trainer_of(task_name, model_name, grad_accum_steps=accumulation)
+def test_an_epoch_on_the_device_gives_the_bits_of_the_plain_loop(task_name: str, model_name: str, changed: Any):
+    plain = trainer_of(task_name, model_name, **changed)
     assert plain.step.graphs is None
-    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, grad_accum_steps=accumulation)))
+    assert_equal_bits(plain, uncaptured(trainer_of(task_name, model_name, **changed)))
 
 
 @pytest.mark.parametrize("num_batches", [1, 2, 100])
@@ -175,11 +158,6 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
 
-def test_an_epoch_of_the_ragged_batch_alone_gives_the_bits_of_the_plain_loop():
-    plain, other = (trainer_of("classify", "gru", batch_size=64) for _ in range(2))
-    assert_equal_bits(plain, uncaptured(other))
-
-
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 30, 1000])
 @pytest.mark.parametrize("schedule", ["cosine", "one-cycle"])
 def test_the_table_holds_the_rates_of_torchs_schedulers(schedule: str, num_steps: int):
@@ -203,36 +181,6 @@ def test_the_rate_of_an_epoch_is_the_one_its_last_step_was_taken_at():
     trainer = trainer_of("classify", "gru")
     for _ in range(SETTINGS.epochs):
         assert trainer.epoch().learning_rate == trainer.optimizer.param_groups[0]["lr"]
-
-
-def test_a_reversal_is_its_own_inverse_and_its_gradient_has_the_bits_of_torchs():
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(5, 9, 3, generator=draw, requires_grad=True)
-    mask = torch.arange(9) < torch.tensor([[9], [1], [4], [8], [5]])
-    rows, weight = reversed_rows(mask), torch.randn(5, 9, 3, generator=draw)
-    found = Reversal.apply(x, rows)
-    assert torch.equal(found[2, :4], x[2, :4].flip(0)) and torch.equal(found[2, 4:], x[2, 4:])
-    assert torch.equal(Reversal.apply(found, rows), x)
-    (ours,) = torch.autograd.grad((found * weight).sum(), x)
-    (theirs,) = torch.autograd.grad((rearranged(x, rows) * weight).sum(), x)
-    assert torch.equal(ours, theirs)
-    wide = x.detach().double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: Reversal.apply(x, rows), wide)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        "CUDA driver error: out of memory",
-        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
-        "NCCL error: unhandled cuda error\nCuda failure 2 'out of memory'",
-    ],
-)
-def test_memory_that_runs_out_is_known_by_the_words_of_every_library(message: str):
-    assert is_out_of_memory(RuntimeError(message))
-    assert not is_out_of_memory(RuntimeError("CUDNN_STATUS_INTERNAL_ERROR"))
-    assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasSgemm(`"))
 
 
 def test_auto_is_a_graph_wherever_nothing_forbids_it():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.files import sha256_file
+from stages.files import read_numbers, sha256_file
 from tests.projects import (
     TINY,
     copy_of,
@@ -164,6 +164,8 @@ def test_a_training_in_another_precision_says_so_and_how_its_steps_were_taken(pr
     params.write_text(params.read_text().replace("precision: fp32", f"precision: {precision}"))
     output = stages_at_once(project, "train tiny cuda 0", "evaluate tiny cuda 0").stdout
     found = manifest_of(project, device="cuda")
+    losses = [row["train_loss"] for row in found["epochs"]]
+    assert losses[-1] < losses[0]
     capability = found["hardware"]["capability"]
     expected = "fp32" if precision == "tf32" and int(capability.split(".")[0]) < 8 else precision
     assert found["realized"]["precision"] == expected
@@ -221,18 +223,13 @@ def test_the_gpu_that_cuda_visible_devices_names_is_the_one_that_is_used_and_rea
     assert wanted in text or not is_kept  # MLflow has the tag if the run was published already
 
 
-@pytest.mark.parametrize("words", ["preload tiny cuda", "train tiny cuda 0", "evaluate tiny cuda 0"])
+@pytest.mark.parametrize("words", ["hardware", "preload tiny cuda", "train tiny cuda 0", "evaluate tiny cuda 0"])
 def test_a_gpu_that_is_gone_since_hardware_is_named_in_one_sentence(words: str, compared: Path, tmp_path: Path):
     project = copy_of(compared, tmp_path / "project", PROBED)
     failed = stage(project, *words.split(), check=False, CUDA_VISIBLE_DEVICES="")
     assert failed.returncode == 1 and "Traceback" not in failed.stdout
     errors = [line for line in failed.stdout.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "CUDA_VISIBLE_DEVICES='' hides every GPU" in errors[0], failed.stdout
-
-
-def test_cuda_is_refused_where_every_gpu_is_hidden(project: Path):
-    failed = stage(project, "hardware", check=False, CUDA_VISIBLE_DEVICES="-1")
-    assert failed.returncode == 1 and "CUDA_VISIBLE_DEVICES='-1' hides every GPU" in failed.stdout
 
 
 def test_the_weights_of_a_gpu_are_evaluated_on_a_machine_without_one(compared: Path):

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.models import Shape, seq2seq
 from stages.models.kernels import attention, decoder, dropout, gru
+from stages.models.recurrent import Reversal, reversed_rows
 from stages.params.schema import Seq2Seq, TeacherForcing
 
 SIZES = pytest.mark.parametrize(
@@ -45,11 +46,11 @@ def native(inputs: list[Tensor], stacks: list[nn.GRU]) -> list[Tensor]:
     return [stack(x)[0] for x, stack in zip(inputs, stacks, strict=True)]
 
 
-def gradients(outputs: list[Tensor], inputs: list[Tensor], stacks: list[nn.GRU], **options: bool) -> list[Tensor]:
+def gradients(outputs: list[Tensor], inputs: list[Tensor], stacks: list[nn.GRU]) -> list[Tensor]:
     """Of a sum that weighs every value differently, by the inputs and all parameters."""
     total = sum((y * torch.arange(y.numel(), dtype=y.dtype).sin().view_as(y)).sum() for y in outputs)
     of = [*inputs, *(parameter for stack in stacks for parameter in stack.parameters())]
-    return list(torch.autograd.grad(total, of, **options))
+    return list(torch.autograd.grad(total, of))
 
 
 @pytest.fixture(params=[gru.CHUNK_VALUES, 250], ids=["one chunk", "short chunks"])
@@ -87,14 +88,6 @@ def test_float32_is_as_exact_as_nn_gru():
     assert worst[gru.gru] < 4 * worst[native]  # 1.0 to 1.6 times, by the instructions that torch and MKL may use
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_two_runs_give_the_same_bits(dtype: torch.dtype):
-    inputs, stacks = made(2, 2, 9, 30, dtype)
-    first, second = gru.gru(inputs, stacks), gru.gru(inputs, stacks)
-    torch.testing.assert_close(first, second, rtol=0, atol=0)
-    torch.testing.assert_close(gradients(first, inputs, stacks), gradients(second, inputs, stacks), rtol=0, atol=0)
-
-
 @pytest.mark.usefixtures("chunk_values")
 def test_without_gradients_the_bits_are_the_same():
     inputs, stacks = made(2, 2, 5, 7)
@@ -106,23 +99,9 @@ def test_without_gradients_the_bits_are_the_same():
         assert all(torch.equal(y, e) for y, e in zip(outputs, expected, strict=True))
 
 
-def test_a_direction_that_nothing_depends_on_has_gradient_zero():
-    inputs, stacks = made(2, 1, 5, 7)
-    expected = gradients(native(inputs, stacks)[:1], inputs[:1], stacks[:1])
-    outputs = gru.gru(inputs, stacks)
-    torch.testing.assert_close(
-        gradients(outputs[:1], inputs[:1], stacks[:1], retain_graph=True), expected, rtol=1e-10, atol=1e-13
-    )
-    assert not any(g.any() for g in gradients(outputs[:1], inputs[1:], stacks[1:]))
-
-
-def test_differentiating_again_gives_the_same_and_twice_is_refused():
+def test_differentiating_twice_is_refused():
     inputs, stacks = made(2, 2, 5, 7)
-    outputs = gru.gru(inputs, stacks)
-    once = gradients(outputs, inputs, stacks, retain_graph=True)
-    again = gradients(outputs, inputs, stacks, retain_graph=True)
-    torch.testing.assert_close(once, again, rtol=0, atol=0)
-    (slope,) = torch.autograd.grad(outputs[0].square().sum(), inputs[:1], create_graph=True)
+    (slope,) = torch.autograd.grad(gru.gru(inputs, stacks)[0].square().sum(), inputs[:1], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         slope.sum().backward()
 
@@ -287,3 +266,11 @@ def test_the_decoder_under_autocast_computes_in_fp32(monkeypatch):
         found = network(values, mask)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, exact, rtol=0.05, atol=0.02)  # the encoder's state is bf16
+
+
+def test_a_reversal_turns_the_real_steps_around_and_passes_gradcheck():
+    x = torch.randn(5, 9, 3, dtype=torch.float64, requires_grad=True)
+    rows = reversed_rows(torch.arange(9) < torch.tensor([[9], [1], [4], [8], [5]]))
+    found = Reversal.apply(x, rows)
+    assert torch.equal(found[2, :4], x[2, :4].flip(0)) and torch.equal(found[2, 4:], x[2, 4:])
+    assert torch.autograd.gradcheck(lambda x: Reversal.apply(x, rows), x)

@@ -27,7 +27,7 @@ from stages.diagnosis.counts import Traffic
 from stages.machine import conditions, identity, rates, sampler
 from stages.machine.activity import Activity
 from stages.machine.nvml import Gpu
-from stages.machine.rates import host_to_device_rate, matrix_rate, memory_rate
+from stages.machine.rates import matrix_rate, memory_rate
 from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled
 from stages.machine.sampler import Readings, Window, sampling
 from stages.machine.turns import interleave
@@ -159,16 +159,16 @@ def test_a_window_has_the_largest_memory_the_mean_of_averages_and_the_counters_d
     }
 
 
-def test_a_window_shorter_than_the_drivers_average_has_memory_and_a_reason(monkeypatch: pytest.MonkeyPatch):
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock)
+def test_a_region_shorter_than_the_drivers_average_has_memory_and_a_reason_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(time, "monotonic", clock := Clock())
     window = Window(reading(100.0))
     clock.seconds = 0.99
     window.add(reading(120.0))
-    found = window.found()
-    assert (found["process_mib"], found["device_mib"]) == (120.0, 900.0)
-    for name in ("gpu_busy_share", "power_watts", "energy_joules"):
-        assert found[name] == "the driver averages over up to 1 s, and the region took only 0.99 s"
+    reason = "the driver averages over up to 1 s, and the region took only 0.99 s"
+    averages = dict.fromkeys(("gpu_busy_share", "power_watts", "energy_joules"), reason)
+    assert window.found() == reading(120.0, **averages)
 
 
 def test_parts_of_a_training_are_read_by_its_one_thread(quick: None):
@@ -321,19 +321,12 @@ def test_clocks_that_somebody_set_are_no_throttling():
 
 
 @pytest.mark.gpu
-def test_cuda_takes_memory_of_its_own():
-    device = torch.device("cuda", 0)
-    torch.ones(1, device=device)
-    found, reason = Gpu.of(device).process_mib()
-    assert reason if found is None else found > torch.cuda.memory_reserved(device) / 2**20
-
-
-@pytest.mark.gpu
 def test_a_region_on_a_gpu_has_every_reading_or_its_reason():
     device = torch.device("cuda", 0)
     with measure(device) as found:
         kept = torch.ones(2**26, device=device)
-    assert found.peak_allocated_mib >= kept.nbytes / 2**20 <= found.peak_reserved_mib
+    assert kept.nbytes / 2**20 <= found.peak_allocated_mib <= found.peak_reserved_mib
+    assert found.process_mib is None or found.process_mib > found.peak_reserved_mib  # CUDA takes memory of its own
     assert found.missing_reasons.keys() == {name for name, value in vars(found).items() if value is None}
     assert "averages over" in found.missing_reasons["gpu_busy_share"]
 
@@ -366,30 +359,6 @@ def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epo
             assert found["energy_joules"] / seconds == pytest.approx(found["power_watts"], rel=0.5)
     for epoch in short:
         assert epoch.device_mib > 0 and epoch.gpu_busy_share is None
-
-
-@pytest.mark.gpu
-def test_a_region_on_a_gpu_that_raises_leaves_no_thread():
-    with pytest.raises(torch.OutOfMemoryError), measure(torch.device("cuda", 0)):
-        assert len(sampler_threads()) == 1
-        torch.empty(2**50, device="cuda")
-    assert sampler_threads() == [] and not sampler.running
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("pinned", [True, False])
-def test_copies_to_the_gpu_are_measured_from_the_memory_asked_for(pinned: bool, monkeypatch: pytest.MonkeyPatch):
-    sources, copy_ = [], torch.Tensor.copy_
-
-    def watch(self: torch.Tensor, source: torch.Tensor, *, non_blocking: bool = False) -> torch.Tensor:
-        sources.append(source)
-        return copy_(self, source, non_blocking=non_blocking)
-
-    monkeypatch.setattr(rates, "best_seconds", lambda work, device: (work(), 0.5)[1])
-    monkeypatch.setattr(torch.Tensor, "copy_", watch)
-    rate = host_to_device_rate(torch.device("cuda", 0), pinned)
-    [source] = [source for source in sources if source.nbytes == rates.SENT_BYTES]
-    assert source.is_pinned() is pinned and rate == source.nbytes / 0.5
 
 
 @pytest.mark.gpu

@@ -15,6 +15,8 @@ from stages.params.presets import choose_preset, overrides_of
 from stages.params.schema import Params, Rally
 from tests.projects import TINY
 
+GRU = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"
+
 
 def parsed(text: str) -> Params:
     return parse_params(YAML(typ="safe").load(text))
@@ -46,18 +48,10 @@ def test_every_committed_workload_has_its_data():
         ("table: table.csv", "table: ../pen/table.csv.gz", ["table is '../pen/table.csv.gz'", "give its name alone"]),
         ("groups: none", "groups: x", ["preprocess.groups is 'x', which is among the features"]),
         ("coupled_features: 2", "group: 2", ["augment.group is not a known key; it is called coupled_features now"]),
-        (
-            "grad_accum_steps: 1",
-            "accumulation: 1",
-            ["accumulation is not a known key; it is called grad_accum_steps now"],
-        ),
+        ("grad_accum_steps: 1", "accumulation: 1", ["accumulation is not a known key; it is called grad_accum_steps"]),
         ("max_grad_norm: 1.0", "clip_norm: 1.0", ["clip_norm is not a known key; it is called max_grad_norm now"]),
         ("data_location: auto", "residency: auto", ["residency is not a known key; it is called data_location now"]),
-        (
-            "presets: {}",
-            "presets: {big: {all: {train.accumulation: 2}}}",
-            ["no 'train.accumulation'; it is called grad_accum_steps now"],
-        ),
+        ("presets: {}", "presets: {big: {all: {train.accumulation: 2}}}", ["it is called grad_accum_steps now"]),
         ("dropout: 0.1", "dropout: 1.0", ["tiny.train.model.dropout is 1.0", "at least 0 and at most 0.999"]),
         ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
         ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),
@@ -66,6 +60,9 @@ def test_every_committed_workload_has_its_data():
         ("train: 0.6", "train: 0.7", ["adds up to 1.1", "0.7 + 0.2 + 0.2"]),
         ("warmup_epochs: 1", "warmup_epochs: 3", ["warmup_epochs is 3", "epochs is 3"]),
         ("devices: [cpu]", "devices: [gpu]", ["devices[0]", "'gpu'", "accepted: auto, cpu, cuda"]),
+        ("[cpu]", "[2xauto]", ["'2xauto'; only one worker can be left to choose", "accepted", "2xcpu, 2xcuda"]),
+        ("[cpu]", "[1xcpu]", ["'1xcpu'; write cpu for one worker, or 2xcpu to 4096xcpu"]),
+        ("[cpu]", "[cpux2]", ["'cpux2'; did you mean 'cpu'? accepted: auto, cpu, cuda, or several workers"]),
         ("workloads: [tiny]", "workloads: [tini]", ["'tini'", "did you mean 'tiny'"]),
         ("workloads: [tiny]", "workloads: ['../x']", ["'../x'", "not a usable name"]),
         (
@@ -84,29 +81,24 @@ def test_every_committed_workload_has_its_data():
         ("presets: {}", "presets: {auto: {}}", ["presets.auto", "taken"]),
         ("presets: {}", "presets: {big: {tini: {train.epochs: 9}}}", ["presets.big", "'tini'", "did you mean 'tiny'"]),
         (
-            "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+            GRU,
             "{name: seq2seq, hidden_size: 8, num_layers: 1, dropout: 0.1, cell: native, "
             "teacher_forcing: {start: 1.0, end: 0.0, decay: linear}}",
-            [
-                "'classify'",
-                "'seq2seq'",
-                "models for classify: gru, transformer, conv_gru",
-                "tasks for seq2seq: forecast",
-            ],
+            ["'classify'", "models for classify: gru, transformer, conv_gru", "tasks for seq2seq: forecast"],
         ),
         (
-            "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+            GRU,
             "{name: conv_gru, hidden_size: 8, num_layers: 1, num_convolutions: 1, kernel_size: 4, dropout: 0.1}",
             ["kernel_size is 4", "odd"],
         ),
         (
-            "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+            GRU,
             "{name: rocket, num_kernels: 84, num_groups: 2}",
             ["tiny.train.epochs is", "it must be 1 for rocket", "closed form"],
         ),
         ("preload: {data_location: auto}", "preload: auto", ["tiny.preload is 'auto'", "mapping of data_location"]),
         (
-            "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
+            GRU,
             "{name: transformer, hidden_size: 9, num_layers: 1, num_heads: 2, feedforward_size: 8, dropout: 0.0, "
             "checkpoint_activations: false}",
             ["hidden_size is 9", "num_heads is 2", "multiple"],

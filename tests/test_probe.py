@@ -139,19 +139,10 @@ def test_a_set_of_large_batches_for_a_model_that_only_reduces_them_waits_for_its
     assert result.data_bytes_per_second * result.data_seconds == pytest.approx(2 * batch)
 
 
-def test_a_tiny_model_is_bound_by_launching_and_wants_larger_batches():
+def test_a_tiny_model_is_bound_by_launching_and_what_only_a_gpu_has_is_absent():
     result = found(planted(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=2), 40))
     assert result.bound == "launch"
     assert result.gains["batch 16"] > 1.1 and "batch 16: about" in result.sentence()
-
-
-def test_a_large_model_is_bound_by_arithmetic():
-    result = found(planted(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=16), 64))
-    assert result.bound == "compute"
-
-
-def test_nothing_is_copied_to_a_cpu_and_what_only_a_gpu_has_is_absent():
-    result = found(planted(replace(SETTINGS, model=SMALL, augment=NONE), 5))
     assert result.copy_seconds == 0.0 and result.pinned_bytes_per_second is None and result.device_seconds is None
     assert result.missing_sentence() == ""
     for name in ("pinned_bytes_per_second", "device_seconds", "num_kernels", "memory_context_mib"):
@@ -181,28 +172,23 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
 
 def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.MonkeyPatch):
     class Single(Reduce):
+        largest = 8
+
         def forward(self, values, mask):
             if torch.is_autocast_enabled("cpu"):
                 raise NotImplementedError("no such kernel for BFloat16")
-            if len(values) > 8:
+            if len(values) > self.largest:
                 raise torch.OutOfMemoryError("too large")
             return super().forward(values, mask)
 
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    result = found(planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Single(4)))
+    trainer = planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Single(4))
+    result = found(trainer)
     assert not result.gains and result.sentence().endswith("nothing that was tried would make it 1.1 times as fast")
     assert result.missing_reasons["precision bf16"] == "failed: no such kernel for BFloat16"
     assert result.missing_reasons["batch 16"] == "failed: too large"
-
-
-def test_a_batch_that_does_not_fit_is_said():
-    class Large(Reduce):
-        def forward(self, values, mask):
-            raise torch.OutOfMemoryError("too large")
-
-    assert "memory ran out while it was tried (too large)" in probe(
-        planted(replace(SETTINGS, augment=NONE), 5, Split, Large(4))
-    )
+    trainer.model.largest = 0
+    assert "memory ran out while it was tried (too large)" in probe(trainer)
 
 
 def test_what_is_said_of_a_gpu_follows_from_its_parts():
@@ -332,10 +318,10 @@ def test_arithmetic_is_counted_not_guessed():
     assert 2.0 * forward < count_flop(trainer, batch) <= 3 * forward
 
 
-def test_memory_is_accounted_for_by_what_it_is_for():
+def test_a_large_model_is_bound_by_arithmetic_and_its_memory_accounted_for_by_purpose():
     trainer = planted(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=16), 64)
-    result = probe(trainer)
-    assert isinstance(result, Probe)
+    result = found(trainer)
+    assert result.bound == "compute"
     weights = sum(parameter.nbytes for parameter in trainer.model.parameters()) / 2**20
     needs = result.memory_mib
     assert needs["weights"] == needs["gradients"] == pytest.approx(weights)

@@ -54,41 +54,27 @@ def steps(path: np.ndarray, sequences: np.ndarray, frames: np.ndarray) -> tuple[
     return before, after
 
 
-def test_equal_seeds_give_equal_arrays() -> None:
-    first, again, other = (simulate(40, 32, seed, **USUAL) for seed in (7, 7, 8))
-    assert np.array_equal(first[0], again[0]) and np.array_equal(first[1], again[1])
-    assert not np.array_equal(first[0], other[0])
-
-
-def test_fewer_sequences_are_the_first_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_seeds_give_equal_arrays_and_fewer_sequences_the_first_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tennis, "BLOCK", 16)
-    values, labels = simulate(53, 32, 0, **USUAL)
-    for count in (1, 21, 32):
-        fewer_values, fewer_labels = simulate(count, 32, 0, **USUAL)
-        assert np.array_equal(fewer_values, values[:count])
-        assert np.array_equal(fewer_labels, labels[:count])
+    values, labels = simulate(40, 32, 7, **USUAL)
+    for count in (1, 21):
+        again_values, again_labels = simulate(count, 32, 7, **USUAL)
+        assert np.array_equal(again_values, values[:count]) and np.array_equal(again_labels, labels[:count])
     assert not np.array_equal(values[:16], values[16:32])
+    assert not np.array_equal(simulate(1, 32, 8, **USUAL)[0], values[:1])
 
 
-def test_flight_without_drag_is_the_parabola() -> None:
-    position, velocity, gravity = (
-        np.array([[0.0], [1.0], [2.0]]),
-        np.array([[30.0], [-2.0], [5.0]]),
-        np.array([GRAVITY]),
-    )
+@pytest.mark.parametrize("drag", [0.0, tennis.DRAG])
+def test_a_flight_is_the_parabola_and_drag_slows_as_its_closed_form_says(drag: float) -> None:
+    """Half a second: upwards and sideways without drag, straight on without gravity."""
+    position, velocity = np.zeros((3, 1)), np.array([[40.0], [0.0], [0.0]])
+    gravity = np.array([0.0 if drag else GRAVITY])
     for _ in range(60):
-        position, velocity = fly(position, velocity, gravity, 1 / 120, drag=0.0)
-    assert position[:, 0] == pytest.approx([15.0, 0.0, 2.0 + 2.5 - GRAVITY / 8], abs=1e-9)
-    assert velocity[:, 0] == pytest.approx([30.0, -2.0, 5.0 - GRAVITY / 2], abs=1e-9)
-
-
-def test_drag_slows_as_its_closed_form_says() -> None:
-    position, velocity, gravity = np.zeros((3, 1)), np.array([[40.0], [0.0], [0.0]]), np.zeros(1)
-    for _ in range(60):
-        position, velocity = fly(position, velocity, gravity, 1 / 120)
-    growth = 1 + tennis.DRAG * 40.0 * 0.5
-    assert velocity[0, 0] == pytest.approx(40.0 / growth)
-    assert position[0, 0] == pytest.approx(math.log(growth) / tennis.DRAG, abs=1e-3)
+        position, velocity = fly(position, velocity, gravity, 1 / 120, drag=drag)
+    growth = 1 + drag * 40.0 * 0.5
+    fallen, speed = (0.0, 0.0) if drag else (-GRAVITY / 8, -GRAVITY / 2)
+    assert velocity[:, 0] == pytest.approx([40.0 / growth, 0.0, speed], abs=1e-9)
+    assert position[:, 0] == pytest.approx([math.log(growth) / drag if drag else 20.0, 0.0, fallen], abs=1e-3)
 
 
 def test_the_ball_turns_upwards_at_a_bounce(flights: tuple[np.ndarray, np.ndarray]) -> None:

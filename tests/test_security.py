@@ -26,7 +26,7 @@ from flows.plan import make_plan
 from stages.data.packed import read_array
 from stages.files import ROOT, sha256_file
 from stages.params.loading import read_yaml
-from tests.projects import TINY, dvc, environment, make_project, needs, run, stage, wait_for
+from tests.projects import TINY, dvc, environment, make_project, needs, run, wait_for
 from tests.test_inputs import COMMON, MANY, SEED, typical
 
 SECRET = "what nobody may see"
@@ -115,7 +115,7 @@ def test_a_name_in_params_reaches_no_shell(tmp_path: Path, saw: Callable[[str], 
     done = dvc(project, "repro", check=False)
     assert done.returncode != 0 and "is not a usable name" in done.stdout and "Traceback" not in done.stdout
     (project / "params.yaml").write_text(TINY)
-    refused = stage(project, "preprocess", "../../x; touch pwned", check=False)
+    refused = run(project, sys.executable, "-m", "flows.stage", "preprocess", "../../x; touch pwned", check=False)
     assert refused.returncode == 1 and "is not in params.yaml" in refused.stdout
     assert not list(tmp_path.rglob("pwned"))
     saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))

@@ -5,7 +5,9 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,11 +19,13 @@ from stages.data.series import Grid, Windows, to_grid
 from stages.data.tables import read_table
 from stages.data.times import iso
 from stages.figures import draw_result, drawing
-from stages.models.linear_forecast import Unit, fit, simple_maps
+from stages.models.linear_forecast import Unit, fit
 from stages.params.intervals import parse_interval
 from stages.params.schema import Series, SeriesColumns, Split
 from stages.tasks import open_task
 from stages.tasks.forecast import levels, linear_forecast
+from tests import test_sequences
+from tests.test_sequences import prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMS = Series(
@@ -41,6 +45,7 @@ LEVELS = [1.0, 2, 4, 7, 11, 16, 22, 29, 37, 46, 56, 67]  # differences 1 to 11
 QUARTERS = [f"2024-01-01T{quarter // 4:02d}:{quarter % 4 * 15:02d}:00Z" for quarter in range(12)]
 ODD = (
     "num_missing",
+    "num_without_offset",
     "num_out_of_order",
     "num_duplicates",
     "num_duplicates_differing",
@@ -53,10 +58,6 @@ def table(times: list[str], *columns: list) -> str:
     """Rows as CSV; the columns after the time are x, y, ..."""
     rows = [",".join(map(str, row)) for row in zip(times, *columns, strict=True)]
     return "\n".join([",".join(["time", *"xyz"[: len(columns)]]), *rows]) + "\n"
-
-
-def prepare(path: Path, params: Series) -> Windows:
-    return series.prepare(replace(params, table=path.name), path.parent, per_step=False)
 
 
 def prepared(tmp_path: Path, text: str, params: Series = PARAMS) -> Windows:
@@ -78,14 +79,7 @@ def odd(grid: Grid) -> dict[str, int]:
     return {name: grid.counts[name] for name in ODD if grid.counts[name]}
 
 
-def refused(tmp_path: Path, text: str, *words: str, params: Series = PARAMS) -> str:
-    """`text` is refused in one sentence that holds all of `words`: this one."""
-    with pytest.raises(ValueError) as caught:
-        prepared(tmp_path, text, params)
-    assert type(caught.value) is ValueError and "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
-    return str(caught.value)
+refused = partial(test_sequences.refused, params=PARAMS)
 
 
 def walk(num_points: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -151,13 +145,13 @@ def test_stride_n_starts_a_window_at_every_nth_point(tmp_path: Path):
 
 
 def test_a_constant_feature_becomes_zero(tmp_path: Path):
-    found = prepared(tmp_path, table(QUARTERS, LEVELS, [5] * 12), replace(PARAMS, columns=TWO))
+    found = prepared(tmp_path, table(QUARTERS, LEVELS, [-5] * 12), replace(PARAMS, columns=TWO))
     assert all((part.values[:, :, 1] == 0).all() for part in found.parts.values())
 
 
 @pytest.mark.parametrize("kind", ["difference", "log-return"])
 def test_levels_undo_the_transform(tmp_path: Path, kind: str):
-    found = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, transform=kind))
+    found = prepared(tmp_path, table(QUARTERS, LEVELS), replace(PARAMS, transform=kind, missing="refuse"))
     for part in found.parts.values():
         path = levels(part.targets * found.std[0] + found.mean[0], part.anchors, kind)
         first = [QUARTERS.index(name) + 1 for name in part.ids]
@@ -207,44 +201,55 @@ def test_nothing_comes_from_the_future(tmp_path: Path, missing: str, transform: 
 # The grid -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_row_of_a_repeated_time_is_used(tmp_path: Path):
-    times = [QUARTERS[point] for point in (0, 1, 1, 1, 2, 2)]
-    grid = grid_of(tmp_path, table(times, [10, 20, 21, 22, 30, 30]))
-    assert grid.levels[:, 0].tolist() == [10, 22, 30]
-    assert odd(grid) == {"num_duplicates": 3, "num_duplicates_differing": 2}
-    many = grid_of(tmp_path, table(QUARTERS * 200, list(range(2400))))  # enough that an unstable sort would mix them up
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("interval", "times", "expected", "counts"),
+    [
+        pytest.param(
+            "15min", ["00:00Z", "00:15Z", "00:15Z", "00:15Z", "00:30Z", "00:30Z"], {"00:00": 0, "00:15": 3, "00:30": 5},
+            {"num_duplicates": 3, "num_duplicates_differing": 3}, id="the last row of a repeated time is used",
+        ),
+        pytest.param(
+            "15min", ["01:00:00+01:00", "00:00:00Z", "00:15"], {"00:00": 1, "00:15": 2},
+            {"num_duplicates": 1, "num_duplicates_differing": 1, "num_without_offset": 1},
+            id="equal instants with different offsets are one time",
+        ),
+        # 00:14 yields to the row at 00:15, 00:16 becomes 00:30, of the two before 00:45 the later one counts.
+        pytest.param(
+            "15min", ["00:00Z", "00:14Z", "00:15Z", "00:16Z", "00:40Z", "00:44:59Z", "01:00Z", "01:15Z"],
+            {"00:00": 0, "00:15": 2, "00:30": 3, "00:45": 5, "01:00": 6, "01:15": 7},
+            {"num_off_grid_snapped": 2, "num_off_grid_dropped": 2}, id="a row off the grid moves to the next point",
+        ),
+        pytest.param(
+            "1h", ["00:30Z", "01:30Z", "02:30Z", "03:31Z", "05:30Z"],
+            {"00:30": 0, "01:30": 1, "02:30": 2, "03:30": NAN, "04:30": 3, "05:30": 4},
+            {"num_off_grid_snapped": 1, "num_missing": 1}, id="the grid has the phase of most rows",
+        ),
+        pytest.param(
+            "15min", ["00:00:03Z", "00:15:07Z", "00:29:59Z"], {"00:15": 0, "00:30": 2},
+            {"num_off_grid_snapped": 2, "num_off_grid_dropped": 1}, id="irregular times use multiples of the interval",
+        ),
+    ],
+)  # fmt: skip
+def test_each_row_stands_for_a_point_of_the_grid(
+    tmp_path: Path, interval: str, times: list[str], expected: dict[str, float], counts: dict[str, int]
+):
+    """`expected`: a point's time, and the number of its row."""
+    text = table([f"2024-01-01T{time}" for time in times], list(range(len(times))))
+    grid = grid_of(tmp_path, text, replace(PARAMS, interval=interval))
+    assert [time[11:16] for time in iso(grid.times)] == list(expected)
+    np.testing.assert_array_equal(grid.levels[:, 0], list(expected.values()))
+    assert odd(grid) == counts
+
+
+def test_of_many_rows_of_a_time_the_last_one_is_used(tmp_path: Path):
+    """Enough that an unstable sort would mix them up."""
+    many = grid_of(tmp_path, table(QUARTERS * 200, list(range(2400))))
     assert many.levels[:, 0].tolist() == list(range(2388, 2400))
-
-
-def test_equal_instants_with_different_offsets_are_one_time(tmp_path: Path):
-    times = ["2024-01-01 01:00:00+01:00", "2024-01-01T00:00:00Z", "2024-01-01 00:15"]
-    grid = grid_of(tmp_path, table(times, [1, 2, 3]))
-    assert grid.levels[:, 0].tolist() == [2, 3]
-    assert odd(grid) == {"num_duplicates": 1, "num_duplicates_differing": 1}
-    assert grid.counts["num_without_offset"] == 1
-
-
-def test_a_row_off_the_grid_moves_to_the_next_point(tmp_path: Path):
-    times = ["00:00", "00:14", "00:15", "00:16", "00:40", "00:44:59", "01:00", "01:15"]
-    grid = grid_of(tmp_path, table([f"2024-01-01T{time}Z" for time in times], [0, 1, 2, 3, 4, 5, 6, 7]))
-    # 00:14 yields to the row at 00:15, 00:16 becomes 00:30, of the two before 00:45 the later one counts.
-    assert grid.levels[:, 0].tolist() == [0, 2, 3, 5, 6, 7]
-    assert odd(grid) == {"num_off_grid_snapped": 2, "num_off_grid_dropped": 2}
-
-
-def test_the_grid_has_the_phase_of_most_rows(tmp_path: Path):
-    times = ["2024-01-01T14:30Z", "2024-01-02T14:30Z", "2024-01-03T14:30Z", "2024-01-04T14:31Z", "2024-01-06T14:30Z"]
-    grid = grid_of(tmp_path, table(times, [1, 2, 3, 4, 6]), replace(PARAMS, interval="1d"))
-    assert grid.levels[:, 0].tolist()[:3] == [1, 2, 3] and grid.levels[4:, 0].tolist() == [4, 6]
-    assert iso(grid.times)[[0, 4]].tolist() == ["2024-01-01T14:30:00Z", "2024-01-05T14:30:00Z"]
-    assert odd(grid) == {"num_off_grid_snapped": 1, "num_missing": 1}
-
-
-def test_irregular_times_use_multiples_of_the_interval(tmp_path: Path):
-    times = ["2024-01-01T00:00:03Z", "2024-01-01T00:15:07Z", "2024-01-01T00:29:59Z"]
-    grid = grid_of(tmp_path, table(times, [1, 2, 3]))
-    assert iso(grid.times).tolist() == ["2024-01-01T00:15:00Z", "2024-01-01T00:30:00Z"]
-    assert grid.levels[:, 0].tolist() == [1, 3]
+    equal = grid_of(tmp_path, table([*QUARTERS[:3], QUARTERS[2]], [1, 2, 3, 3]))
+    assert odd(equal) == {"num_duplicates": 1}
 
 
 @pytest.mark.parametrize("text", ["15", "min", "0min", "1.5h", "15m", "-5min", "2business-day", "", "999999999d"])
@@ -295,37 +300,6 @@ def test_the_seasonal_naive_forecast_and_the_scale_of_mase(tmp_path: Path):
     assert "seasonal" not in prepared(tmp_path, text, replace(params, season=None)).arrays("test")
 
 
-def test_simple_forecasts_equal_those_computed_from_the_levels():
-    draw, season, horizon, num_steps = np.random.default_rng(0), 3, 5, 7
-    changes = draw.normal(size=num_steps)
-    offset = 0.25  # changes are standardized: a level goes up by change + offset
-    levels = np.concatenate([[0.0], (changes + offset).cumsum()])
-    place = np.arange(num_steps + 1)
-    smoothed = [levels[0], levels[0]]
-    for level in levels[1:]:
-        smoothed = [share * level + (1 - share) * old for share, old in zip((0.2, 0.5), smoothed, strict=True)]
-    ahead = np.arange(1, horizon + 1)
-    again = np.array([levels[num_steps + step - season * -(-step // season)] for step in ahead])
-    before = np.array([levels[num_steps + step - season * (1 + -(-step // season))] for step in ahead])
-    expected = {
-        "persistence": np.full(horizon, levels[-1]),
-        "drift": levels[-1] + offset * ahead,
-        "mean": np.full(horizon, levels.mean()),
-        "smoothed": np.full(horizon, smoothed[0]),
-        "smoothed faster": np.full(horizon, smoothed[1]),
-        "season": again,
-        "two seasons": (again + before) / 2,
-        "line": np.polyval(np.polyfit(place, levels, 1), num_steps + ahead),
-        "changes": levels[-1] + (changes[[4, 5, 6, 4, 5]] + offset).cumsum(),
-    }
-    found = [
-        levels[-1] + (changes @ each.weights.numpy() + each.bias.numpy() + offset).cumsum()
-        for each in simple_maps(num_steps, horizon, offset, season)
-    ]
-    for name, path in expected.items():
-        assert any(np.allclose(path, each) for each in found), name
-
-
 @pytest.mark.parametrize("num_windows", [1, 2, 12, 400])
 def test_the_linear_part_finds_the_season_with_few_windows_and_the_regression_with_many(num_windows: int):
     """A season that comes again exactly, and another feature's last value that says the next change."""
@@ -370,14 +344,6 @@ def test_an_empty_cell_makes_its_row_missing(tmp_path: Path, missing: str, expec
     grid = grid_of(tmp_path, text, replace(PARAMS, missing=missing, columns=TWO))
     np.testing.assert_array_equal(grid.levels, [[1, 5], expected, [3, 7]])
     assert odd(grid) == {"num_missing": 1}
-
-
-def test_refuse_names_the_first_missing_time(tmp_path: Path):
-    words = ("2024-01-01T00:30:00Z", "2 missing", "skip or interpolate")
-    refuse = replace(PARAMS, missing="refuse")
-    refused(tmp_path, table(QUARTERS[:2] + QUARTERS[4:], LEVELS[:10]), *words, params=refuse)
-    refused(tmp_path, table(QUARTERS, [1, 2, "", "", *LEVELS[4:]]), *words, params=refuse)
-    assert prepared(tmp_path, table(QUARTERS, LEVELS), refuse).counts["num_missing"] == 0
 
 
 # Formats and files ----------------------------------------------------------------------------------------------------
@@ -458,18 +424,35 @@ def test_directional_accuracy_of_always_up_is_the_share_of_rises(tmp_path: Path)
 # Errors ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("split", "quarters"), [("val", slice(5, 9)), ("test", slice(8, 12))])
-def test_a_split_in_which_nothing_changes_cannot_be_scored(tmp_path: Path, split: str, quarters: slice):
-    x = np.array(LEVELS)
-    x[quarters] = 7.0
-    with pytest.raises(ValueError, match=f"'x' never changes in the time of {split}, so no forecast can be scored"):
-        prepared(tmp_path, table(QUARTERS, x.tolist()))
+def with_levels(first: int, *levels: float | str) -> str:
+    """The table with other levels from row `first` on."""
+    return table(QUARTERS, [*LEVELS[:first], *levels, *LEVELS[first + len(levels) :]])
 
 
-@pytest.mark.parametrize("stamp", ["yesterday", "1704067200", "1.5", "1500-01-01", ""])
-def test_a_bad_time_is_named_with_its_line(tmp_path: Path, stamp: str):
-    shown = stamp or "(empty)"
-    refused(tmp_path, table([*QUARTERS[:3], stamp], [1, 2, 3, 4]), "line 5", f"found {shown};", "ISO 8601", "'time'")
+@pytest.mark.parametrize(
+    ("text", "changed", "words"),
+    [
+        (table(QUARTERS[:2] + QUARTERS[4:], LEVELS[:10]), {"missing": "refuse"}, ["2024-01-01T00:30:00Z", "2 missing"]),
+        (with_levels(2, "", ""), {"missing": "refuse"}, ["2024-01-01T00:30:00Z", "2 missing", "skip or interpolate"]),
+        (with_levels(5, 7, 7, 7, 7), {}, ["'x' never changes in the time of val, so no forecast can be scored"]),
+        (with_levels(8, 7, 7, 7, 7), {}, ["'x' never changes in the time of test, so no forecast can be scored"]),
+        (with_levels(6, 0), {"transform": "log-return"}, ["line 8", "'x' must be above 0", "found 0", "difference"]),
+        (with_levels(6, -1.5), {"transform": "log-return"}, ["line 8", "'x' must be above 0", "found -1.5"]),
+        (with_levels(0), {"interval": "1s"}, ["'1s'", "9,901 grid points of 12 rows", "900 s apart"]),
+        *(
+            (
+                table([*QUARTERS[:3], stamp], [1, 2, 3, 4]),
+                {},
+                ["line 5", f"found {stamp or '(empty)'};", "ISO 8601", "'time'"],
+            )
+            for stamp in ("yesterday", "1704067200", "1.5", "1500-01-01", "")
+        ),
+    ],
+)
+def test_a_series_that_is_refused_is_named_with_its_place(
+    tmp_path: Path, text: str, changed: dict[str, Any], words: list[str]
+):
+    refused(tmp_path, text, *words, params=replace(PARAMS, **changed))
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -489,14 +472,6 @@ def test_a_bad_value_is_named_with_its_line(tmp_path: Path, cell: str, saw: Call
     saw(refused(tmp_path, text, "line 4", f"found {cell}", "'x' must hold finite numbers"))
 
 
-@pytest.mark.parametrize("value", [0, -1.5])
-def test_a_log_return_needs_levels_above_zero(tmp_path: Path, value: float):
-    text = table(QUARTERS, [*LEVELS[:6], value, *LEVELS[7:]])
-    words = ("line 8", "'x' must be above 0", f"found {value}", "difference")
-    refused(tmp_path, text, *words, params=replace(PARAMS, transform="log-return"))
-    prepared(tmp_path, text)
-
-
 @pytest.mark.case(2)
 def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[str], None]):
     """a series too short for its horizon, or for the steps that go in"""
@@ -505,11 +480,6 @@ def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[st
     saw(refused(tmp_path, table(QUARTERS, LEVELS), *words, params=params))
     params = replace(PARAMS, input_steps=50)
     refused(tmp_path, table(QUARTERS, LEVELS), "0 train, 0 val, 0 test", params=params)
-
-
-def test_an_interval_far_finer_than_the_table_is_refused(tmp_path: Path):
-    words = ("'1s'", "9,901 grid points of 12 rows", "900 s apart")
-    refused(tmp_path, table(QUARTERS, LEVELS), *words, params=replace(PARAMS, interval="1s"))
 
 
 # The committed table --------------------------------------------------------------------------------------------------

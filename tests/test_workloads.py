@@ -64,7 +64,7 @@ waves:
     horizon: 3
     stride: 1
     split: {{train: 0.6, val: 0.2, test: 0.2}}
-{COMMON.replace("MODEL", HYBRID).replace("probe: false", "probe: true")}
+{COMMON.replace("MODEL", HYBRID)}
 spikes:
   task: detect
   preprocess:
@@ -240,11 +240,3 @@ def test_a_preset_is_one_word_and_is_not_hidden(kinds: Path):
         ("none", "32", "fp32", "12"),
         ("small", "16", "tf32", "6"),
     ]
-
-
-def test_a_combination_that_makes_no_sense_is_refused_with_those_that_do(kinds: Path):
-    (kinds / "params.yaml").write_text(PARAMS.replace(HYBRID, CONV_GRU).replace("task: forecast", "task: classify"))
-    done = dvc(kinds, "repro", check=False)
-    (kinds / "params.yaml").write_text(PARAMS)
-    assert done.returncode != 0 and "sources for classify: sequences" in done.stdout
-    assert "Traceback" not in done.stdout

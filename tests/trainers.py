@@ -1,7 +1,7 @@
 """A small training without files: random sequences, and a trainer at its start."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stages.params.schema import GRU, Augment, Train, Transformer
 
@@ -24,15 +24,38 @@ TRANSFORMER = Transformer(
 )  # fmt: skip
 
 
-def tensors(num_sequences: int = 50) -> dict[str, "Tensor"]:
+SUMMARIES: dict[str, dict[str, Any]] = {
+    "classify": {"classes": ["a", "b", "c"]},
+    "regress": {"target": {"name": "x", "mean": 5.0, "std": 2.0}},
+    "detect": {
+        "classes": ["none", "hit", "bounce"],
+        "features": ["x", "y", "z"],
+        "num_per_class": {"train": {"none": 50, "hit": 9, "bounce": 8}},
+    },
+    "forecast": {"num_outputs": 3, "mean": [0.0], "std": [1.0], "target": {"name": "x", "transform": "difference"}},
+}
+
+
+def tensors(num_sequences: int = 50, num_steps: int = 9, task: str = "classify") -> dict[str, "Tensor"]:
+    """Random sequences of 4 features and of unequal lengths, except the windows of a forecast; of `detect`, each with
+    one event.
+    """
     import torch
 
     draw = torch.Generator().manual_seed(3)
-    return {
-        "values": torch.randn(num_sequences, 9, 4, generator=draw),
-        "mask": torch.arange(9)[None, :] < torch.randint(3, 10, (num_sequences, 1), generator=draw),
-        "targets": torch.randint(0, 3, (num_sequences,), generator=draw),
-    }
+    values = torch.randn(num_sequences, num_steps, 4, generator=draw)
+    lengths = torch.randint(3, num_steps + 1, (num_sequences, 1), generator=draw)
+    if task == "forecast":
+        lengths = torch.full_like(lengths, num_steps)
+    mask = torch.arange(num_steps) < lengths
+    targets = torch.randint(0, 3, (num_sequences,), generator=draw)
+    if task == "detect":
+        frames = torch.rand(num_sequences, 1, generator=draw) * lengths
+        targets = (torch.arange(num_steps) == frames.long()) * (1 + targets[:, None] % 2)
+    if task in ("regress", "forecast"):
+        targets = torch.randn(num_sequences, *([3] if task == "forecast" else []), generator=draw)
+    values = values.masked_fill(~mask.unsqueeze(2), 0.0)
+    return {"values": values, "mask": mask, "targets": targets}
 
 
 def identity(device: str) -> dict:

@@ -73,16 +73,20 @@ def parse(kind: Any, value: Any, where: str = "") -> Any:
     Raises InvalidParams about the first mistake. Its message begins with the dotted name of the value, which begins
     with `where`.
     """
-    adapter = adapter_of(kind)
     try:
-        return adapter.validate_python(value)
+        return adapter_of(kind).validate_python(value)
     except ValidationError as error:
-        raise explained(error.errors(include_url=False), adapter.json_schema(), where) from None
+        raise explained(error.errors(include_url=False), json_schema_of(kind), where) from None
 
 
 @cache
 def adapter_of(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
+
+
+@cache
+def json_schema_of(kind: Any) -> dict[str, Any]:
+    return adapter_of(kind).json_schema()
 
 
 def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> InvalidParams:
