@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.data.tables import Table, refuse
+from stages.data.tables import Table, raise_if_any
 from stages.params.intervals import Interval
 
 SECOND = 10**9  # nanoseconds
@@ -75,7 +75,7 @@ def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarra
     """
     cells = table.take(column)
     why = f"column {column!r} must hold {TIME_FORMS}"
-    refuse(table, pc.is_null(cells).to_numpy(), why, cells)
+    raise_if_any(table, pc.is_null(cells).to_numpy(), why, cells)
     if pa.types.is_timestamp(cells.type) and cells.type.tz:
         in_zone = pc.local_timestamp(cells) if interval.is_calendar else None
         cells = in_zone if in_zone is not None else cells.cast(pa.timestamp(cells.type.unit, "UTC"))
@@ -99,7 +99,7 @@ def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarra
     try:
         stamps = complete.cast(in_utc)
     except pa.ArrowInvalid:
-        refuse(table, np.array([not can_cast(cell, in_utc) for cell in complete]), why, cells)
+        raise_if_any(table, np.array([not can_cast(cell, in_utc) for cell in complete]), why, cells)
         raise
     num_without = 0 if interval.is_calendar else len(cells) - pc.sum(has_offset).as_py()
     return stamps.cast(pa.int64()).to_numpy(), num_without
