@@ -35,11 +35,11 @@ from torch.profiler import ProfilerActivity, profile
 from stages.diagnosis.alternatives import Changes, alternatives, variant
 from stages.diagnosis.counts import count_bytes, count_flop, device_memory_mib, memory_needs
 from stages.diagnosis.findings import NO_GPU, OF_GPU, Probe
-from stages.machine.nvml import Gpu
+from stages.machine import nvml
+from stages.machine.interleaving import interleave
 from stages.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
-from stages.machine.regions import seconds_of, seconds_per_item, synchronize
+from stages.machine.regions import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from stages.machine.threads import threads_kept
-from stages.machine.turns import interleave
 from stages.training.batches import Batch
 from stages.training.device import use_tf32
 from stages.training.graphs import NUM_WARMUPS
@@ -230,7 +230,7 @@ def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | s
     """Measure the host's and the device's time for a step, its kernels, and CUDA's own memory. Missing values are
     reasons.
     """
-    if device.type != "cuda":
+    if (uuid := gpu_uuid(device)) is None:
         return dict.fromkeys(OF_GPU, NO_GPU)
     host = []
     for _ in range(9):
@@ -238,7 +238,7 @@ def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | s
         begin = time.perf_counter()
         step()
         host.append(time.perf_counter() - begin)
-    total, reason = Gpu.of(device).process_mib()
+    total, reason = nvml.cached_gpu(uuid).process_mib()
     found: dict[str, float | str] = {
         "host_seconds": statistics.median(host),
         "memory_context_mib": reason if total is None else total - torch.cuda.memory_reserved(device) / 2**20,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from stages.models import Shape
+from stages.models.layers import Dropout
 from stages.models.linear_forecast import Unit, fit
-from stages.models.parts import Dropout
 from stages.params.schema import Hybrid
 
 FIRST_SHARE = 0.01  # scale of the last layer's initial weights: almost zero, but gradients still reach the first layer
