@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from stages.data.arrays import PreparedSequences, Sequences, interpolate, prepared
 from stages.data.splits import SPLITS, duplicate_groups, grouped, joined, sizes_of, stratified
-from stages.data.tables import SPLIT_COLUMN, Table, factorize, find_table, raise_if_any, read_numbers, read_table
+from stages.data.tables import SPLIT_COLUMN, RawTable, factorize, find_table, raise_if_any, read_numbers, read_table
 from stages.params.schema import NO_GROUPS, Columns, SequenceTable
 
 NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
@@ -44,7 +44,7 @@ def prepare(params: SequenceTable, folder: Path, per_step: bool, is_number: bool
 
 
 def to_sequences(
-    table: Table,
+    table: RawTable,
     columns: Columns,
     velocity: bool,
     allow_missing: bool,
@@ -155,7 +155,7 @@ def to_sequences(
 
 
 def first_of_sequence(
-    table: Table, column: str, cells: np.ndarray, first_rows: np.ndarray, codes: np.ndarray
+    table: RawTable, column: str, cells: np.ndarray, first_rows: np.ndarray, codes: np.ndarray
 ) -> np.ndarray:
     """cells (R,), first_rows (N,), codes (R,) -> (N,). Raises ValueError if `cells` change within a sequence."""
     raise_if_any(table, cells != cells[first_rows][codes], f"column {column!r} changes within a sequence")
@@ -200,7 +200,7 @@ def check_any_feature_changes(name: str, sequences: Sequences, columns: Columns)
         )
 
 
-def event_labels(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
+def event_labels(table: RawTable, column: str) -> tuple[np.ndarray, np.ndarray]:
     """Return codes (R,) and the classes (C,). NO_EVENT is the first class; an empty cell means NO_EVENT."""
     codes, classes = factorize(table, column, empty=NO_EVENT)
     names = classes.astype(np.str_)
@@ -217,7 +217,7 @@ def event_labels(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
     return np.argsort(order)[codes], names[order]  # argsort inverts a permutation
 
 
-def read_splits(table: Table, first_rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def read_splits(table: RawTable, first_rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Return (N,) train, val or test from the table's split column. All rows of a sequence must have the same split."""
     cells = table.take(SPLIT_COLUMN)
     indices = pc.index_in(cells.cast(pa.string()), pa.array(SPLITS))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from stages.data.splits import SPLITS, sizes_of
-from stages.data.tables import Table, find_table, raise_if_any, read_numbers, read_table
+from stages.data.tables import RawTable, find_table, raise_if_any, read_numbers, read_table
 from stages.data.times import SECOND, Steps, iso, read_times, steps_for
 from stages.params.intervals import Interval, parse_interval
 from stages.params.schema import Series
@@ -176,7 +176,7 @@ def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
     return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, params, path)
 
 
-def read_values(table: Table, column: str, above_zero: bool) -> np.ndarray:
+def read_values(table: RawTable, column: str, above_zero: bool) -> np.ndarray:
     """Return the column (R,) float64; empty cells become NaN.
 
     Raises ValueError about text and infinite numbers and, if `above_zero`, about numbers that are not above 0.
@@ -189,7 +189,7 @@ def read_values(table: Table, column: str, above_zero: bool) -> np.ndarray:
     return values
 
 
-def to_grid(table: Table, params: Series, interval: Interval) -> Grid:
+def to_grid(table: RawTable, params: Series, interval: Interval) -> Grid:
     """Place the rows on a grid at multiples of `interval` since 1970 UTC, shifted by a constant that most rows share.
 
     If several rows have the same time, the last one in the file is used. A row between two grid points moves to the

@@ -38,7 +38,7 @@ DAMAGED = (OSError, EOFError, zlib.error)  # errors of reading a truncated or da
 
 
 @dataclass(frozen=True)
-class Table:
+class RawTable:
     """The requested columns, unchecked. `take` removes a column, so it can be freed once it is converted."""
 
     name: str
@@ -61,7 +61,7 @@ def find_table(folder: Path, name: str) -> Path:
     return path
 
 
-def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others: Sequence[str] = ()) -> Table:
+def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others: Sequence[str] = ()) -> RawTable:
     """Read the given columns, and `split` if the file has it.
 
     Reads `texts` as text and `features` as numbers, and infers the types of `others`. Raises ValueError if a column is
@@ -88,17 +88,17 @@ def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others
     if cells.num_rows == 0:
         raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
     columns = {column: simplified(relative(path), column, cells.column(column)) for column in cells.column_names}
-    return Table(relative(path), columns, row_number if is_parquet else partial(csv_line, path))
+    return RawTable(relative(path), columns, row_number if is_parquet else partial(csv_line, path))
 
 
-def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> Table:
-    """Convert a DataFrame to a Table. Raises ValueError if a column is missing or contains values of several types."""
+def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> RawTable:
+    """Convert a DataFrame. Raises ValueError if a column is missing or contains values of several types."""
     try:
         cells = pa.Table.from_pandas(frame, preserve_index=False)
     except pa.ArrowException as error:
         raise ValueError(f"{name} mixes kinds of values in one column: {' '.join(str(error).split())}") from None
     wanted = present(name, cells.column_names, wanted)
-    return Table(name, {column: simplified(name, column, cells.column(column)) for column in wanted}, row_number)
+    return RawTable(name, {column: simplified(name, column, cells.column(column)) for column in wanted}, row_number)
 
 
 def simplified(name: str, column: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -223,7 +223,7 @@ def ragged_line(path: Path) -> str | None:
     return odd and f"line {odd[0]} has {len(odd[1])} cells and the header {width}; correct the table and run again"
 
 
-def factorize(table: Table, column: str, empty: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return codes (R,) int32 and the sorted distinct values, like pandas.factorize with `sort=True`.
 
     `empty`: the value of empty cells. If it is None, an empty cell raises ValueError.
@@ -273,7 +273,7 @@ def sorted_with_rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values[order], np.argsort(order)  # argsort inverts a permutation
 
 
-def read_numbers(table: Table, column: str, allow_missing: bool = False) -> np.ndarray:
+def read_numbers(table: RawTable, column: str, allow_missing: bool = False) -> np.ndarray:
     """Return the numbers (R,) in the file's own type. Times become nanoseconds.
 
     Raises ValueError with the row and its value if a number is not finite. With `allow_missing`, empty cells and NaN
@@ -313,7 +313,7 @@ def is_number(value: Any, allow_missing: bool) -> bool:
         return False
 
 
-def raise_if_any(table: Table, wrong: np.ndarray, why: str, cells: pa.ChunkedArray | None = None) -> None:
+def raise_if_any(table: RawTable, wrong: np.ndarray, why: str, cells: pa.ChunkedArray | None = None) -> None:
     """Raises ValueError about the first row where `wrong` (R,) is true; with its cell of `cells`, if given."""
     if wrong.any():
         row = int(wrong.argmax())

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.data.tables import Table, raise_if_any
+from stages.data.tables import RawTable, raise_if_any
 from stages.params.intervals import Interval
 
 SECOND = 10**9  # nanoseconds
@@ -65,7 +65,7 @@ def first_day(text: str, forms: tuple[str, ...] = (*PERIOD_FORMS, *DIGIT_FORMS))
     return None
 
 
-def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarray, int]:
+def read_times(table: RawTable, column: str, interval: Interval) -> tuple[np.ndarray, int]:
     """Returns the times (R,) and the number of rows without an offset, which count as UTC.
 
     All rows must have the same kind, from 1678 to 2261: ISO 8601 text (a date means its midnight), Parquet's timestamps
