@@ -35,7 +35,7 @@ FOCAL_LENGTH = 1520.0  # pixels
 
 BASELINE, SIDELINE, SERVICE_LINE = 23.77 / 2, 8.23 / 2, 6.40  # m from the net, from the middle line, from the net
 NET_CENTRE, NET_POST, POST = 0.914, 1.07, SIDELINE + 0.914  # m: height in the middle; height and y of the singles posts
-GROUND_X, GROUND_Y = 17.0, 8.5  # m: the visible ground; a ball that leaves it is out of balls
+GROUND_X, GROUND_Y = 17.0, 8.5  # m: the visible ground; a ball that leaves it is out of play
 
 GRAVITY = 9.81  # m/s2
 RADIUS, MASS = 0.033, 0.0577  # m, kg
@@ -46,9 +46,9 @@ DRAG = 1.2 * 0.55 * math.pi * RADIUS**2 / (2 * MASS)  # 1/m
 # Square roots of the ITF rebound over the height of the drop: 0.729 and 0.761.
 RESTITUTION = (math.sqrt(1.35 / 2.54), math.sqrt(1.47 / 2.54))
 FRICTION = (0.5, 0.75)  # coefficient between ball and court, from fast to slow courts
-GRIP = (
-    0.6  # horizontal speed slowdown by a thin hollow sphere that starts without spin and leaves rolling: 1 / (1 + 2/3)
-)
+# Share of the horizontal speed that a thin hollow sphere keeps if it starts without spin and leaves rolling:
+# 1 / (1 + 2/3).
+GRIP = 0.6
 LOWEST_REBOUND = 2.0  # m/s: slower balls rise less than 20 cm, which the noise hides; the next point starts instead
 
 SUBSTEPS = 4  # per frame
@@ -336,7 +336,7 @@ def bounce(balls: Balls, where: np.ndarray, share: np.ndarray, now: float) -> np
     rises: np.ndarray = (rebound >= LOWEST_REBOUND) & (np.abs(x) < GROUND_X - 1) & (np.abs(y) < GROUND_Y - 1)
     is_in = (np.abs(x) < balls.out_from[where]) & (np.abs(y) < SIDELINE)
     back = first & rises & is_in & (random["answer"] < RETURNS)
-    # The player hits the ball before it comes down again and before it passes the player.
+    # The player hits the ball before it comes down again and before it flies past.
     in_reach = (BASELINE + 3.5 * random["stand"] - np.abs(x)) / np.maximum(np.abs(slowdown * vx), 1e-9)
     delay = np.maximum(np.minimum(2 * rebound / GRAVITY * (0.35 + 0.5 * random["delay"]), in_reach), 0.2)
     balls.hit_at[where] = np.where(back, now + delay, math.inf)
