@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from benchmarks.preprocess import describe_machine
-from stages.diagnosis import alternatives, findings, probe
+from stages.diagnosis import alternatives, probe, probe_result
 from stages.training.trainer import Trainer
 from stages.training.workload import open_prepared
 
@@ -61,12 +61,12 @@ def main() -> None:
 def summary(answers: list[tuple[float, float]]) -> str:
     """The errors of single probes. `answers`: (predicted gain, measured gain) for every probe and change."""
     errors = [abs(promised / came - 1) for promised, came in answers]
-    gains = [(promised, came) for promised, came in answers if promised >= findings.MIN_GAIN]
+    gains = [(promised, came) for promised, came in answers if promised >= probe_result.MIN_GAIN]
     less = sum(came - 1 < (promised - 1) / 2 for promised, came in gains)
     return (
         f"A single probe was off by {statistics.median(errors):.1%} in the median, by {max(errors):.0%} at most "
-        f"({len(errors)} answers). Of {len(gains)} promised gains of {findings.MIN_GAIN} or more, {less} came to less "
-        "than half."
+        f"({len(errors)} answers). Of {len(gains)} promised gains of {probe_result.MIN_GAIN} or more, {less} came to "
+        "less than half."
     )
 
 
@@ -89,7 +89,7 @@ def compare(
     return predicted, gains, [probes[0].sentence(), *not_tried]
 
 
-def probed(trainer: Any) -> probe.Probe:
+def probed(trainer: Any) -> probe_result.ProbeResult:
     found = probe.probe(trainer)
     if isinstance(found, str):
         raise SystemExit(f"error: {found}")

@@ -33,8 +33,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from stages import models
 from stages.diagnosis.counts import num_bytes, saved_for_backward
 from stages.machine.identity import identify, usable_cores
+from stages.machine.interleaving import interleave
 from stages.machine.regions import synchronize
-from stages.machine.turns import interleave
 from stages.models import Shape
 from stages.params.loading import load_params
 from stages.params.parsing import nearest

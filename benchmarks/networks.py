@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stages.models.parts import mean_and_max, mean_over_steps
+from stages.models.layers import mean_and_max, mean_over_steps
 
 
 class Usual(nn.Module):

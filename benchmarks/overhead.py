@@ -33,7 +33,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from stages.machine.turns import interleave
+from stages.machine.interleaving import interleave
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKLOAD = "sign"

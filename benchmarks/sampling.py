@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.preprocess import describe_machine
 from stages.diagnosis.probe import epochs
-from stages.machine.nvml import QUANTITIES, Gpu
-from stages.machine.regions import measure, sampled, synchronize
+from stages.machine.nvml import QUANTITIES, cached_gpu
+from stages.machine.regions import gpu_uuid, measure, sampled, synchronize
 from stages.machine.sampler import SAMPLE_SECONDS
 from stages.training.workload import open_prepared
 
@@ -47,7 +47,7 @@ def main() -> None:
         whole = median_ms(options.rounds, inside, sampled, trainer.device)
         print(f"| {workload} | {middle:.4f} [{low:.4f}, {high:.4f}] | {epoch:.3f} | {whole:.3f} |", flush=True)
     if options.device == "cuda":
-        gpu = Gpu.of(trainer.device)
+        gpu = cached_gpu(gpu_uuid(trainer.device))
         print("\n| question to NVML | ms | answer |\n|---|---|---|")
         for name in QUANTITIES:
             print(f"| {name} | {median_ms(options.rounds, gpu.ask, name):.3f} | {gpu.ask(name)} |")

@@ -78,8 +78,8 @@ from benchmarks.contenders import (
 from benchmarks.folklore import Data, spread
 from stages.diagnosis.counts import count_flop
 from stages.machine.identity import identify, usable_cores
+from stages.machine.interleaving import interleave
 from stages.machine.rates import matrix_rate
-from stages.machine.turns import interleave
 from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import Augment

@@ -20,7 +20,7 @@ from typing import Any
 try:
     from flows import damaged_files, repro, ui
     from stages.files import ROOT
-    from stages.machine import identity
+    from stages.machine import identity, nvml
     from stages.records import store
 except ImportError as error:
     sys.exit(f"problem: {error}; the locked packages are not installed for {sys.executable}; run: make -B setup")
@@ -55,8 +55,6 @@ def packages() -> Iterator[Finding]:
 
 def gpu() -> Iterator[Finding]:
     """Compare torch's build with the driver. NVML also lists the GPUs that CUDA_VISIBLE_DEVICES hides."""
-    import pynvml as nvml
-
     torch, cuda = identity.torch_build()
     usable, obstacle = identity.cuda_identity(cuda)
     num_visible = usable["count"] if usable else 0
@@ -70,11 +68,11 @@ def gpu() -> Iterator[Finding]:
 
     setting, cards = os.environ.get("CUDA_VISIBLE_DEVICES"), {}
     try:
-        nvml.nvmlInit()
-        for handle in map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount())):
-            name = f"{nvml.nvmlDeviceGetName(handle)} {nvml.nvmlDeviceGetUUID(handle)}"
-            cards[name] = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-    except nvml.NVMLError as error:
+        pynvml = nvml.start()
+        for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
+            name = f"{pynvml.nvmlDeviceGetName(handle)} {pynvml.nvmlDeviceGetUUID(handle)}"
+            cards[name] = [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+    except Exception as error:
         why = "memory per process and other users are unknown (normal with MIG and on WSL); trainings run"
         yield Finding("warning" if usable else "ok", f"NVML: {error}", why, "nvidia-smi")
         return

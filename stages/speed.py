@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from stages import files
 from stages.comparing.statistics import paired_speed_up, ratio_of_turns
 from stages.files import hardware_file, read_json
-from stages.machine.turns import interleave
+from stages.machine.interleaving import interleave
 from stages.params.loading import load_params
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from stages.training import auto, choices
 from stages.training.batches import Split
 from stages.training.choices import Choice
 from stages.training.trainer import Trainer
-from tests.projects import ROOT, TINY, copy_of, dvc, git, read_record, run, run_path
+from tests.projects import TINY, copy_of, dvc, git, read_record, run, run_path
 from tests.trainers import SETTINGS, finish, new_trainer
 
 AUTO = replace(SETTINGS, threads="auto", augment=Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0))

@@ -64,7 +64,11 @@ def replace(old: str, new: str):
         ("stages/tasks/scores.py", append, stages_of("sign", "pen", "rally") | {"compare"}),
         ("stages/models/kernels/attention.py", append, stages_of("pen")),
         ("stages/models/kernels/gru.py", append, stages_of("sign", "price", "rally")),  # and the decoder of seq2seq
-        ("stages/data/tennis.py", replace("GRAVITY = 9.81", "GRAVITY = 9.80"), {"preprocess@rally", "evaluate@rally"}),
+        (
+            "stages/data/rally_simulation.py",
+            replace("GRAVITY = 9.81", "GRAVITY = 9.80"),
+            {"preprocess@rally", "evaluate@rally"},
+        ),
         ("stages/training/step.py", append, stages_of(*WORKLOADS)),
         ("stages/figures/classify.py", append, {"evaluate@sign", "evaluate@pen", "compare"}),
         ("stages/figures/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.files import read_numbers, sha256_file
+from stages.files import sha256_file
 from tests.projects import (
     TINY,
     copy_of,

@@ -26,11 +26,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from stages.diagnosis.counts import Traffic
 from stages.machine import conditions, identity, rates, sampler
 from stages.machine.activity import Activity
+from stages.machine.interleaving import interleave
 from stages.machine.nvml import Gpu
 from stages.machine.rates import matrix_rate, memory_rate
-from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled
+from stages.machine.regions import Measurement, gpu_uuid, measure, peak_rss_mib, sampled
 from stages.machine.sampler import Readings, Window, sampling
-from stages.machine.turns import interleave
 from stages.records.history import RUN_METRICS, summarize_gpu
 from tests.projects import ROOT, read_record, run, unpublished, wait_for
 
@@ -366,7 +366,7 @@ def test_what_mlflow_shows_of_the_gpu_is_of_the_one_that_computes():
     """As the follower reads it, whose process is another one."""
     device = torch.device("cuda", 0)
     kept = torch.zeros(256 * 2**20, dtype=torch.uint8, device=device)
-    found = Activity(os.getpid(), f"GPU-{torch.cuda.get_device_properties(device).uuid}").read()
+    found = Activity(os.getpid(), gpu_uuid(device)).read()
     names = {re.sub(r"gpu_\d+_", "gpu_", name): value for name, value in found.items() if "gpu_" in name}
     total_mb = torch.cuda.get_device_properties(device).total_memory / 1e6
     used_mb, share = names["system/gpu_memory_usage_megabytes"], names["system/gpu_memory_usage_percentage"]

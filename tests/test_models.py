@@ -160,14 +160,14 @@ def test_event_scores_of_literal_sequences():
     score = task.score(torch.from_numpy(found), torch.from_numpy(actual), whole)
     assert score == pytest.approx((0.5 + 0.8) / 2)
     whole[1, 5:] = False  # the last ones lie in the padding now: a hit at 3 is left, and nothing found
-    counts = task.counts(*detect.on_cpu(torch.from_numpy(found), torch.from_numpy(actual), whole))
+    counts = task.counts(*detect.to_numpy(torch.from_numpy(found), torch.from_numpy(actual), whole))
     assert task.per_class(counts)[1]["f1"] == 1.0
     rows = task.list_events(found, actual, np.zeros((2, 10, 3)), np.array(["p", "q"]))
     assert [(row["sequence"], row["event"], row["actual"], row["predicted"]) for row in rows] == [
         ("p", "hit", 1, 3), ("p", "bounce", 5, 5), ("q", "hit", 3, ""), ("q", "hit", "", 6),
         ("q", "bounce", 9, 8), ("q", "bounce", "", 9),
     ]  # fmt: skip
-    assert task.confused(found, actual).count(("none", "hit")) == 1
+    assert task.confusion_pairs(found, actual).count(("none", "hit")) == 1
 
 
 def test_an_event_is_the_peak_of_its_probability_among_the_real_frames():

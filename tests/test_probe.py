@@ -18,8 +18,8 @@ from stages import models
 from stages.diagnosis import probe as probing
 from stages.diagnosis.alternatives import alternatives
 from stages.diagnosis.counts import Traffic, count_bytes, count_flop
-from stages.diagnosis.findings import NO_GPU, OF_GPU, Probe
-from stages.diagnosis.probe import covered, probe
+from stages.diagnosis.probe import covered_time, probe
+from stages.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from stages.machine import rates
 from stages.params.schema import GRU, Augment, Train
 from stages.tasks import classify
@@ -71,9 +71,9 @@ class Reduce(nn.Module):
         return self.head(values[:, ::16].mean(1))
 
 
-def found(trainer: Trainer) -> Probe:
+def found(trainer: Trainer) -> ProbeResult:
     result = probe(trainer)
-    assert isinstance(result, Probe)
+    assert isinstance(result, ProbeResult)
     assert sum(result.shares().values()) == pytest.approx(1.0)
     assert result.sentence().startswith(f"{result.bound}-bound: ")
     numbers = result.numbers()
@@ -192,13 +192,13 @@ def test_an_alternative_that_fails_is_no_gain_and_no_end(monkeypatch: pytest.Mon
 
 
 def test_what_is_said_of_a_gpu_follows_from_its_parts():
-    gpu = Probe(
+    gpu = ProbeResult(
         batch_size=16, data_seconds=1e-5, copy_seconds=0.0, wait_seconds=0.0, step_seconds=0.002,
         overhead_seconds=0.0019, gather_seconds=None, host_seconds=0.0019, device_seconds=0.00028, num_kernels=312,
         flop_per_second=1e12, peak_flop_per_second=5e13, bytes_per_second=1e11, data_bytes_per_second=1e9,
         peak_bytes_per_second=3e12, peak_data_bytes_per_second=3e12, copy_bytes_per_second=None,
         pinned_bytes_per_second=None, memory_mib={"weights": 1.0}, device_mib=6144.0, gains={"step graph": 4.0},
-        missing_reasons=dict.fromkeys(OF_GPU, NO_GPU),
+        missing_reasons=dict.fromkeys(GPU_FIELDS, NO_GPU),
     )  # fmt: skip
     assert gpu.sentence().startswith("launch-bound: the GPU computes 14% of the step, to enqueue its 312 kernels")
     assert replace(gpu, host_seconds=1e-4, device_seconds=0.0019).bound == "compute"
@@ -305,8 +305,8 @@ def test_a_large_model_on_a_gpu_is_bound_by_arithmetic():
 
 
 def test_time_in_kernels_that_overlap_counts_once():
-    assert covered([]) == 0.0
-    assert covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.6), (6.0, 7.0)]) == 5.0
+    assert covered_time([]) == 0.0
+    assert covered_time([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.6), (6.0, 7.0)]) == 5.0
 
 
 def test_arithmetic_is_counted_not_guessed():

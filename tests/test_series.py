@@ -19,7 +19,7 @@ from stages.data.series import Grid, Windows, to_grid
 from stages.data.tables import read_table
 from stages.data.times import iso
 from stages.figures import draw_result, drawing
-from stages.models.linear_forecast import Unit, fit
+from stages.models.linear_forecast import ChangeUnit, fit
 from stages.params.intervals import parse_interval
 from stages.params.schema import Series, SeriesColumns, Split
 from stages.tasks import open_task
@@ -311,7 +311,7 @@ def test_the_linear_part_finds_the_season_with_few_windows_and_the_regression_wi
     if num_windows == 400:
         other = torch.randn(num, num_steps, 1, generator=draw)
         values, targets = torch.cat([values, other], dim=2), targets + other[:, -1]
-    unit = Unit(mean=0.0, std=1.0, is_log=False)
+    unit = ChangeUnit(mean=0.0, std=1.0, is_log=False)
     found = fit(values[:num_windows], targets[:num_windows], unit, season=4)
     off = values[-10:].flatten(1).double() @ found.weights + found.bias - targets[-10:]
     assert off.abs().max() < (0.05 if num_windows > 2 else 3)

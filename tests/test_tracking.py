@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from benchmarks.soak_project import free_port
-from stages.diagnosis.findings import Probe
+from stages.diagnosis.probe_result import ProbeResult
 from stages.machine.activity import Activity
 from stages.records import headline, provenance, registry, store, summary
 from stages.records.history import EPOCH_METRICS, RUN_METRICS
@@ -184,9 +184,9 @@ def test_every_metric_that_can_be_sent_is_explained_on_one_page(trained: Path):
             lambda _, name: {**arrays, "targets": levels[:, 0], "lengths": np.full(100, 2)}[name],
         ),
     ]
-    numbers: dict[str, Any] = dict.fromkeys((field.name for field in fields(Probe)), 1.0)
+    numbers: dict[str, Any] = dict.fromkeys((field.name for field in fields(ProbeResult)), 1.0)
     words: dict[str, Any] = {"memory_mib": dict.fromkeys(("weights", "context"), 1.0), "gains": {"batch 112": 1.2}}
-    probe = Probe(**numbers | words | {"missing_reasons": {}})
+    probe = ProbeResult(**numbers | words | {"missing_reasons": {}})
     sent = {
         *runs_of(client_of(trained))[0].data.metrics,
         *RUN_METRICS,

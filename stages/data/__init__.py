@@ -40,8 +40,8 @@ def open_source(name: str) -> ModuleType:
 
 def prepare(task: str, params: Any, folder: Path) -> Prepared:
     """Prepare the data of a workload for its task. `params` are those of its source."""
-    of_task = {"is_number": True} if task == "regress" else {}
-    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=task == "detect", **of_task)
+    options = {"is_number": True} if task == "regress" else {}
+    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=task == "detect", **options)
     return prepared
 
 

@@ -93,11 +93,11 @@ class PreparedSequences:
         split = np.zeros(len(groups), dtype=np.int8)
         for number, name in enumerate(SPLITS):
             split[parts[name]] = number
-        of_groups = {}
-        if (whole := sequences.groups) is not None:
-            per_split = {name: len(np.unique(whole[rows])) for name, rows in parts.items()}
-            num_across = sum(per_split.values()) - len(np.unique(whole))
-            of_groups = {"num_groups": per_split, "num_groups_across_splits": num_across}
+        group_fields = {}
+        if (kept_together := sequences.groups) is not None:
+            per_split = {name: len(np.unique(kept_together[rows])) for name, rows in parts.items()}
+            num_across = sum(per_split.values()) - len(np.unique(kept_together))
+            group_fields = {"num_groups": per_split, "num_groups_across_splits": num_across}
         has_other_label = (labels != labels[first][group]).reshape(len(groups), -1).any(axis=1)
         return {
             "num_sequences": len(sequences.ids),
@@ -113,7 +113,7 @@ class PreparedSequences:
             "std": self.std.tolist(),
             "min_steps": int(sequences.lengths.min()),
             "max_steps": int(sequences.lengths.max()),
-            **of_groups,
+            **group_fields,
             **({"offsets": dict(sequences.offsets)} if sequences.offsets else {}),
         }
 
@@ -123,7 +123,7 @@ class PreparedSequences:
         counts = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
         message = (
             f"{summary['num_sequences']:,} sequences of up to {summary['max_steps']} steps, "
-            f"{self.of_labels(summary)}; {counts}"
+            f"{self.label_message(summary)}; {counts}"
         )
         if summary["num_filled"]:
             message += f"; {summary['num_filled']:,} empty cells interpolated"
@@ -138,7 +138,7 @@ class PreparedSequences:
             message += f"\nwarning: {crossing} sequences of val and test also stand in another split, because {why}"
         return message
 
-    def of_labels(self, summary: dict[str, Any]) -> str:
+    def label_message(self, summary: dict[str, Any]) -> str:
         if self.target is None:
             return f"{len(summary['classes'])} classes"
         name, mean, std = (self.target[key] for key in ("name", "mean", "std"))
@@ -151,11 +151,11 @@ def prepared(
     """Standardize `sequences` in place by the training split's statistics. `label`: the name of a numeric label."""
     mean, std = statistics_of(sequences, parts["train"])
     standardize(sequences, mean, std)
-    target = target_of(label, sequences.labels[parts["train"]]) if sequences.has_number else None
+    target = target_statistics(label, sequences.labels[parts["train"]]) if sequences.has_number else None
     return PreparedSequences(sequences, groups, parts, mean, std, table, target)
 
 
-def target_of(name: str, numbers: np.ndarray) -> dict[str, Any]:
+def target_statistics(name: str, numbers: np.ndarray) -> dict[str, Any]:
     """Name, mean and std of a numeric label. Raises ValueError if all `numbers` are equal (nothing to learn)."""
     mean, std = float(numbers.mean()), float(numbers.std())
     if std <= 1e-12 * max(1e-300, abs(mean)):

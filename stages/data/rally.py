@@ -1,4 +1,4 @@
-"""The source `rally`: tennis rallies that tennis.py simulates, in the amounts that params.yaml gives.
+"""The source `rally`: simulated tennis rallies (rally_simulation.py).
 
 Input: the params of a `rally` source. Output: see stages/data/__init__.py. In frames without a detection of the ball,
 its position is interpolated.
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from stages.data import tennis
 from stages.data.arrays import PreparedSequences, Sequences, interpolate, prepared, standardize
+from stages.data.rally_simulation import EVENTS, FEATURES, simulate_noises
 from stages.data.splits import SPLITS
 from stages.params.schema import Rally
 
@@ -20,16 +20,16 @@ NOISE_FACTORS = (0.0, 0.5, 2.0, 4.0, 8.0)  # evaluate also tries these multiples
 
 
 def prepare(params: Rally, folder: Path, per_step: bool) -> PreparedSequences:
-    """Simulate rallies and standardize them. The first ones are train. `folder` is unused, as there is no table."""
-    sizes = [int(params.split.train), int(params.split.val), int(params.split.test)]
-    numbers = np.arange(sum(sizes))
-    parts = dict(zip(SPLITS, np.split(numbers, np.cumsum(sizes)[:-1]), strict=True))
+    """Simulate rallies and standardize them. The first sequences are train. `folder` is unused: there is no table."""
+    sizes = [int(size) for size in params.split.sizes]
+    indices = np.arange(sum(sizes))
+    parts = dict(zip(SPLITS, np.split(indices, np.cumsum(sizes)[:-1]), strict=True))
     (sequences,) = simulated(params, sum(sizes), [params.noise])
-    return prepared(sequences, numbers, parts, table=None)
+    return prepared(sequences, indices, parts, table=None)
 
 
 def with_noises(params: Rally, num_sequences: int, summary: dict[str, Any]) -> dict[float, Sequences]:
-    """{noise: the same new rallies with that noise}, standardized by the statistics in preprocess's `summary`."""
+    """Return {noise: sequences}: new rallies, the same for each noise, standardized by the `summary` of preprocess."""
     noises = [factor * params.noise for factor in NOISE_FACTORS]
     found = dict(zip(noises, simulated(replace(params, seed=params.seed + 1), num_sequences, noises), strict=True))
     for sequences in found.values():
@@ -38,14 +38,14 @@ def with_noises(params: Rally, num_sequences: int, summary: dict[str, Any]) -> d
 
 
 def simulated(params: Rally, num_sequences: int, noises: Sequence[float]) -> list[Sequences]:
-    values, labels = tennis.simulate_noises(
+    values, labels = simulate_noises(
         num_sequences, params.num_steps, params.seed, noises, params.missed, params.occlusion
     )
     return [interpolated(each, labels) for each in values]
 
 
 def interpolated(values: np.ndarray, labels: np.ndarray) -> Sequences:
-    """Sequences of `tennis.simulate`'s arrays, with frames without a detection interpolated. Changes `values`."""
+    """Convert the arrays of `simulate`, and interpolate frames without a detection. Changes `values`."""
     num_sequences, num_steps = labels.shape
     lengths = np.full(num_sequences, num_steps, dtype=np.int32)
     u, v, visible = np.moveaxis(values, 2, 0)
@@ -57,4 +57,4 @@ def interpolated(values: np.ndarray, labels: np.ndarray) -> Sequences:
             raise ValueError(f"rally {never_seen[0]} is never seen; lower preprocess.missed")
         num_filled += filled
     ids = np.arange(num_sequences).astype(np.str_)
-    return Sequences(values, lengths, labels, ids, None, tennis.EVENTS, tennis.FEATURES, num_filled)
+    return Sequences(values, lengths, labels, ids, None, EVENTS, FEATURES, num_filled)

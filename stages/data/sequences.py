@@ -1,7 +1,8 @@
-"""The source `sequences`: a table of many sequences as arrays, padded, with velocity, split and standardized.
+"""The source `sequences`: converts a table of many sequences to padded, split and standardized arrays.
 
-In: the workload's table (data/raw/README.md) and the params of a `sequences` source. Out: see stages/data/__init__.py.
-Time and memory are linear in the table. Nothing loops over sequences, except over repeated ones while they are split.
+Input: the workload's table (data/raw/README.md) and the params of a `sequences` source. Output: see
+stages/data/__init__.py. Time and memory are linear in the size of the table. No Python loop runs over sequences, except
+over duplicates when they are split.
 
 R rows of the table, N sequences, T steps of the longest one, F features.
 """
@@ -16,32 +17,34 @@ import pyarrow.compute as pc
 
 from stages.data.arrays import PreparedSequences, Sequences, interpolate, prepared
 from stages.data.splits import SPLITS, duplicate_groups, grouped, joined, sizes_of, stratified
-from stages.data.tables import SPLIT_COLUMN, Table, coded, find_table, numbers, read_table, refuse
+from stages.data.tables import SPLIT_COLUMN, RawTable, factorize, find_table, raise_if_any, read_numbers, read_table
 from stages.params.schema import NO_GROUPS, Columns, SequenceTable
 
-NO_EVENT = "none"  # the label of a step at which nothing happens; an empty cell means the same
+NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
 
 
 def prepare(params: SequenceTable, folder: Path, per_step: bool, is_number: bool = False) -> PreparedSequences:
-    """The table in `folder` as arrays, split and standardized.
+    """Read the table in `folder`, split it and standardize it.
 
-    `per_step`: every step has a label of its own. `is_number`: a sequence's label is a number, not a class.
+    `per_step`: every step has its own label. `is_number`: a sequence's label is a number instead of a class.
     """
     path, columns = find_table(folder, params.table), params.columns
-    of_groups = () if params.groups == NO_GROUPS else (params.groups,)
-    texts, others = ((), (columns.label,)) if is_number else ((columns.label,), ())
-    table = read_table(path, (columns.sequence, *texts, *of_groups), columns.features, (columns.step, *others))
+    texts = [columns.sequence] if is_number else [columns.sequence, columns.label]
+    others = [columns.step, columns.label] if is_number else [columns.step]
+    if params.groups != NO_GROUPS:
+        texts.append(params.groups)
+    table = read_table(path, texts, columns.features, others)
     allow_missing = params.missing == "interpolate"
     sequences = to_sequences(
         table, columns, params.velocity, allow_missing, per_step, params.groups, is_number=is_number
     )
-    check_something_changes(table.name, sequences, columns)
+    check_any_feature_changes(table.name, sequences, columns)
     groups = duplicate_groups(sequences.values[:, :, : len(columns.features)], sequences.lengths)
     return prepared(sequences, groups, split(sequences, groups, params), path, columns.label)
 
 
 def to_sequences(
-    table: Table,
+    table: RawTable,
     columns: Columns,
     velocity: bool,
     allow_missing: bool,
@@ -50,16 +53,16 @@ def to_sequences(
     offsets: Mapping[str, float] | None = None,
     is_number: bool = False,
 ) -> Sequences:
-    """Check the long table and pack it: sequences in the order of their ids, steps in order.
+    """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
 
-    `velocity` appends each feature's difference from the step before (`d<name>`, 0 at the first step). `allow_missing`:
+    `velocity` appends each feature's difference to the previous step (`d<name>`, 0 at the first step). `allow_missing`:
     empty cells of features are interpolated. `per_step`: labels belong to steps, not to sequences. `groups`: the column
-    that says which sequences stay in one split. `offsets`: what to take off each feature before it becomes a 32-bit
-    float (see offset_of); None finds it. `is_number`: a sequence's label is a number. Takes the columns out of `table`.
-    Raises ValueError that names the row's place in the file.
+    whose values tell which sequences must stay in one split. `offsets`: the value to subtract from each feature before
+    the cast to float32; None: `offset_of` chooses it. `is_number`: a sequence's label is a number. Removes the columns
+    from `table`. Raises ValueError with the row's place in the file.
     """
-    codes, ids = coded(table, columns.sequence)
-    step = numbers(table, columns.step)
+    codes, ids = factorize(table, columns.sequence)
+    step = read_numbers(table, columns.step)
     num_sequences = len(ids)
     lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
     num_steps = int(lengths.max())
@@ -68,61 +71,59 @@ def to_sequences(
         raise ValueError(
             f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
         )
-    # Rows that come in order, as they usually do, need no index into them.
-    follows = codes[1:] == codes[:-1]
-    in_place = bool(((codes[1:] > codes[:-1]) | (follows & (step[1:] > step[:-1]))).all())
-    order = None if in_place else np.lexsort((step, codes))
+    # Most tables are sorted. Then the rows need no index.
+    same_sequence = codes[1:] == codes[:-1]
+    is_sorted = bool(((codes[1:] > codes[:-1]) | (same_sequence & (step[1:] > step[:-1]))).all())
+    order = None if is_sorted else np.lexsort((step, codes))
     if order is not None:
-        step, ordered = step[order], codes[order]
-        follows = ordered[1:] == ordered[:-1]
-        twice = np.zeros(len(codes), dtype=bool)
-        twice[order[1:]] = follows & (step[1:] == step[:-1])
-        refuse(table, twice, f"the same {columns.sequence} and {columns.step} stand in an earlier row")
-    del step, follows
+        step, sorted_codes = step[order], codes[order]
+        same_sequence = sorted_codes[1:] == sorted_codes[:-1]
+        is_repeated = np.zeros(len(codes), dtype=bool)
+        is_repeated[order[1:]] = same_sequence & (step[1:] == step[:-1])
+        raise_if_any(table, is_repeated, f"the same {columns.sequence} and {columns.step} stand in an earlier row")
+    del step, same_sequence
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
-    first = starts if order is None else order[starts]
+    first_rows = starts if order is None else order[starts]
 
-    # (N, T) True where there is a cell; None: there is one everywhere.
-    real = None if int(lengths.min()) == num_steps else np.arange(num_steps)[None, :] < lengths[:, None]
+    # (N, T) True at real steps; None if all sequences have the same length.
+    is_real = None if int(lengths.min()) == num_steps else np.arange(num_steps)[None, :] < lengths[:, None]
 
-    def pack(cells: np.ndarray) -> np.ndarray:
+    def pad(cells: np.ndarray) -> np.ndarray:
         """(R,) -> (N, T), zero after a sequence's end."""
         cells = cells if order is None else cells[order]
-        if real is None:
+        if is_real is None:
             return cells.reshape(num_sequences, num_steps)
         padded = np.zeros((num_sequences, num_steps), dtype=cells.dtype)
-        padded[real] = cells
+        padded[is_real] = cells
         return padded
 
     if per_step:
-        labels, classes = event_labels(table, columns.label)
-        labels = pack(labels)
+        row_labels, classes = event_labels(table, columns.label)
+        labels = pad(row_labels)
     else:
-        labels, classes = label_numbers(table, columns.label) if is_number else coded(table, columns.label)
-        if not is_number:
+        if is_number:
+            row_labels, classes = read_numbers(table, columns.label).astype(np.float64), np.array([])
+        else:
+            row_labels, classes = factorize(table, columns.label)
             check_single_labels(table.name, columns.label, classes.astype(np.str_).tolist())
-        refuse(table, labels != labels[first][codes], f"column {columns.label!r} changes within a sequence")
-        labels = labels[first]
-    splits = split_words(table, first, codes) if SPLIT_COLUMN in table.columns else None
-    whole = None
+        labels = first_of_sequence(table, columns.label, row_labels, first_rows, codes)
+    splits = read_splits(table, first_rows, codes) if SPLIT_COLUMN in table.columns else None
+    group_ids = None
     if groups != NO_GROUPS:
-        of_rows, _ = coded(table, groups)
-        refuse(table, of_rows != of_rows[first][codes], f"column {groups!r} changes within a sequence")
-        whole = of_rows[first]
-        del of_rows
-    del codes
+        group_ids = first_of_sequence(table, groups, factorize(table, groups)[0], first_rows, codes)
+    del codes, row_labels
 
     num_features = len(columns.features)
     values = np.zeros((num_sequences, num_steps, num_features * (2 if velocity else 1)), dtype=np.float32)
-    num_filled, taken_off = 0, {}
+    num_filled, used_offsets = 0, {}
     for index, column in enumerate(columns.features):
-        numbered = numbers(table, column, allow_missing)
-        if offset := offset_of(numbered) if offsets is None else offsets.get(column, 0.0):
-            taken_off[column] = offset
-            numbered = numbered - offset
-        padded = pack(numbered.astype(np.float32, copy=False))
+        cells = read_numbers(table, column, allow_missing)
+        if offset := offset_of(cells) if offsets is None else offsets.get(column, 0.0):
+            used_offsets[column] = offset
+            cells = cells - offset
+        padded = pad(cells.astype(np.float32, copy=False))
         if allow_missing:
-            padded = np.require(padded, requirements="W")  # Parquet's own float32 cells are read-only
+            padded = np.require(padded, requirements="W")  # float32 cells of a Parquet file are read-only
             filled, without_any = interpolate(padded, lengths)
             if len(without_any):
                 raise ValueError(
@@ -133,19 +134,40 @@ def to_sequences(
         values[:, :, index] = padded
         if velocity:
             difference = padded[:, 1:] - padded[:, :-1]
-            # The step from the last value to the padding is no velocity.
-            values[:, 1:, num_features + index] = difference if real is None else np.where(real[:, 1:], difference, 0.0)
+            # The difference between the padding and the last value is not a velocity.
+            if is_real is not None:
+                difference = np.where(is_real[:, 1:], difference, 0.0)
+            values[:, 1:, num_features + index] = difference
     names = columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ())
-    labels, ids = labels.astype(np.float64 if is_number else np.int64), ids.astype(np.str_)
-    of_all = tuple(classes.tolist())
-    return Sequences(values, lengths, labels, ids, splits, of_all, names, num_filled, whole, taken_off)
+    labels = labels.astype(np.float64 if is_number else np.int64)
+    return Sequences(
+        values,
+        lengths,
+        labels,
+        ids.astype(np.str_),
+        splits,
+        tuple(classes.tolist()),
+        names,
+        num_filled,
+        group_ids,
+        used_offsets,
+    )
+
+
+def first_of_sequence(
+    table: RawTable, column: str, cells: np.ndarray, first_rows: np.ndarray, codes: np.ndarray
+) -> np.ndarray:
+    """cells (R,), first_rows (N,), codes (R,) -> (N,). Raises ValueError if `cells` change within a sequence."""
+    raise_if_any(table, cells != cells[first_rows][codes], f"column {column!r} changes within a sequence")
+    return cells[first_rows]
 
 
 def offset_of(numbers: np.ndarray) -> float:
-    """What to take off a feature's numbers (R,) before they become 32-bit floats: 0, or the lowest of them.
+    """Return what to subtract from a feature's numbers (R,) before the cast to float32: 0 or their minimum.
 
-    Where their standard deviation is below 1/4096 of their mean, as of a Unix time, half of a 32-bit float's 24 bits
-    would go into what all have in common. The lowest is the same for every order of the rows.
+    It is the minimum if the standard deviation is below 1/4096 of the mean, e.g. for Unix times. Without the
+    subtraction, half of the 24 bits of a float32 would store the part that all numbers have in common. The minimum does
+    not depend on the order of the rows.
     """
     low, high = (float(limit) for limit in (np.fmin.reduce(numbers), np.fmax.reduce(numbers)))
     if numbers.dtype.itemsize < 8 or not (low > 0 or high < 0) or low == high:
@@ -154,11 +176,11 @@ def offset_of(numbers: np.ndarray) -> float:
 
 
 def check_single_labels(name: str, column: str, classes: list[str]) -> None:
-    """Raises ValueError where a label looks like two (`a|b`) and one of them is a label too."""
-    apart = {label: [part.strip() for part in re.split(r"[|;,]", label)] for label in classes}
-    together = {label: parts for label, parts in apart.items() if len(parts) > 1 and all(parts)}
-    for label, parts in together.items():
-        others = {*classes, *(part for other in together if other != label for part in apart[other])}
+    """Raises ValueError if a label looks like several labels (`a|b`) and one of these is also a label elsewhere."""
+    parts_of = {label: [part.strip() for part in re.split(r"[|;,]", label)] for label in classes}
+    composed = {label: parts for label, parts in parts_of.items() if len(parts) > 1 and all(parts)}
+    for label, parts in composed.items():
+        others = {*classes, *(part for other in composed if other != label for part in composed[other])}
         if known := [part for part in parts if part in others]:
             raise ValueError(
                 f"{name}: column {column!r} holds {label!r}, which looks like {len(parts)} labels ({known[0]!r} is one "
@@ -167,7 +189,7 @@ def check_single_labels(name: str, column: str, classes: list[str]) -> None:
             )
 
 
-def check_something_changes(name: str, sequences: Sequences, columns: Columns) -> None:
+def check_any_feature_changes(name: str, sequences: Sequences, columns: Columns) -> None:
     values, first = sequences.values[:, :, : len(columns.features)], sequences.values[:1, :1, : len(columns.features)]
     if (values[0, : sequences.lengths[0]] != first[0]).any():
         return
@@ -178,15 +200,10 @@ def check_something_changes(name: str, sequences: Sequences, columns: Columns) -
         )
 
 
-def label_numbers(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) float64, and no classes."""
-    return numbers(table, column).astype(np.float64), np.array([], dtype=np.str_)
-
-
-def event_labels(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(R,) codes and the classes, NO_EVENT first; an empty cell means it."""
-    codes, found = coded(table, column, empty=NO_EVENT)
-    names = found.astype(np.str_)
+def event_labels(table: RawTable, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (R,) and the classes (C,). NO_EVENT is the first class; an empty cell means NO_EVENT."""
+    codes, classes = factorize(table, column, empty=NO_EVENT)
+    names = classes.astype(np.str_)
     if NO_EVENT not in names:
         raise ValueError(
             f"{table.name}: column {column!r} names an event in every row; detect needs steps without one, "
@@ -197,44 +214,44 @@ def event_labels(table: Table, column: str) -> tuple[np.ndarray, np.ndarray]:
             f"{table.name}: column {column!r} names no event at all; write its name into the rows where it happens"
         )
     order = np.argsort(names != NO_EVENT, kind="stable")
-    return np.argsort(order)[codes], names[order]  # the inverse of a permutation is what sorts it
+    return np.argsort(order)[codes], names[order]  # argsort inverts a permutation
 
 
-def split_words(table: Table, first: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """(N,) train, val or test, as the table's own column says; it must say so in every row."""
-    words = table.take(SPLIT_COLUMN)
-    known = pc.index_in(words.cast(pa.string()), pa.array(SPLITS))
-    if known.null_count:
-        refuse(table, pc.is_null(known).to_numpy(), "column 'split' must be train, val or test", words)
-    known = known.to_numpy()
-    refuse(table, known != known[first][codes], "column 'split' changes within a sequence", words)
-    return np.array(SPLITS)[known[first]]
+def read_splits(table: RawTable, first_rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return (N,) train, val or test from the table's split column. All rows of a sequence must have the same split."""
+    cells = table.take(SPLIT_COLUMN)
+    indices = pc.index_in(cells.cast(pa.string()), pa.array(SPLITS))
+    if indices.null_count:
+        raise_if_any(table, pc.is_null(indices).to_numpy(), "column 'split' must be train, val or test", cells)
+    indices = indices.to_numpy()
+    raise_if_any(table, indices != indices[first_rows][codes], "column 'split' changes within a sequence", cells)
+    return np.array(SPLITS)[indices[first_rows]]
 
 
 def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -> dict[str, np.ndarray]:
-    """Sorted sequence numbers of train, val and test. duplicates (N,): equal for equal sequences.
+    """Return the sorted sequence indices of train, val and test. duplicates (N,): equal for equal sequences.
 
-    The table's own split column wins; a val split that it lacks is taken from its train rows. Without that column the
-    split is drawn: see splits.stratified, and splits.grouped where a column says what stays together.
+    The table's own split column takes precedence. If it has no val rows, val is drawn from its train rows. Without that
+    column, the split is random: see splits.stratified, and splits.grouped for `preprocess.groups`.
     """
     sizes = sizes_of(params.split, len(sequences.ids))
-    draw = np.random.default_rng(params.seed)
-    # A class per sequence; sequences with a label per step, or a number, are all of one class here.
+    generator = np.random.default_rng(params.seed)
+    # Stratification needs a class per sequence. Sequences with a label per step or a number all get class 0.
     has_class = not (sequences.has_label_per_step or sequences.has_number)
     labels = sequences.labels if has_class else np.zeros(len(sequences.ids), dtype=np.int64)
 
-    def share_out(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+    def split_rows(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
         if sequences.groups is None:
-            return stratified(rows, labels, duplicates, sizes, draw)
+            return stratified(rows, labels, duplicates, sizes, generator)
         try:
-            return grouped(rows, labels, joined_if_small(sequences.groups, duplicates), sizes, draw)
+            return grouped(rows, labels, groups_with_duplicates(sequences.groups, duplicates), sizes, generator)
         except ValueError as error:
             raise ValueError(f"preprocess.groups is {params.groups!r}: {error}; name another column, or none") from None
 
     if sequences.splits is None:
         if has_class and sequences.groups is None:
             check_class_sizes(sequences, sum(size > 0 for size in sizes.values()))
-        parts = share_out(np.arange(len(sequences.ids)), sizes)
+        parts = split_rows(np.arange(len(sequences.ids)), sizes)
         check_no_split_is_empty(sequences, parts, sizes, duplicates)
     else:
         parts = {name: np.flatnonzero(sequences.splits == name) for name in SPLITS}
@@ -247,19 +264,21 @@ def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -
         if len(parts["val"]) == 0:
             num = len(parts["train"])
             num_val = max(1, round(num * sizes["val"] / (sizes["train"] + sizes["val"])))
-            inner = {"test": 0, "val": num_val, "train": num - num_val}
-            parts = {**share_out(parts["train"], inner), "test": parts["test"]}
+            train_and_val = {"test": 0, "val": num_val, "train": num - num_val}
+            parts = {**split_rows(parts["train"], train_and_val), "test": parts["test"]}
     if not sequences.has_number:
-        check_no_class_is_new(sequences, parts)
+        check_all_classes_in_train(sequences, parts)
     return parts
 
 
-def joined_if_small(groups: np.ndarray, duplicates: np.ndarray) -> np.ndarray:
-    """(N,) groups joined where they hold equal sequences, unless most would become one group: a person's rest may look
-    like everybody's.
+def groups_with_duplicates(groups: np.ndarray, duplicates: np.ndarray) -> np.ndarray:
+    """Return (N,) `groups` in which groups with equal sequences are merged.
+
+    Returns `groups` unchanged if more than half of all sequences would then be in one group, e.g. because the
+    recordings of all persons at rest are equal.
     """
-    whole = joined(groups, duplicates)
-    return groups if np.unique(whole, return_counts=True)[1].max() > len(groups) / 2 else whole
+    merged = joined(groups, duplicates)
+    return groups if np.unique(merged, return_counts=True)[1].max() > len(groups) / 2 else merged
 
 
 def check_no_split_is_empty(
@@ -289,7 +308,7 @@ def check_class_sizes(sequences: Sequences, num_splits: int) -> None:
         )
 
 
-def check_no_class_is_new(sequences: Sequences, parts: dict[str, np.ndarray]) -> None:
+def check_all_classes_in_train(sequences: Sequences, parts: dict[str, np.ndarray]) -> None:
     known = np.unique(sequences.labels[parts["train"]])
     for name in ("val", "test"):
         unseen = np.setdiff1d(sequences.labels[parts[name]], known)

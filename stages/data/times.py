@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.data.tables import Table, refuse
+from stages.data.tables import RawTable, raise_if_any
 from stages.params.intervals import Interval
 
 SECOND = 10**9  # nanoseconds
@@ -65,7 +65,7 @@ def first_day(text: str, forms: tuple[str, ...] = (*PERIOD_FORMS, *DIGIT_FORMS))
     return None
 
 
-def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarray, int]:
+def read_times(table: RawTable, column: str, interval: Interval) -> tuple[np.ndarray, int]:
     """Returns the times (R,) and the number of rows without an offset, which count as UTC.
 
     All rows must have the same kind, from 1678 to 2261: ISO 8601 text (a date means its midnight), Parquet's timestamps
@@ -75,12 +75,12 @@ def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarra
     """
     cells = table.take(column)
     why = f"column {column!r} must hold {TIME_FORMS}"
-    refuse(table, pc.is_null(cells).to_numpy(), why, cells)
+    raise_if_any(table, pc.is_null(cells).to_numpy(), why, cells)
     if pa.types.is_timestamp(cells.type) and cells.type.tz:
         in_zone = pc.local_timestamp(cells) if interval.is_calendar else None
         cells = in_zone if in_zone is not None else cells.cast(pa.timestamp(cells.type.unit, "UTC"))
     text = pc.utf8_trim_whitespace(cells.cast(pa.string()))
-    text = begun(text, interval, table.name, column)
+    text = periods_to_dates(text, interval, table.name, column)
     if pc.all(pc.match_substring_regex(text, r"^-?(\d{1,9}|[1-8]\d{9})$")).as_py():
         if pc.all(pc.match_substring_regex(text, COMPACT_DATE)).as_py():
             number = text[0].as_py()
@@ -99,13 +99,13 @@ def read_times(table: Table, column: str, interval: Interval) -> tuple[np.ndarra
     try:
         stamps = complete.cast(in_utc)
     except pa.ArrowInvalid:
-        refuse(table, np.array([not can_cast(cell, in_utc) for cell in complete]), why, cells)
+        raise_if_any(table, np.array([not can_cast(cell, in_utc) for cell in complete]), why, cells)
         raise
     num_without = 0 if interval.is_calendar else len(cells) - pc.sum(has_offset).as_py()
     return stamps.cast(pa.int64()).to_numpy(), num_without
 
 
-def begun(text: pa.ChunkedArray, interval: Interval, table: str, column: str) -> pa.ChunkedArray:
+def periods_to_dates(text: pa.ChunkedArray, interval: Interval, table: str, column: str) -> pa.ChunkedArray:
     """Replace every week, month, quarter and year in `text` by its first date; other cells stay.
 
     Raises ValueError if `text` contains such cells and `interval` is not a calendar interval.
@@ -119,10 +119,10 @@ def begun(text: pa.ChunkedArray, interval: Interval, table: str, column: str) ->
                 "set preprocess.interval to week, month, quarter or year"
             )
         return text
-    each = text.combine_chunks().dictionary_encode()
-    known = [cell.as_py() for cell in each.dictionary]
-    days = pa.array([first_day(cell) or cell for cell in known], pa.string())
-    return pa.chunked_array([pa.DictionaryArray.from_arrays(each.indices, days).cast(pa.string())])
+    encoded = text.combine_chunks().dictionary_encode()
+    distinct = [cell.as_py() for cell in encoded.dictionary]
+    days = pa.array([first_day(cell) or cell for cell in distinct], pa.string())
+    return pa.chunked_array([pa.DictionaryArray.from_arrays(encoded.indices, days).cast(pa.string())])
 
 
 def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
@@ -135,7 +135,7 @@ def can_cast(cell: pa.Scalar, kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Steps:
-    """The grid of an interval. Point 0 is at `origin`, in the unit of `count`: nanoseconds, months or business days."""
+    """The grid of an interval. Point 0 is at `origin`, in nanoseconds, months or business days (see `count_units`)."""
 
     interval: Interval
     origin: int
@@ -146,7 +146,7 @@ class Steps:
 
     def points(self, stamps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The grid point of each time (R,), the next one for a time between two, and whether it is between two (R,)."""
-        counted, is_between = count(stamps, self.interval)
+        counted, is_between = count_units(stamps, self.interval)
         past = counted - self.origin
         return -(-past // self.size), (past % self.size != 0) | is_between
 
@@ -163,25 +163,25 @@ class Steps:
 def steps_for(stamps: np.ndarray, interval: Interval) -> Steps:
     """A grid at multiples of `interval` since 1970, shifted by a constant if most of `stamps` share this shift."""
     steps = Steps(interval, 0)
-    counted, _ = count(stamps, interval)
+    counted, _ = count_units(stamps, interval)
     remainders, times_seen = np.unique(counted % steps.size, return_counts=True)
     is_shared = times_seen.max() * 2 > len(stamps)
     return Steps(interval, int(remainders[times_seen.argmax()])) if is_shared else steps
 
 
-def count(stamps: np.ndarray, interval: Interval) -> tuple[np.ndarray, np.ndarray]:
+def count_units(stamps: np.ndarray, interval: Interval) -> tuple[np.ndarray, np.ndarray]:
     """For each stamp: the nanoseconds, months or business days since 1970, and whether it is on a weekend.
 
     A weekend counts as the next Monday. Only business days report weekends.
     """
-    inside = np.zeros(len(stamps), dtype=bool)
+    is_weekend = np.zeros(len(stamps), dtype=bool)
     if interval.months:
-        return stamps.astype("datetime64[ns]").astype("datetime64[M]").astype(np.int64), inside
+        return stamps.astype("datetime64[ns]").astype("datetime64[M]").astype(np.int64), is_weekend
     if interval.unit == "business-day":
         days = stamps.astype("datetime64[ns]").astype("datetime64[D]")
         weekdays = np.busday_offset(days, 0, roll="forward")
         return np.busday_count(MONDAY, weekdays), weekdays != days
-    return stamps, inside
+    return stamps, is_weekend
 
 
 def iso(times: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Measures how the time of a training step is spent, by running its parts separately, and tries changes that could
 help.
 
-Takes a `Trainer` before its first step. Returns a `Probe` (findings.py), or the reason why there is none. The state of
+Takes a `Trainer` before its first step. Returns a `ProbeResult`, or the reason why there is none. The state of
 the trainer, of torch's generators and of its threads is the same before and after, bit for bit. If a step takes at most
 0.1 s, the probe takes one to two seconds, less the time that `auto` has spent; a compiled step adds its compile time.
 
@@ -34,12 +34,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from stages.diagnosis.alternatives import Changes, alternatives, variant
 from stages.diagnosis.counts import count_bytes, count_flop, device_memory_mib, memory_needs
-from stages.diagnosis.findings import NO_GPU, OF_GPU, Probe
-from stages.machine.nvml import Gpu
+from stages.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
+from stages.machine import nvml
+from stages.machine.interleaving import interleave
 from stages.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
-from stages.machine.regions import seconds_of, seconds_per_item, synchronize
+from stages.machine.regions import gpu_uuid, seconds_of, seconds_per_item, synchronize
 from stages.machine.threads import threads_kept
-from stages.machine.turns import interleave
 from stages.training.batches import Batch
 from stages.training.device import use_tf32
 from stages.training.graphs import NUM_WARMUPS
@@ -59,7 +59,7 @@ Result = TypeVar("Result")
 Steps = Iterator[int]  # each `next` runs some work and returns its number of sequences
 
 
-def probe(trainer: Trainer, spent_seconds: float = 0.0) -> Probe | str:
+def probe(trainer: Trainer, spent_seconds: float = 0.0) -> ProbeResult | str:
     """Measure the trainer's step, or return the reason why this is not possible.
 
     `spent_seconds`: the part of the budget that the choice of threads and precision has used (stages/training/auto.py).
@@ -79,7 +79,7 @@ def probe(trainer: Trainer, spent_seconds: float = 0.0) -> Probe | str:
             torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training
 
 
-def measure_parts(trainer: Trainer, seconds: float) -> Probe:
+def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     now, device = variant(trainer, {}), trainer.device
     batch = now.one_batch(trainer.params.batch_size)
     parts = {
@@ -92,7 +92,9 @@ def measure_parts(trainer: Trainer, seconds: float) -> Probe:
     for part in parts.values():
         part.warm_up()
     loop_seconds = min(parts["loop"].turn(0.0) for _ in range(NUM_TRIES))
-    started = {name: start(trainer, changes, loop_seconds) for name, changes in alternatives(trainer).items()}
+    started = {
+        name: start_alternative(trainer, changes, loop_seconds) for name, changes in alternatives(trainer).items()
+    }
     tried = {name: part for name, part in started.items() if isinstance(part, ProbePart)}
     turns = interleave(
         {name: partial(part.turn, TURN_SECONDS) for name, part in {**parts, **tried}.items()},
@@ -109,13 +111,13 @@ def measure_parts(trainer: Trainer, seconds: float) -> Probe:
         len(batch) * statistics.median(seconds) for seconds in (turns["batches"], turns["step"], longer)
     )
 
-    use(now)
-    alone: dict[str, Any] = {**streaming(trainer), **on_gpu(now.step.repeated(batch), device)}
+    apply_settings(now)
+    alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(now.step.repeated(batch), device)}
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
     context = measured.pop("memory_context_mib")
     rate, place = memory_rate(device), trainer.train_split.tensors["values"].device
-    return Probe(
+    return ProbeResult(
         batch_size=len(batch),
         data_seconds=data,
         wait_seconds=data if device.type == "cpu" else min(max(wait, 0.0), data),
@@ -144,7 +146,7 @@ class ProbePart:
 
     def warm_up(self) -> float:
         """Run steps until kernels are chosen and a graph is captured. Returns the seconds per sequence of one step."""
-        use(self.trainer)
+        apply_settings(self.trainer)
         # Twice, because the smaller last batch is captured as well, in the second epoch.
         for _ in range(2 * (NUM_WARMUPS + 1) if self.trainer.device.type == "cuda" else 0):
             next(self.steps)
@@ -152,11 +154,11 @@ class ProbePart:
 
     def turn(self, seconds: float) -> float:
         """Run one turn. Returns its seconds per sequence."""
-        use(self.trainer)
+        apply_settings(self.trainer)
         return seconds_per_item(partial(next, self.steps), self.trainer.device, seconds)
 
 
-def use(trainer: Trainer) -> None:
+def apply_settings(trainer: Trainer) -> None:
     """Apply the trainer's process-wide settings."""
     if torch.get_num_threads() != trainer.params.threads:
         torch.set_num_threads(trainer.params.num_threads)
@@ -176,7 +178,7 @@ def repeated(trainer: Trainer, batch: Batch) -> Steps:
         yield len(batch)
 
 
-def start(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
+def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
     """Return the loop with `changes`, warmed up, or the reason why it is not tried. `now`: seconds per sequence without
     them.
     """
@@ -200,7 +202,7 @@ def start(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
     return part if seconds <= HOPELESS * now else f"given up: it began {seconds / now:.1f} times as slow"
 
 
-def streaming(trainer: Trainer) -> dict[str, float | str]:
+def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
     """Measure gathering a batch on the host and copying one from pinned memory, each alone. Missing values
     are reasons.
     """
@@ -226,25 +228,25 @@ def streaming(trainer: Trainer) -> dict[str, float | str]:
     }
 
 
-def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | str]:
+def measure_on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | str]:
     """Measure the host's and the device's time for a step, its kernels, and CUDA's own memory. Missing values are
     reasons.
     """
-    if device.type != "cuda":
-        return dict.fromkeys(OF_GPU, NO_GPU)
+    if (uuid := gpu_uuid(device)) is None:
+        return dict.fromkeys(GPU_FIELDS, NO_GPU)
     host = []
     for _ in range(9):
         synchronize(device)
         begin = time.perf_counter()
         step()
         host.append(time.perf_counter() - begin)
-    total, reason = Gpu.of(device).process_mib()
+    total, reason = nvml.cached_gpu(uuid).process_mib()
     found: dict[str, float | str] = {
         "host_seconds": statistics.median(host),
         "memory_context_mib": reason if total is None else total - torch.cuda.memory_reserved(device) / 2**20,
     }
     try:
-        kernels = kernels_of(step, device)
+        kernels = gpu_activities(step, device)
     except (RuntimeError, AssertionError) as error:  # a torch without its profiler raises AssertionError
         kernels, reason = [], f"torch.profiler: {shorten(error)}"
     else:
@@ -252,11 +254,11 @@ def on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | s
     if not kernels:
         return {**found, "device_seconds": reason, "num_kernels": reason}
     copies = sum(name.startswith(("Memcpy", "Memset")) for name, _, _ in kernels)
-    busy = covered([(start, end) for _, start, end in kernels])
+    busy = covered_time([(start, end) for _, start, end in kernels])
     return {**found, "device_seconds": busy / 1e6, "num_kernels": len(kernels) - copies}
 
 
-def kernels_of(step: Callable[[], Any], device: torch.device) -> list[tuple[str, float, float]]:
+def gpu_activities(step: Callable[[], Any], device: torch.device) -> list[tuple[str, float, float]]:
     """Return name, start and end in microseconds of all GPU activities in one step."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # suppresses two lines that the profiler prints at its start
     synchronize(device)
@@ -270,7 +272,7 @@ def kernels_of(step: Callable[[], Any], device: torch.device) -> list[tuple[str,
     ]
 
 
-def covered(intervals: list[tuple[float, float]]) -> float:
+def covered_time(intervals: list[tuple[float, float]]) -> float:
     """Return the time covered by at least one interval (kernels on several streams overlap)."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(intervals):

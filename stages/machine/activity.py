@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from stages.machine.conditions import handle_of
+from stages.machine.nvml import find_gpu
 
 MEGABYTE = 1e6
 
@@ -28,7 +28,7 @@ class Activity:
         self.process = psutil.Process(pid)
         self.gpu: dict[str, Callable[[], float]] = {}
         if gpu_uuid:
-            with suppress(Exception):  # NVML's errors have no common public base without its library
+            with suppress(Exception):
                 self.gpu = gpu_readers(gpu_uuid, pid)
         self.process.cpu_percent()  # psutil counts from the first call
         psutil.cpu_percent()
@@ -49,10 +49,7 @@ class Activity:
 
 
 def gpu_readers(uuid: str, pid: int) -> dict[str, Callable[[], float]]:
-    import pynvml as nvml
-
-    nvml.nvmlInit()
-    handle = handle_of(nvml, uuid)
+    nvml, handle = find_gpu(uuid)
     gpu = f"system/gpu_{nvml.nvmlDeviceGetIndex(handle)}"
 
     def memory() -> Any:

@@ -1,8 +1,7 @@
 """The conditions of a measurement: the machine's other load, clocks and limits.
 
 They change from minute to minute, so no dependency contains them. Different conditions alone can explain different
-times of two runs. Keys contain their units; unreadable quantities are omitted. This module does not import torch, and
-imports pynvml only if there is a GPU.
+times of two runs. Keys contain their units; unreadable quantities are omitted. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -10,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from stages.machine.nvml import count_others, find_gpu
 
 # Reasons for lower GPU clocks that are not throttling: idleness and settings.
 IDLE_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost")
@@ -58,11 +59,8 @@ def read_gpu(uuid: str) -> dict[str, Any]:
     """Clocks, power limit, temperature, throttle reasons and other processes from NVML; failed readings are omitted."""
     found: dict[str, Any] = {}
     try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        handle = handle_of(nvml, uuid)
-    except Exception as error:  # NVML's errors have no common public base on a machine without the library
+        nvml, handle = find_gpu(uuid)
+    except Exception as error:
         return {"unavailable": str(error)}
     readings = {
         "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
@@ -80,14 +78,6 @@ def read_gpu(uuid: str) -> dict[str, Any]:
         except Exception:  # fails under MIG, on WSL and in some containers
             continue
     return found
-
-
-def handle_of(nvml: Any, uuid: str) -> Any:
-    """NVML's handle for torch's UUID of a GPU or of a MIG instance, which has another prefix in NVML."""
-    try:
-        return nvml.nvmlDeviceGetHandleByUUID(uuid)
-    except Exception:  # NVML's errors have no common public base on a machine without the library
-        return nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
 
 
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
@@ -112,18 +102,6 @@ def text_of(path: str) -> str:
 def other_gpu_processes(gpu_uuid: str | None) -> int:
     """The number of other processes on this process's GPU; 0 without a GPU or if the driver does not report it."""
     return int(read_gpu(gpu_uuid).get("other_processes", 0)) if gpu_uuid else 0
-
-
-def count_others(pids: Iterable[int]) -> int:
-    """The number of other processes among the `pids` that NVML lists for this process's GPU.
-
-    Raises LookupError if `pids` is empty. In a container with its own process numbers, NVML lists this process under
-    another number.
-    """
-    listed = set(pids)
-    if not listed:
-        raise LookupError("NVML lists no process here, not even this one (some containers)")
-    return len(listed - {os.getpid()}) if os.getpid() in listed else len(listed) - 1
 
 
 def others_on_gpu(conditions: Mapping[str, Any]) -> str:

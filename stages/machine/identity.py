@@ -175,13 +175,9 @@ def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
 
 def driver_version() -> str | None:
     """NVML's driver version; None if NVML is not available (some containers, WSL)."""
-    try:
-        import pynvml
+    from stages.machine import nvml  # imported here, because the stage `hardware` runs on every `dvc repro`
 
-        pynvml.nvmlInit()
-        try:
-            return pynvml.nvmlSystemGetDriverVersion()
-        finally:
-            pynvml.nvmlShutdown()
-    except Exception:  # NVML's errors have no common public base on a machine without the library
+    try:
+        return str(nvml.start().nvmlSystemGetDriverVersion())
+    except Exception:
         return None

@@ -1,41 +1,57 @@
-"""NVML's readings of one GPU: memory per process and per device, utilization, power, energy.
+"""Access to NVML, and its readings of one GPU: memory per process and per device, utilization, power, energy.
 
-The UUID identifies the GPU, because NVML's order differs from CUDA's.
+Only this module imports pynvml, and only when NVML is needed. It does not import torch. The UUID identifies a GPU,
+because NVML's order differs from CUDA's. Callers catch Exception: NVML's errors have no common public base on a machine
+without its library.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
-import torch
-
-from stages.machine.conditions import count_others, handle_of
 from stages.machine.sampler import Readings
+
+
+def start() -> Any:
+    """Initialize NVML. Returns the module pynvml."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
+def find_gpu(uuid: str) -> tuple[Any, Any]:
+    """Return pynvml and its handle of the GPU or MIG instance with torch's `uuid`. NVML has another prefix for MIG."""
+    nvml = start()
+    try:
+        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except Exception:
+        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
+
+
+def count_others(pids: Iterable[int]) -> int:
+    """The number of other processes among the `pids` that NVML lists for this process's GPU.
+
+    Raises LookupError if `pids` is empty. In a container with its own process numbers, NVML lists this process under
+    another number.
+    """
+    listed = set(pids)
+    if not listed:
+        raise LookupError("NVML lists no process here, not even this one (some containers)")
+    return len(listed - {os.getpid()}) if os.getpid() in listed else len(listed) - 1
 
 
 class Gpu:
     """A source of readings for the sampler."""
 
-    known: dict[int, "Gpu"] = {}
     listed: Sequence[Any] = ()  # the processes on this GPU in NVML's last answer
-
-    @classmethod
-    def of(cls, device: torch.device) -> "Gpu":
-        """The GPU of `device`, cached per process because starting NVML takes milliseconds."""
-        index = device.index or 0
-        if index not in cls.known:
-            cls.known[index] = cls(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        return cls.known[index]
 
     def __init__(self, uuid: str) -> None:
         self.unavailable = ""
         try:
-            import pynvml
-
-            self.nvml: Any = pynvml
-            pynvml.nvmlInit()
-            self.handle = handle_of(pynvml, uuid)
-        except Exception as error:  # NVML's errors have no common public base on a machine without the library
+            self.nvml, self.handle = find_gpu(uuid)
+        except Exception as error:
             self.unavailable = f"NVML: {error}"
 
     def read(self) -> Readings:
@@ -77,3 +93,9 @@ QUANTITIES: dict[str, Callable[[Gpu], float]] = {
     "power_watts": lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000,
     "energy_joules": lambda gpu: gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) / 1000,
 }
+
+
+@cache
+def cached_gpu(uuid: str) -> Gpu:
+    """Return the GPU with that UUID, cached because starting NVML takes milliseconds."""
+    return Gpu(uuid)

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from stages.machine.interleaving import interleave
 from stages.machine.regions import free_bytes, synchronize
 from stages.machine.threads import threads_kept
-from stages.machine.turns import interleave
 
 # Large enough to make a GPU's launch times negligible; a CPU would take seconds for this size.
 MATRIX_SIZE = {"cpu": 1024, "cuda": 4096}

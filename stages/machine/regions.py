@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import torch
 
-from stages.machine.nvml import Gpu
+from stages.machine import nvml
 from stages.machine.sampler import Window, sampling
 
 
@@ -67,7 +67,8 @@ def measure(device: torch.device) -> Iterator[Measurement]:
 
 def sampled(device: torch.device) -> AbstractContextManager[Window]:
     """Sample the GPU while the body runs. On the CPU there are no readings and no thread."""
-    return sampling(Gpu.of(device)) if device.type == "cuda" else nullcontext(Window({}))
+    uuid = gpu_uuid(device)
+    return sampling(nvml.cached_gpu(uuid)) if uuid else nullcontext(Window({}))
 
 
 def peak_rss_mib() -> float:

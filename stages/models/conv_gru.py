@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.models import Shape
-from stages.models.parts import Dropout, mean_and_max
+from stages.models.layers import Dropout, mean_and_max
 from stages.models.recurrent import Directions
 from stages.params.schema import ConvGRU
 

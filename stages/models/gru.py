@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from stages.models import Shape
-from stages.models.parts import Dropout, mean_and_max
+from stages.models.layers import Dropout, mean_and_max
 from stages.models.recurrent import Directions
 from stages.params.schema import GRU
 

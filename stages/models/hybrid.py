@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from stages.models import Shape
-from stages.models.linear_forecast import Unit, fit
-from stages.models.parts import Dropout
+from stages.models.layers import Dropout
+from stages.models.linear_forecast import ChangeUnit, fit
 from stages.params.schema import Hybrid
 
 FIRST_SHARE = 0.01  # scale of the last layer's initial weights: almost zero, but gradients still reach the first layer
@@ -52,7 +52,7 @@ class HybridNetwork(nn.Module):
         self, values: Tensor, targets: Tensor, *, mean: float, std: float, is_log: bool, season: int
     ) -> None:
         """Fit the linear part to the training split. The arguments are those of `linear_forecast.fit`."""
-        found = fit(values, targets, Unit(mean, std, is_log), season)
+        found = fit(values, targets, ChangeUnit(mean, std, is_log), season)
         self.weight.copy_(found.weights.T)
         self.bias.copy_(found.bias)
 

@@ -24,14 +24,14 @@ from stages.machine.threads import threads_kept
 
 MAX_INPUTS = 1024  # inputs of a regression: a decomposition takes a second
 MAX_CELLS = 20_000_000  # values in the windows; if there are more, only every second (third, ...) window is used
-MAX_JUDGED = 500  # windows per fold that measure the error
+MAX_SCORED = 500  # windows per fold that measure the error
 NUM_FOLDS = 10
 STRENGTHS = (1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)  # ridge strengths, multiplied by the number of windows
 SMOOTHING = (0.2, 0.5)
 
 
 @dataclass(frozen=True)
-class Unit:
+class ChangeUnit:
     """The unit of the target's standardized changes."""
 
     mean: float
@@ -40,7 +40,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Map:
+class LinearMap:
     """(N, P) inputs -> (N, H) forecasts."""
 
     weights: Tensor  # (P, H)
@@ -48,56 +48,59 @@ class Map:
 
 
 @torch.no_grad()
-def fit(values: Tensor, targets: Tensor, unit: Unit, season: int) -> Map:
+def fit(values: Tensor, targets: Tensor, unit: ChangeUnit, season: int) -> LinearMap:
     """Fit the map to windows `values` (N, T, F) with `targets` (N, H). `season` is in steps; 0 means no season."""
     (_, num_steps, num_features), horizon = values.shape, targets.shape[1]
     every = -(-values.numel() // MAX_CELLS)
     values, targets = (part[::every].cpu().double() for part in (values, targets))
     simple = simple_maps(num_steps, horizon, unit.mean / unit.std, season)
-    judge, found = Judge(values, targets, unit), []
+    summed_errors, found = ForecastErrors(values, targets, unit), []
     with threads_kept(1):
         for size in sorted({1, num_features}):  # the target's own past, then the past of all features
             if size == 1 or num_steps * size <= MAX_INPUTS:
                 maps = [widened(each, size) for each in simple]
                 inputs = values[:, :, :size].flatten(1)
                 found += [
-                    (error, widened(each, num_features, size)) for error, each in fits(inputs, targets, maps, judge)
+                    (error, widened(each, num_features, size))
+                    for error, each in fits(inputs, targets, maps, summed_errors)
                 ]
     errors = torch.tensor([error for error, _ in found], dtype=torch.float64)
-    num_judged = len(targets) / max(horizon, season)  # overlapping windows count as fewer
-    shares = (-num_judged * (errors / errors.min().clamp_min(1e-12) - 1)).softmax(0)
+    num_scored = len(targets) / max(horizon, season)  # overlapping windows count as fewer
+    shares = (-num_scored * (errors / errors.min().clamp_min(1e-12) - 1)).softmax(0)
     weights, bias = (
         sum(share * getattr(each, part) for share, (_, each) in zip(shares, found, strict=True))
         for part in ("weights", "bias")
     )
     assert isinstance(weights, Tensor) and isinstance(bias, Tensor)
-    return Map(weights, bias)
+    return LinearMap(weights, bias)
 
 
-def fits(inputs: Tensor, targets: Tensor, simple: list[Map], judge: "Judge") -> list[tuple[float, Map]]:
+def fits(
+    inputs: Tensor, targets: Tensor, simple: list[LinearMap], summed_errors: "ForecastErrors"
+) -> list[tuple[float, LinearMap]]:
     """For each simple map: the error and the map of the best regression towards it, or of the simple map itself."""
     num, horizon = targets.shape
     weights = torch.cat([each.weights for each in simple], dim=1)  # (P, M * H); the weights below have the same layout
     bias = torch.cat([each.bias for each in simple])
-    started = inputs @ weights + bias
-    left = targets.repeat(1, len(simple)) - started
+    forecasts = inputs @ weights + bias
+    residuals = targets.repeat(1, len(simple)) - forecasts
     strengths = STRENGTHS if inputs.shape[1] <= MAX_INPUTS else ()
     totals = torch.zeros(1 + len(strengths), len(simple), dtype=torch.float64)
     for start, end in pairwise(torch.linspace(0, num, min(num, NUM_FOLDS) + 1).long().tolist()):
-        # Exclude windows whose targets overlap with those of the judged windows.
+        # Exclude windows whose targets overlap with those of the scored windows.
         others = torch.cat([torch.arange(max(0, start - horizon + 1)), torch.arange(min(num, end + horizon - 1), num)])
-        judged = torch.linspace(start, end - 1, min(end - start, MAX_JUDGED)).long().unique()
-        totals[0] += judge(started[judged], judged)
+        scored = torch.linspace(start, end - 1, min(end - start, MAX_SCORED)).long().unique()
+        totals[0] += summed_errors(forecasts[scored], scored)
         if not len(others):
             totals[1:] += totals[0]  # without windows there is no regression
         elif strengths:
-            ridge = Ridge(inputs[others], left[others])
+            ridge = Ridge(inputs[others], residuals[others])
             for number, strength in enumerate(strengths, start=1):
-                more = with_constant(inputs[judged]) @ ridge.coefficients(strength)
-                totals[number] += judge(started[judged] + more, judged)
+                more = with_constant(inputs[scored]) @ ridge.coefficients(strength)
+                totals[number] += summed_errors(forecasts[scored] + more, scored)
     errors, best = totals.min(dim=0)
     if best.any():
-        ridge = Ridge(inputs, left)
+        ridge = Ridge(inputs, residuals)
         for column, number in enumerate(best.tolist()):
             if number:
                 own = slice(column * horizon, (column + 1) * horizon)
@@ -105,17 +108,17 @@ def fits(inputs: Tensor, targets: Tensor, simple: list[Map], judge: "Judge") -> 
                 weights[:, own] += coefficients[:-1]
                 bias[own] += coefficients[-1]
     maps = zip(weights.split(horizon, dim=1), bias.split(horizon), strict=True)
-    return [(error, Map(*each)) for error, each in zip((errors / (num * horizon)).tolist(), maps, strict=True)]
+    return [(error, LinearMap(*each)) for error, each in zip((errors / (num * horizon)).tolist(), maps, strict=True)]
 
 
-class Judge:
+class ForecastErrors:
     """Computes the error of forecasts for some windows, measured in levels of the target instead of changes.
 
     The changes of a window do not determine its starting level. For logarithms this level scales the error, so
     `anchors` accumulates it from window to window.
     """
 
-    def __init__(self, values: Tensor, targets: Tensor, unit: Unit) -> None:
+    def __init__(self, values: Tensor, targets: Tensor, unit: ChangeUnit) -> None:
         self.unit = unit
         self.anchors = (values[:, -1, 0] * unit.std + unit.mean).cumsum(0).exp() if unit.is_log else None
         self.actual = self.levels(targets[:, None], torch.arange(len(targets)))
@@ -149,15 +152,15 @@ def with_constant(inputs: Tensor) -> Tensor:
     return torch.cat([inputs, inputs.new_ones(len(inputs), 1)], dim=1)
 
 
-def widened(each: Map, num_features: int, own: int = 1) -> Map:
+def widened(each: LinearMap, num_features: int, own: int = 1) -> LinearMap:
     """Extend a map of a window's first `own` features to `num_features` features, with zero weights."""
     weights = each.weights.unflatten(0, (-1, own))
     wide = weights.new_zeros(len(weights), num_features, weights.shape[2])
     wide[:, :own] = weights
-    return Map(wide.flatten(0, 1), each.bias)
+    return LinearMap(wide.flatten(0, 1), each.bias)
 
 
-def simple_maps(num_steps: int, horizon: int, offset: float, season: int) -> list[Map]:
+def simple_maps(num_steps: int, horizon: int, offset: float, season: int) -> list[LinearMap]:
     """Maps of the target's own past: averages of its levels, with and without drift, and repetitions of its changes.
 
     `offset` is the mean change in standard deviations, so a standardized change of -offset means no change.
@@ -174,10 +177,10 @@ def simple_maps(num_steps: int, horizon: int, offset: float, season: int) -> lis
     drift, maps = torch.zeros(horizon, dtype=torch.float64), []
     for levels in averages:
         steps = steps_of(levels.expand(horizon, -1))
-        maps += [Map(steps, offset * (steps.sum(0) - 1)), Map(steps, drift)]
+        maps += [LinearMap(steps, offset * (steps.sum(0) - 1)), LinearMap(steps, drift)]
     line = steps_of(straight_line(num_steps + 1, horizon))
-    maps.append(Map(line, offset * (line.sum(0) - 1)))
-    return maps + [Map(past_seasons(num_steps, horizon, season, number).T, drift) for number in numbers]
+    maps.append(LinearMap(line, offset * (line.sum(0) - 1)))
+    return maps + [LinearMap(past_seasons(num_steps, horizon, season, number).T, drift) for number in numbers]
 
 
 def steps_of(levels: Tensor) -> Tensor:

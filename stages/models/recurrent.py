@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.models.kernels import gru
-from stages.models.parts import run_recurrent
+from stages.models.layers import run_recurrent
 
 
 class Directions(nn.Module):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from stages.models import Shape
 from stages.models.kernels import decoder
 from stages.models.kernels.dropout import drop_as_torch
-from stages.models.parts import Dropout, run_recurrent
+from stages.models.layers import Dropout, run_recurrent
 from stages.params.schema import Seq2Seq
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)

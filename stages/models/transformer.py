@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from stages.models import Shape
 from stages.models.kernels import attention
-from stages.models.parts import Dropout, mean_over_steps
+from stages.models.layers import Dropout, mean_over_steps
 from stages.params.schema import Transformer
 
 

@@ -171,7 +171,7 @@ class Series(Section):
 
 @dataclass(frozen=True)
 class Rally(Section):
-    """Simulated tennis rallies (stages/data/tennis.py); there is no table."""
+    """Simulated tennis rallies (stages/data/rally_simulation.py); there is no table."""
 
     source: Literal["rally"]
     num_steps: Annotated[int, Field(strict=True, ge=16, le=MAX_WHOLE)]
@@ -192,14 +192,10 @@ class Rally(Section):
 Preprocess = Annotated[SequenceTable | Series | Rally, Field(discriminator="source")]
 
 
-def leaves_folder(name: str) -> bool:
-    """Whether a table's name leads out of its workload's folder. A link inside the folder may lead to another disk."""
-    parts = PurePosixPath(name)
-    return parts.is_absolute() or ".." in parts.parts or "\\" in name
-
-
 def check_table(name: str) -> None:
-    if leaves_folder(name):
+    """Raises ValueError if the name leads out of the workload's folder. A link inside may lead to another disk."""
+    parts = PurePosixPath(name)
+    if parts.is_absolute() or ".." in parts.parts or "\\" in name:
         raise ValueError(
             f"table is {name!r}; it must be in the workload's folder of data/raw/; put the table there and give its "
             "name alone"

@@ -20,23 +20,27 @@ class Baseline(NamedTuple):
     gain: tuple[float, float] | None  # 95% interval of the network's lead over it; None if there is no interval
 
 
-def compare_with_baselines(own: float, others: Sequence[Baseline], num: int) -> str:
+def compare_with_baselines(own: float, baselines: Sequence[Baseline], num: int) -> str:
     """Return a sentence that compares the network's score on `num` test sequences with the baselines; larger is better.
 
     `the most frequent class reaches 0.12, 1-NN 0.71: the network beats the most frequent class, does not beat 1-NN (the
     two cannot be told apart by 45 test sequences: 95% interval of the gain -0.02 to +0.11)`.
     """
-    first, *rest = others
+    first, *rest = baselines
     words = [f"{first.name} reaches {first.score:.4g}", *(f"{each.name} {each.score:.4g}" for each in rest)]
-    beaten = [each.name for each in others if own > each.score and each.gain and each.gain[0] > 0]
-    verdicts = [f"does not beat {each.name} ({why(own, each, num)})" for each in others if each.name not in beaten]
+    beaten = [each.name for each in baselines if own > each.score and each.gain and each.gain[0] > 0]
+    verdicts = [
+        f"does not beat {each.name} ({rejection_reason(own, each, num)})"
+        for each in baselines
+        if each.name not in beaten
+    ]
     if not verdicts:
-        beaten = [{1: "it", 2: "both"}.get(len(others), "all of them")]
+        beaten = [{1: "it", 2: "both"}.get(len(baselines), "all of them")]
     verdicts = [f"beats {' and '.join(beaten)}", *verdicts] if beaten else verdicts
     return f"{', '.join(words)}: the network {', '.join(verdicts)}"
 
 
-def why(own: float, other: Baseline, num: int) -> str:
+def rejection_reason(own: float, other: Baseline, num: int) -> str:
     """Return why a baseline counts as not beaten."""
     if not other.gain:
         return f"{num} test sequences are too few to tell the two apart"
@@ -77,21 +81,22 @@ def sample(num: int, largest: int) -> np.ndarray:
     return np.sort(np.random.default_rng(0).choice(num, largest, replace=False))
 
 
-def nearest_neighbours(known: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """known (N, T, F), asked (M, T, F) -> (M,) the index of the nearest known sequence, by Euclidean distance.
+def nearest_neighbours(train: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """train (N, T, F), test (M, T, F) -> (M,) the index of the nearest training sequence, by Euclidean distance.
 
     Padding counts as zero, the mean of the training split.
     """
-    known = known.reshape(len(known), -1)
-    halves = np.square(known).sum(axis=1) / 2
-    size = max(1, MAX_CELLS // len(known))
-    parts = [asked[start : start + size] for start in range(0, len(asked), size)]
-    return np.concatenate([(halves - part.reshape(len(part), -1) @ known.T).argmin(axis=1) for part in parts])
+    train = train.reshape(len(train), -1)
+    # The nearest x minimizes |x - y|^2 / 2 = |x|^2 / 2 - x y + |y|^2 / 2; the last term is the same for all x.
+    half_squares = np.square(train).sum(axis=1) / 2
+    size = max(1, MAX_CELLS // len(train))
+    parts = [test[start : start + size] for start in range(0, len(test), size)]
+    return np.concatenate([(half_squares - part.reshape(len(part), -1) @ train.T).argmin(axis=1) for part in parts])
 
 
-def num_comparable(known: np.ndarray, asked: np.ndarray) -> int:
-    """Return how many known sequences the nearest-neighbour search may use."""
-    return min(len(known), max(100, int(MAX_PRODUCTS / max(1, asked.size))))
+def num_comparable(train: np.ndarray, test: np.ndarray) -> int:
+    """Return how many training sequences the nearest-neighbour search may use."""
+    return min(len(train), max(100, int(MAX_PRODUCTS / max(1, test.size))))
 
 
 def summaries(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -68,14 +68,15 @@ class Task:
         keys = ("sequence", "actual", "predicted", "confidence")
         rows = zip(read("test", "ids").tolist(), actual, predicted, confidence, strict=True)
         wrong = int((predictions != targets).sum())
-        baselines = self.baselines(targets, read)
-        beside = []
-        for key, (name, guesses) in baselines.items():
-            found = scores(confusion_matrix(guesses, targets, self.num_outputs))
+        baselines = []
+        for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
+            found = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
             metrics |= {f"{key}_{score}": value for score, value in found.items()}
-            gain = interval_of_gain(share_right, counted(predictions, targets), counted(guesses, targets))
-            beside.append(Baseline(name, found["accuracy"], gain))
-        compared = compare_with_baselines(metrics["accuracy"], beside, len(targets))
+            gain = interval_of_gain(
+                accuracy_of_sums, right_and_total(predictions, targets), right_and_total(baseline_predictions, targets)
+            )
+            baselines.append(Baseline(name, found["accuracy"], gain))
+        compared = compare_with_baselines(metrics["accuracy"], baselines, len(targets))
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
         return Evaluation(
             metrics,
@@ -87,17 +88,17 @@ class Task:
             {"cells": confusion.tolist(), "classes": self.classes},
         )
 
-    def baselines(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
+    def predict_baselines(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
         """Return two baselines that need no training: key -> (name, predicted classes (N,))."""
-        known = torch.from_numpy(read("train", "targets"))
-        values, asked = (read(split, "values") for split in ("train", "test"))
-        rows = sample(len(values), num_comparable(values, asked))
-        of_some = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
-        most_frequent = torch.full_like(targets, int(torch.bincount(known).argmax()))
-        nearest = known[rows][nearest_neighbours(values[rows], asked)]
+        train_targets = torch.from_numpy(read("train", "targets"))
+        values, test_values = (read(split, "values") for split in ("train", "test"))
+        rows = sample(len(values), num_comparable(values, test_values))
+        sampled = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
+        most_frequent = torch.full_like(targets, int(torch.bincount(train_targets).argmax()))
+        nearest = train_targets[rows][nearest_neighbours(values[rows], test_values)]
         return {
             "most_frequent": ("the most frequent class", most_frequent),
-            "nearest_neighbour": (f"1-NN{of_some}", nearest),
+            "nearest_neighbour": (f"1-NN{sampled}", nearest),
         }
 
     def rare_class_report(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
@@ -117,14 +118,14 @@ class Task:
         )
 
 
-def counted(predictions: Tensor, targets: Tensor) -> np.ndarray:
+def right_and_total(predictions: Tensor, targets: Tensor) -> np.ndarray:
     """Return (N, 2): 1 if the sequence is right, else 0; and 1."""
     right = (predictions == targets).numpy().astype(np.float64)
     return np.stack([right, np.ones_like(right)], axis=1)
 
 
-def share_right(sums: np.ndarray) -> np.ndarray:
-    """Return the accuracy from sums (..., 2) of `counted`."""
+def accuracy_of_sums(sums: np.ndarray) -> np.ndarray:
+    """Return the accuracy from sums (..., 2) of `right_and_total`."""
     return sums[..., 0] / sums[..., 1]
 
 

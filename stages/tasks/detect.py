@@ -63,7 +63,7 @@ class Task:
         return predict(outputs, mask)
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
-        return macro_f1(self.per_class(self.counts(*on_cpu(predictions, targets, mask))))
+        return macro_f1(self.per_class(self.counts(*to_numpy(predictions, targets, mask))))
 
     def counts(self, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return (N, C - 1, 3): the numbers of matched, actual and predicted events of every class except 0 in each
@@ -85,30 +85,30 @@ class Task:
         targets, lengths = torch.from_numpy(read("test", "targets")), torch.from_numpy(read("test", "lengths"))
         mask = torch.arange(targets.shape[1])[None, :] < lengths[:, None]
         probabilities = outputs.softmax(dim=2)
-        predictions, actual = on_cpu(predict(outputs, mask), targets, mask)
+        predictions, actual = to_numpy(predict(outputs, mask), targets, mask)
         counts = self.counts(predictions, actual)
         per_class = self.per_class(counts)
-        beside = [
+        baselines = [
             Baseline(name, macro_f1(self.per_class(found)), interval_of_gain(macro_f1_of_sums, counts, found))
-            for name, found in self.baselines(actual, mask.numpy(), read).items()
+            for name, found in self.count_baselines(actual, mask.numpy(), read).items()
         ]
         metrics = {
             "event_f1": macro_f1(per_class),
             **{f"event_{name}": float(np.mean([row[name] for row in per_class])) for name in ("precision", "recall")},
             "frame_accuracy": (outputs.argmax(dim=2) == targets)[mask].float().mean().item(),
             "loss": self.loss(outputs, targets, mask, 0.0).item(),
-            **dict(zip(("threshold_event_f1", "base_rate_event_f1"), (each.score for each in beside), strict=True)),
+            **dict(zip(("threshold_event_f1", "base_rate_event_f1"), (each.score for each in baselines), strict=True)),
         }
         rows = self.list_events(predictions, actual, probabilities.numpy(), read("test", "ids"))
         missed, invented = (sum(not row[name] for row in rows) for name in ("predicted", "actual"))
         worst = min(per_class, key=lambda row: row["f1"])
         return Evaluation(
             metrics,
-            f"{compare_with_baselines(metrics['event_f1'], beside, len(actual))}; "
+            f"{compare_with_baselines(metrics['event_f1'], baselines, len(actual))}; "
             f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
             f"{invented:,} invented; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
             per_class,
-            self.confused(predictions, actual),
+            self.confusion_pairs(predictions, actual),
             rows,
             {
                 "ids": read("test", "ids"),
@@ -122,32 +122,33 @@ class Task:
             },
         )
 
-    def baselines(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
+    def count_baselines(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
         """Return the counts of two detectors that need no training.
 
         The first predicts each class when one feature crosses one threshold, both chosen on training sequences. The
         second predicts events at random steps, at the training rate.
         """
-        known, lengths = read("train", "targets"), read("train", "lengths")
-        rows = sample(len(known), max(1, NUM_THRESHOLD_STEPS // known.shape[1]))
-        is_real = np.arange(known.shape[1]) < lengths[:, None]
-        values, asked, draw = read("train", "values")[rows], read("test", "values"), np.random.default_rng(0)
+        targets, lengths = read("train", "targets"), read("train", "lengths")
+        num_steps, generator = targets.shape[1], np.random.default_rng(0)
+        rows = sample(len(targets), max(1, NUM_THRESHOLD_STEPS // num_steps))
+        is_real = np.arange(num_steps) < lengths[:, None]
+        values, test_values = read("train", "values")[rows], read("test", "values")
         # With a negative sign, the feature crosses downwards.
         crossing, random = (np.zeros_like(actual) for _ in range(2))
         for number in range(1, self.num_outputs):
-            places = np.argwhere(known[rows] == number)
+            events = np.argwhere(targets[rows] == number)
             best, chosen = -1.0, (0, 1.0, 0.0)
             for feature in range(min(values.shape[2], MAX_THRESHOLD_FEATURES)):
                 for sign in (1.0, -1.0):
                     own = sign * values[:, :, feature]
                     for level in np.quantile(own[is_real[rows]], QUANTILES).tolist():
                         found = np.argwhere(crossings(own, level) & is_real[rows])
-                        f1 = 2 * len(match(places, found, known.shape[1])) / max(1, len(places) + len(found))
+                        f1 = 2 * len(match(events, found, num_steps)) / max(1, len(events) + len(found))
                         if f1 > best:
                             best, chosen = f1, (feature, sign, level)
             feature, sign, level = chosen
-            crossing[crossings(sign * asked[:, :, feature], level) & mask] = number
-            random[(draw.random(actual.shape) < (known == number).sum() / is_real.sum()) & mask] = number
+            crossing[crossings(sign * test_values[:, :, feature], level) & mask] = number
+            random[(generator.random(actual.shape) < (targets == number).sum() / is_real.sum()) & mask] = number
         detectors = {"the best threshold on one feature": crossing, "events at the base rate": random}
         return {name: self.counts(found, actual) for name, found in detectors.items()}
 
@@ -158,7 +159,7 @@ class Task:
         rows = []
         for number in range(1, self.num_outputs):
             places, guesses = np.argwhere(targets == number), np.argwhere(predictions == number)
-            for actual, found in paired(places, guesses, targets.shape[1]):
+            for actual, found in pair_events(places, guesses, targets.shape[1]):
                 sequence, step = found or actual
                 row = {
                     "sequence": str(ids[sequence]),
@@ -170,9 +171,9 @@ class Task:
                 rows.append((row["sequence"], step, row))
         return [row for *_, row in sorted(rows, key=lambda entry: entry[:2])]
 
-    def confused(self, predictions: np.ndarray, targets: np.ndarray) -> list[tuple[str, str]]:
+    def confusion_pairs(self, predictions: np.ndarray, targets: np.ndarray) -> list[tuple[str, str]]:
         """Return the (actual, predicted) classes of events matched by position alone, for the confusion matrix."""
-        pairs = paired(np.argwhere(targets > 0), np.argwhere(predictions > 0), targets.shape[1])
+        pairs = pair_events(np.argwhere(targets > 0), np.argwhere(predictions > 0), targets.shape[1])
         none = self.classes[0]
         return [
             (self.classes[targets[actual]] if actual else none, self.classes[predictions[found]] if found else none)
@@ -199,7 +200,7 @@ def predict(outputs: Tensor, mask: Tensor) -> Tensor:
     return torch.where(is_event.any(dim=2), is_event.int().argmax(dim=2), 0)
 
 
-def on_cpu(predictions: Tensor, targets: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def to_numpy(predictions: Tensor, targets: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return predictions and targets, 0 in the padding."""
     predictions, targets = (labels.masked_fill(~mask, 0).cpu() for labels in (predictions, targets))
     return predictions.numpy(), targets.numpy()
@@ -214,7 +215,7 @@ def match(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[i
     return match_steps(left, right, TOLERANCE)
 
 
-def paired(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[Any, Any]]:
+def pair_events(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[Any, Any]]:
     """Return (actual, found) events (sequence, step) after `match`: all actual events, then the unmatched found ones.
 
     None takes the place of a missing event.

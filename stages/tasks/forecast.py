@@ -131,8 +131,8 @@ def linear_forecast(train_values: np.ndarray, train_targets: np.ndarray, test_va
 
 
 def errors(levels: np.ndarray, actual: np.ndarray) -> dict[str, float]:
-    off = levels - actual
-    return {"mae": float(np.abs(off).mean()), "rmse": float(np.sqrt(np.square(off).mean()))}
+    residuals = levels - actual
+    return {"mae": float(np.abs(residuals).mean()), "rmse": float(np.sqrt(np.square(residuals).mean()))}
 
 
 def signs(actual: np.ndarray, anchors: np.ndarray) -> np.ndarray:
@@ -143,8 +143,10 @@ def signs(actual: np.ndarray, anchors: np.ndarray) -> np.ndarray:
 
 def same_direction(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> float:
     """Return the share of forecasts with the target's direction, among those whose target changed."""
-    went = signs(actual, anchors)
-    return float((np.sign(levels - anchors[:, None]) == went)[went != 0].mean()) if went.any() else 0.0
+    actual_signs = signs(actual, anchors)
+    if not actual_signs.any():
+        return 0.0
+    return float((np.sign(levels - anchors[:, None]) == actual_signs)[actual_signs != 0].mean())
 
 
 def skill_interval(levels: np.ndarray, persistence: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
@@ -228,9 +230,9 @@ def by_step(forecasts: dict[str, np.ndarray], actual: np.ndarray) -> list[dict[s
 def directions(levels: np.ndarray, actual: np.ndarray, anchors: np.ndarray) -> list[tuple[str, str]]:
     """Return the (actual, predicted) direction over the whole horizon, one pair per window."""
     words = np.array(["down", "unchanged", "up"])
-    ways = signs(actual, anchors)[:, -1], np.sign(levels[:, -1] - anchors)
-    went, message = (words[way.astype(int) + 1] for way in ways)
-    return list(zip(went.tolist(), message.tolist(), strict=True))
+    both = signs(actual, anchors)[:, -1], np.sign(levels[:, -1] - anchors)
+    actual_words, predicted_words = (words[each.astype(int) + 1].tolist() for each in both)
+    return list(zip(actual_words, predicted_words, strict=True))
 
 
 def list_forecasts(

@@ -15,7 +15,7 @@ from stages.tasks import Evaluation, Read
 from stages.tasks.baselines import MAX_FITTED, Baseline, compare_with_baselines, interval_of_gain, sample, summaries
 from stages.tasks.ridge import centred, leave_one_out
 
-YARDSTICKS = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
+BASELINES = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
 
 
 class Task:
@@ -43,7 +43,7 @@ class Task:
         return outputs[:, 0]
 
     def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
-        return explained(*(part.detach().cpu().double().numpy() for part in (predictions, targets)))
+        return r2_score(*(part.detach().cpu().double().numpy() for part in (predictions, targets)))
 
     def in_units(self, standardized: np.ndarray) -> np.ndarray:
         """Return the values in the target's own unit."""
@@ -53,38 +53,39 @@ class Task:
         targets, ids = read("test", "targets"), read("test", "ids").tolist()
         actual, predicted = self.in_units(targets), self.in_units(outputs[:, 0].numpy())
         known = self.in_units(read("train", "targets"))
-        others = {
+        baseline_predictions = {
             "mean": np.full(len(actual), known.mean()),
             "median": np.full(len(actual), np.median(known)),
             "linear": linear_model(read, known),
         }
-        found = {"network": errors(predicted, actual), **{name: errors(each, actual) for name, each in others.items()}}
+        every = {"network": predicted, **baseline_predictions}
+        found = {name: errors(each, actual) for name, each in every.items()}
         metrics = {
             **found["network"],
             "loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item(),
         }
-        for name in others:
+        for name in baseline_predictions:
             metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
-        beside = [
-            Baseline(word, found[name]["r2"], gain_over(others[name], predicted, actual))
-            for name, word in YARDSTICKS.items()
+        baselines = [
+            Baseline(word, found[name]["r2"], gain_over(baseline_predictions[name], predicted, actual))
+            for name, word in BASELINES.items()
         ]
-        compared = compare_with_baselines(metrics["r2"], beside, len(actual))
-        of = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in YARDSTICKS.items())
+        compared = compare_with_baselines(metrics["r2"], baselines, len(actual))
+        baseline_errors = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in BASELINES.items())
         return Evaluation(
             metrics,
-            f"{compared}; MAE of {self.target} {metrics['mae']:.4g} ({of}), RMSE {metrics['rmse']:.4g}",
+            f"{compared}; MAE of {self.target} {metrics['mae']:.4g} ({baseline_errors}), RMSE {metrics['rmse']:.4g}",
             [{"prediction": name, **row} for name, row in found.items()],
             [],
             [
                 {"sequence": name, "actual": true, "predicted": guess}
                 for name, true, guess in zip(ids, actual.tolist(), predicted.tolist(), strict=True)
             ],
-            {"actual": actual, "predicted": predicted, "linear": others["linear"], "target": self.target},
+            {"actual": actual, "predicted": predicted, "linear": baseline_predictions["linear"], "target": self.target},
         )
 
 
-def explained(predicted: np.ndarray, actual: np.ndarray) -> float:
+def r2_score(predicted: np.ndarray, actual: np.ndarray) -> float:
     """Return R2 as in scikit-learn. If all targets are equal, it is 1 for perfect predictions, else 0."""
     residual, total = np.square(actual - predicted).sum(), np.square(actual - actual.mean()).sum()
     if not total:
@@ -93,7 +94,7 @@ def explained(predicted: np.ndarray, actual: np.ndarray) -> float:
 
 
 def gain_over(other: np.ndarray, own: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
-    """Return the 95% interval of the gain in explained variance of one prediction (N,) over another.
+    """Return the 95% interval of the gain in r2_score variance of one prediction (N,) over another.
 
     The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
     """
@@ -103,11 +104,11 @@ def gain_over(other: np.ndarray, own: np.ndarray, actual: np.ndarray) -> tuple[f
 
 
 def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
-    off = predicted - actual
+    residuals = predicted - actual
     return {
-        "r2": explained(predicted, actual),
-        "mae": float(np.abs(off).mean()),
-        "rmse": float(np.sqrt(np.square(off).mean())),
+        "r2": r2_score(predicted, actual),
+        "mae": float(np.abs(residuals).mean()),
+        "rmse": float(np.sqrt(np.square(residuals).mean())),
     }
 
 

@@ -1,9 +1,9 @@
 """Data augmentation: random changes of training sequences that preserve their class.
 
 `draw` draws all random numbers of an epoch from a seeded CPU generator, so CPU and GPU runs train on the same
-sequences. `apply` is a pure function of one batch and its draws and runs on the batch's device. This module assumes
-only that features come in groups of `coupled_features`: the first group contains coordinates, the following groups
-their differences per step (with `velocity: true` in preprocess, x, y, dx, dy is `coupled_features: 2`).
+sequences. `apply` is a pure function of one batch and its random numbers and runs on the batch's device. This module
+assumes only that features come in groups of `coupled_features`: the first group contains coordinates, the following
+groups their differences per step (with `velocity: true` in preprocess, x, y, dx, dy is `coupled_features: 2`).
 
 Time warping and random linear maps as data augmentation for time series: Um et al. 2017, arXiv:1706.00527.
 """
@@ -18,18 +18,14 @@ from stages.params.schema import Augment
 NUM_WARPS = 2  # sine waves in a warp, with one and two half periods over the sequence
 
 
-def num_draws(config: Augment) -> int:
-    size = config.coupled_features
-    return size * size + size + NUM_WARPS
-
-
 def draw(generator: Generator, num_sequences: int, config: Augment) -> Tensor:
-    """Standard normal draws (N, k) on the CPU for the N sequences of one epoch, in the split's order."""
-    return torch.randn(num_sequences, num_draws(config), generator=generator)
+    """Return standard normal numbers (N, k) on the CPU for the N sequences of one epoch, in the split's order."""
+    size = config.coupled_features
+    return torch.randn(num_sequences, size * size + size + NUM_WARPS, generator=generator)
 
 
-def apply(values: Tensor, mask: Tensor, draws: Tensor, config: Augment) -> Tensor:
-    """values (B, T, F), mask (B, T), draws (B, k) -> (B, T, F); padding stays zero.
+def apply(values: Tensor, mask: Tensor, random_draws: Tensor, config: Augment) -> Tensor:
+    """values (B, T, F), mask (B, T), random_draws (B, k) -> (B, T, F); padding stays zero.
 
     Raises ValueError if `coupled_features` does not divide F.
     """
@@ -37,7 +33,7 @@ def apply(values: Tensor, mask: Tensor, draws: Tensor, config: Augment) -> Tenso
     group = config.coupled_features
     if num_features % group:
         raise ValueError(f"augment.coupled_features must divide the number of features, got {group} and {num_features}")
-    matrix, offset, speed = draws.split([group**2, group, NUM_WARPS], dim=1)
+    matrix, offset, speed = random_draws.split([group**2, group, NUM_WARPS], dim=1)
     if config.warp:
         values = warp_time(values, mask, config.warp * speed, group)
     if config.mix:

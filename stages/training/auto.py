@@ -21,10 +21,10 @@ import torch
 
 from stages.files import ROOT, sha256_file
 from stages.machine.identity import usable_cores
+from stages.machine.interleaving import interleave
 from stages.machine.rates import has_cores
 from stages.machine.regions import seconds_of
 from stages.machine.threads import threads_kept, waited_seconds
-from stages.machine.turns import interleave
 from stages.params.parsing import flatten
 from stages.training import choices
 from stages.training.choices import Choice

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from stages.params.schema import Train
 from stages.training.batches import TENSORS, Batch, Split, copy_stream
-from stages.training.draws import Draws
 from stages.training.graphs import NUM_WARMUPS, CaptureFailed
 from stages.training.memory import is_out_of_memory, shorten
+from stages.training.random_draws import RandomDraws
 from stages.training.step import Step
 
 CHUNK_BYTES = 64 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
@@ -48,7 +48,7 @@ class DeviceEpoch:
         self.whole_rows = whole.view(self.num_whole, size)
         # Indices of a batch's sequences in the source tensors (the split's or a chunk's).
         self.whole_places, self.ragged_places = self.whole_rows, self.ragged_rows
-        self.draws: Draws | None = None
+        self.random_draws: RandomDraws | None = None
         self.chunks: Chunks | None = None
         if split.is_streamed:
             self.chunks = Chunks(split, size, self.num_whole)
@@ -56,16 +56,16 @@ class DeviceEpoch:
             self.whole_places = numbers * size + torch.arange(size, device=device)
             self.ragged_places = torch.arange(self.num_ragged, device=device)
 
-    def steps(self, draws: Draws, first_step: int) -> Iterator[int]:
+    def steps(self, random_draws: RandomDraws, first_step: int) -> Iterator[int]:
         """Take the steps of an epoch; yield the number of sequences of each. The epoch starts at `first_step` of all.
 
         If a capture fails or memory runs out, the iterator ends early and the plain loop can take the remaining steps.
         """
         num_actions = len(self.step.oom.actions)
-        self.step.oom.run_with_fallbacks(lambda: self.begin(draws, first_step))
+        self.step.oom.run_with_fallbacks(lambda: self.begin(random_draws, first_step))
         if len(self.step.oom.actions) > num_actions:
             return
-        chunks = self.chunks.through(draws.order) if self.chunks else None
+        chunks = self.chunks.through(random_draws.order) if self.chunks else None
         for number in range(self.num_whole + bool(self.num_ragged)):
             is_whole = number < self.num_whole
             try:
@@ -93,13 +93,13 @@ class DeviceEpoch:
         warm_up, work = partial(self.once, self.step, is_whole), partial(self.once, self.step.update, is_whole)
         self.step.graphs.run(("step", is_whole), warm_up, work, NUM_WARMUPS if is_whole else NUM_RAGGED_WARMUPS)
 
-    def begin(self, draws: Draws, first_step: int) -> None:
-        self.order.copy_(draws.order)
-        if self.draws is None:
-            self.draws = draws.to(self.step.device)
+    def begin(self, random_draws: RandomDraws, first_step: int) -> None:
+        self.order.copy_(random_draws.order)
+        if self.random_draws is None:
+            self.random_draws = random_draws.to(self.step.device)
         for static, drawn in (
-            (self.draws.augment, draws.augment),
-            (self.draws.teacher_forcing_mask, draws.teacher_forcing_mask),
+            (self.random_draws.augment, random_draws.augment),
+            (self.random_draws.teacher_forcing_mask, random_draws.teacher_forcing_mask),
         ):
             if static is not None and drawn is not None:
                 static.copy_(drawn)
@@ -109,7 +109,7 @@ class DeviceEpoch:
 
     def once(self, update: Callable[[Batch], Tensor], is_whole: bool) -> None:
         """Take the next step, using only tensors on the device."""
-        assert self.draws is not None
+        assert self.random_draws is not None
         rows, places = self.ragged_rows, self.ragged_places
         if is_whole:
             rows, places = (
@@ -118,7 +118,7 @@ class DeviceEpoch:
         source = self.chunks.present if self.chunks else self.split.tensors
         values, mask, targets = (source[name].index_select(0, places) for name in TENSORS)
         batch = Batch(values, mask, targets, rows)
-        batch = self.draws.changed(batch, self.params)
+        batch = self.random_draws.apply_to(batch, self.params)
         for group in self.step.optimizer.param_groups:
             group["lr"].copy_(self.rates.index_select(0, self.step_number).squeeze(0))
         self.total += update(batch)

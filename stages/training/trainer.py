@@ -15,11 +15,11 @@ from stages.training import loop
 from stages.training.batches import Batch, Split, sequential_indices
 from stages.training.closed_form import ClosedForm, Fitted
 from stages.training.device import has_tf32, use_tf32
-from stages.training.draws import Draws, draw, sha256_of
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy, advice
 from stages.training.optimizer import AdamW
+from stages.training.random_draws import RandomDraws, draw_epoch, sha256_of
 from stages.training.schedule import learning_rates
 from stages.training.shares import own_rows, shares_of
 from stages.training.step import Step, choose_mode, graph_blocker, random_state, set_random_state
@@ -175,40 +175,40 @@ class Trainer:
         steps apply them.
         """
         self.model.train()
-        draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
-        self.digests = draws.digests()
+        random_draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
+        self.digests = random_draws.digests()
         if self.closed_form:
-            return self.fitted(self.closed_form, draws.order)
+            return self.fitted(self.closed_form, random_draws.order)
         if self.num_actions != len(self.oom.actions):
             self.renew_graphs()
         if self.step.graphs is None:
             self.total = torch.zeros((), device=self.device)
-            return self.plain_steps(draws, first_step, 0)
-        return self.captured_steps(draws, first_step)
+            return self.plain_steps(random_draws, first_step, 0)
+        return self.captured_steps(random_draws, first_step)
 
     def fitted(self, closed_form: ClosedForm, order: torch.Tensor) -> Iterator[int]:
         """Fit the model in closed form: the only step of such an epoch."""
         self.total = closed_form.fit(order)
         yield len(self.train_split)
 
-    def plain_steps(self, draws: Draws, first_step: int, num_done: int) -> Iterator[int]:
+    def plain_steps(self, random_draws: RandomDraws, first_step: int, num_done: int) -> Iterator[int]:
         """Take the steps of the epoch that follow the first `num_done`, without a CUDA graph."""
         rates = self.rates[first_step + num_done : first_step + self.steps_per_epoch].tolist()
-        return loop.take_steps(self.batches(draws, num_done), self.step, rates, self.total)
+        return loop.take_steps(self.batches(random_draws, num_done), self.step, rates, self.total)
 
-    def captured_steps(self, draws: Draws, first_step: int) -> Iterator[int]:
+    def captured_steps(self, random_draws: RandomDraws, first_step: int) -> Iterator[int]:
         if self.device_epoch is None:
             self.device_epoch = self.oom.run_with_fallbacks(
                 lambda: DeviceEpoch(self.step, self.train_split, self.params, self.rates)
             )
         self.total, num_done = self.device_epoch.total, 0
-        for count in self.device_epoch.steps(draws, first_step):
+        for count in self.device_epoch.steps(random_draws, first_step):
             num_done += 1
             yield count
         if self.step.graphs is None:
             self.device_epoch = None  # this also frees the chunks of streamed data
         if num_done < self.steps_per_epoch:
-            yield from self.plain_steps(draws, first_step, num_done)
+            yield from self.plain_steps(random_draws, first_step, num_done)
 
     def renew_graphs(self) -> None:
         """Drop the captured graphs: their tensors have moved, or the execution mode has changed."""
@@ -218,17 +218,17 @@ class Trainer:
             self.step.graphs = None if reason else Graphs(self.device)
             self.step.fallback_reason = reason
 
-    def draw(self) -> Draws:
-        return draw(self.generator, self.train_split, self.params, self.epochs_done)
+    def draw(self) -> RandomDraws:
+        return draw_epoch(self.generator, self.train_split, self.params, self.epochs_done)
 
     def training_batches(self) -> Iterator[Batch]:
         """The next epoch's batches, for steps without a CUDA graph."""
         return self.batches(self.draw())
 
-    def batches(self, draws: Draws, num_done: int = 0) -> Iterator[Batch]:
+    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
         """The batches of the epoch that follow the first `num_done`."""
-        draws, size = self.oom.run_with_fallbacks(lambda: draws.to(self.device)), self.params.batch_size
-        order, change = draws.order[num_done * size :], partial(draws.changed, params=self.params)
+        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size
+        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
         if self.workers.count == 1:
             return self.oom.batches(self.train_split, order, size, change)
         return self.shared_batches(order, change)

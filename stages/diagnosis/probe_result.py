@@ -1,5 +1,4 @@
-"""The result of a probe as numbers and sentences: the shares of a step, its bottleneck and the advice. Does not use
-torch.
+"""The result of a probe: the shares of a step's time, its bottleneck and the advice, as numbers and sentences.
 
 - data, copy: waiting for a batch. Gathering (data) and copying to the GPU (copy) overlap, so the slower one gets the
   wait.
@@ -11,15 +10,15 @@ torch.
 
 from dataclasses import asdict, dataclass
 
-MIN_GAIN = 1.1  # the smallest gain that is mentioned
-SHARE_THAT_BOUNDS = 0.5
-SMALL_SHARE = 0.1  # of the device's memory: a smaller need is explained
+MIN_GAIN = 1.1  # smaller gains are not reported
+BOTTLENECK_SHARE = 0.5  # minimum share of a step
+SMALL_SHARE = 0.1  # of the device's memory; the message explains smaller needs
 NO_GPU = "the device is the CPU: it computes what it launches"
-OF_GPU = ("host_seconds", "device_seconds", "num_kernels", "memory_context_mib")
+GPU_FIELDS = ("host_seconds", "device_seconds", "num_kernels", "memory_context_mib")
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeResult:
     """Measurements of a probe. Seconds are per step of `batch_size` sequences. None: not measured; `missing_reasons`
     says why.
     """
@@ -56,7 +55,7 @@ class Probe:
         """The bottleneck: data, copy, launch or compute."""
         shares = self.shares()
         waiting = max(("data", "copy"), key=lambda name: shares[name])
-        if shares[waiting] >= SHARE_THAT_BOUNDS:
+        if shares[waiting] >= BOTTLENECK_SHARE:
             return waiting
         if self.host_seconds is not None and self.device_seconds is not None:
             return "launch" if self.host_seconds > self.device_seconds else "compute"
@@ -90,14 +89,14 @@ class Probe:
 
     def sentence(self) -> str:
         """Return the bottleneck and the most effective changes as a sentence."""
-        return f"{self.bound}-bound: {self.bound_sentence()}; {self.advice()}"
+        return f"{self.bound}-bound: {self.bottleneck_sentence()}; {self.advice()}"
 
     def advice(self) -> str:
         best = sorted(((gain, what) for what, gain in self.gains.items() if gain >= MIN_GAIN), reverse=True)[:2]
         help = " or ".join(f"{what}: about {gain:.1f} times" for gain, what in best)
         return help or f"nothing that was tried would make it {MIN_GAIN} times as fast"
 
-    def bound_sentence(self) -> str:
+    def bottleneck_sentence(self) -> str:
         share, rates = f"{self.shares()[self.bound]:.0%} of a step", self.rates_of_peak()
         host, device = self.host_seconds, self.device_seconds
         if self.bound == "data":
@@ -112,7 +111,7 @@ class Probe:
             computing = f"the GPU computes {device / self.total_seconds:.0%} of the step"
             return f"{computing}, to enqueue its {self.num_kernels} kernels takes the host {1000 * host:.2g} ms"
         rate = f"{rates['flop']:.0%} of the matrix rate"
-        if rates["bytes"] > max(rates["flop"], SHARE_THAT_BOUNDS):
+        if rates["bytes"] > max(rates["flop"], BOTTLENECK_SHARE):
             rate = f"{rates['bytes']:.0%} of the memory rate (what a cache keeps counts too) and {rate}"
         return f"{share} is computing, at {rate} measured here"
 
@@ -128,7 +127,7 @@ class Probe:
     def missing_sentence(self) -> str:
         """Return the measurements that failed on this device, with the reasons."""
         reasons = self.missing_reasons.items()
-        missing = ", ".join(f"{name} ({why})" for name, why in reasons if name in OF_GPU and why != NO_GPU)
+        missing = ", ".join(f"{name} ({why})" for name, why in reasons if name in GPU_FIELDS and why != NO_GPU)
         return f"not measured: {missing}" if missing else ""
 
     def numbers(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """All random numbers of an epoch: the batch order, the augmentation, and the decoder's teacher forcing mask.
 
-They come from a seeded generator on the CPU, so every device, residency and execution mode sees the same batches.
-`Draws.changed` applies them to a batch, on the batch's device.
+They come from a seeded generator on the CPU, so every device, data location and execution mode uses the same batches.
+`RandomDraws.apply_to` applies them to a batch, on the batch's device.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from stages.training.schedule import teacher_share
 
 
 @dataclass(frozen=True)
-class Draws:
+class RandomDraws:
     """The random numbers of one epoch of N sequences. All except `order` follow the split's order."""
 
     order: Tensor  # (N,) int64
@@ -30,16 +30,16 @@ class Draws:
         rest = [tensor for tensor in (self.augment, self.teacher_forcing_mask) if tensor is not None]
         return {"order_sha256": sha256_of([self.order]), "draws_sha256": sha256_of(rest)}
 
-    def to(self, device: torch.device) -> "Draws":
+    def to(self, device: torch.device) -> "RandomDraws":
         """Copy to `device`, except the order: the CPU splits it into batches."""
         moved = (None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask))
-        return Draws(self.order, *moved)
+        return RandomDraws(self.order, *moved)
 
-    def changed(self, batch: Batch, params: Train) -> Batch:
-        """Returns the batch with augmentation and, for a Seq2Seq model, the decoder's inputs."""
+    def apply_to(self, batch: Batch, params: Train) -> Batch:
+        """Return the batch with augmentation and, for a Seq2Seq model, the decoder's inputs."""
         if self.augment is not None:
-            draws = self.augment.index_select(0, batch.rows)
-            batch = replace(batch, values=augment.apply(batch.values, batch.mask, draws, params.augment))
+            rows = self.augment.index_select(0, batch.rows)
+            batch = replace(batch, values=augment.apply(batch.values, batch.mask, rows, params.augment))
         if self.teacher_forcing_mask is not None:
             teacher_forcing_mask = self.teacher_forcing_mask.index_select(0, batch.rows)
             batch = replace(batch, teacher_targets=torch.where(teacher_forcing_mask, batch.targets, torch.nan))
@@ -54,13 +54,13 @@ def sha256_of(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def draw(generator: Generator, split: Split, params: Train, epoch: int) -> Draws:
+def draw_epoch(generator: Generator, split: Split, params: Train, epoch: int) -> RandomDraws:
     """Draw the random numbers of `epoch` (from 0), on the CPU."""
     order, config = shuffled(split, generator), params.augment
-    draws, teacher_forcing_mask = None, None
+    for_augment, teacher_forcing_mask = None, None
     if config.mix or config.shift or config.warp:
-        draws = augment.draw(generator, len(split), config)
+        for_augment = augment.draw(generator, len(split), config)
     if isinstance(params.model, Seq2Seq):
         share = teacher_share(params.model.teacher_forcing, epoch, params.epochs)
         teacher_forcing_mask = torch.rand(len(split), split.tensors["targets"].shape[1], generator=generator) < share
-    return Draws(order, draws, teacher_forcing_mask)
+    return RandomDraws(order, for_augment, teacher_forcing_mask)
