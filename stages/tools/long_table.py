@@ -4,16 +4,16 @@ N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from stages.data.splits import SPLITS
 from stages.data.tables import LARGEST, SPLIT_COLUMN
 from stages.params.parsing import one_line
 from stages.tools.columns import Choices
@@ -40,17 +40,8 @@ class LongTableSource:
 class Index:
     """Locates each sequence in a written table, so that some can be read without the others."""
 
-    lengths: list[np.ndarray] = field(default_factory=list)  # (N,) per block
-    codes: list[np.ndarray] = field(default_factory=list)  # (N,) per block, the numbers of `labels`; 0 without labels
-    splits: list[np.ndarray] = field(default_factory=list)  # (N,) per block, indices into SPLITS; -1: no split
-    labels: dict[str, int] = field(default_factory=dict)  # as text, as preprocess names classes
-    num_missing: dict[str, int] = field(default_factory=dict)  # number of cells without a number, by column
-
-    def add(self, lengths: np.ndarray, labels: list[str], splits: np.ndarray) -> None:
-        self.lengths.append(lengths.astype(np.int32))
-        found = [self.labels.setdefault(label, len(self.labels)) for label in labels]
-        self.codes.append(np.array(found or np.zeros(len(lengths)), dtype=np.int32))
-        self.splits.append(splits.astype(np.int8))
+    sequences: pd.DataFrame  # a row each: its block, length, label as text and split; empty text: none
+    num_missing: dict[str, int]  # number of cells without a number, by column
 
 
 def write(shape: LongTableSource, target: Path) -> Index:
@@ -58,8 +49,7 @@ def write(shape: LongTableSource, target: Path) -> Index:
 
     Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
-    index, writer = Index(), None
-    label = shape.known["label"][0] if "label" in shape.known else None
+    parts, num_missing, writer = list[pd.DataFrame](), dict[str, int](), None
     sequence, name = shape.known["sequence"][0], shape.sources[0].name
     with progress(f"converting {name}", shape.total, shape.unit) as at:
         try:
@@ -69,22 +59,15 @@ def write(shape: LongTableSource, target: Path) -> Index:
                 if writer is None:
                     writer = pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
                 block = cast_as(block, writer.schema, name)
-                count_numbers(block, index, name, sequence)
+                count_missing(block, num_missing, name, sequence)
                 writer.write_table(block, row_group_size=block.num_rows)
-                _, first, counts = np.unique(as_codes(block[sequence]), return_index=True, return_counts=True)
-                order = np.argsort(first)
-                at_first = pa.array(first[order])
-                labels = [] if label is None else texts_of(block[label].take(at_first))
-                if "" in labels:
-                    which = block[sequence][int(first[order][labels.index("")])]
-                    raise ValueError(f"{name}: sequence {which} has no {label!r}; give it one, or leave it out")
-                index.add(counts[order], labels, splits_of(block, at_first))
+                parts.append(sequences_of(block, shape.known, name).assign(block=len(parts)))
         finally:
             if writer is not None:
                 writer.close()
-    if writer is None:
+    if not parts:
         raise ValueError(f"{name} holds no sequence")
-    return index
+    return Index(pd.concat(parts, ignore_index=True), num_missing)
 
 
 def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
@@ -97,26 +80,29 @@ def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
         ) from None
 
 
-def texts_of(labels: pa.ChunkedArray) -> list[str]:
-    """Labels as preprocess names classes: 1.0 is `1`."""
-    return [text.strip() and text for text in labels.cast(pa.string()).fill_null("").to_pylist()]
+def sequences_of(block: pa.Table, known: Choices, name: str) -> pd.DataFrame:
+    """The length, label and split of each sequence. Raises ValueError if a sequence has no label."""
+    ids = block[known["sequence"][0]].combine_chunks()
+    codes = pd.Series((ids if isinstance(ids, pa.DictionaryArray) else ids.dictionary_encode()).indices.to_numpy())
+    first = np.flatnonzero(~codes.duplicated())
+    found = pd.DataFrame({"length": np.bincount(codes)[codes[first]], "label": "", "split": ""})
+    for key, column in (("label", known.get("label", ("",))[0]), ("split", SPLIT_COLUMN)):
+        if column in block.column_names:  # as preprocess names classes: 1.0 is `1`
+            texts = block[column].take(pa.array(first)).cast(pa.string()).fill_null("")
+            found[key] = texts.to_pandas(strings_to_categorical=True).astype(object)
+            if key == "label" and (found[key].str.strip() == "").any():
+                which = ids[int(first[(found[key].str.strip() == "").argmax()])]
+                raise ValueError(f"{name}: sequence {which} has no {column!r}; give it one, or leave it out")
+    return found
 
 
-def splits_of(block: pa.Table, rows: pa.Array) -> np.ndarray:
-    """(N,) indices into SPLITS of the `rows`; -1 if the table has no such column or another word there."""
-    if SPLIT_COLUMN not in block.column_names:
-        return np.full(len(rows), -1)
-    found = pc.index_in(block[SPLIT_COLUMN].take(rows).cast(pa.string()), pa.array(SPLITS))
-    return np.asarray(found.fill_null(-1).to_numpy())
-
-
-def count_numbers(block: pa.Table, index: Index, name: str, sequence: str) -> None:
+def count_missing(block: pa.Table, num_missing: dict[str, int], name: str, sequence: str) -> None:
     """Count what a sample of a large table may miss. Raises ValueError if a number is too large for a feature."""
     for column in block.column_names:
         if not pa.types.is_floating(block[column].type):
             continue
         missing = pc.sum(pc.is_null(block[column], nan_is_null=True)).as_py()
-        index.num_missing[column] = index.num_missing.get(column, 0) + (missing or 0)
+        num_missing[column] = num_missing.get(column, 0) + (missing or 0)
         wrong = pc.greater(pc.abs(block[column]), LARGEST)
         if pc.any(wrong).as_py():
             row = pc.index(wrong, True).as_py()
@@ -124,12 +110,6 @@ def count_numbers(block: pa.Table, index: Index, name: str, sequence: str) -> No
                 f"{name}, sequence {block[sequence][row]}: column {column!r} must hold numbers from {-LARGEST:g} to "
                 f"{LARGEST:g}, found {block[column][row]}; correct the data and run again"
             )
-
-
-def as_codes(cells: pa.ChunkedArray) -> np.ndarray:
-    combined = cells.combine_chunks()
-    combined = combined if isinstance(combined, pa.DictionaryArray) else combined.dictionary_encode()
-    return combined.indices.to_numpy()
 
 
 def unique(name: str, taken: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from stages.tools import text_tables
-from stages.tools.array_files import arrays_of, default_values
+from stages.tools.array_files import arrays_of, as_plain_type
 from stages.tools.columns import named
 from stages.tools.infer_sequences import LABEL_NAMES, STEP_NAMES
 from stages.tools.long_table import keys_of
@@ -111,12 +111,13 @@ class Reader:
 
     def of_array(self, path: Path) -> pa.Table:
         [array] = arrays_of(path)
-        if len(array.shape) not in (1, 2) or array.dtype.kind not in "fiub":
+        kind = array.values.dtype
+        if len(array.shape) not in (1, 2) or kind.kind not in "fiub":
             more = "; of an array of many sequences give the path itself" if len(array.shape) == 3 else ""
             raise ValueError(
-                f"{path.name} has the shape {array.shape} of {array.dtype}; a sequence is (T, C) or (T,) numbers{more}"
+                f"{path.name} has the shape {array.shape} of {kind}; a sequence is (T, C) or (T,) numbers{more}"
             )
-        cells = default_values(array.whole()).reshape(array.shape[0], -1)
+        cells = as_plain_type(array.values).reshape(array.shape[0], -1)
         names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
         return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
 
