@@ -3,7 +3,7 @@
 N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from stages.tools.columns import Choices
 from stages.tools.progress import progress
 from stages.tools.text_tables import Note
 
+Blocks = Callable[[Callable[[int], Any]], Iterator[pa.Table]]
+SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
 BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
 
 
@@ -30,10 +32,18 @@ class LongTableSource:
     sources: list[Path]  # files, or one folder
     notes: list[Note]  # what was detected, and why
     known: Choices  # columns given by the shape: sequence, step, possibly label, task or groups
-    blocks: Callable[[Callable[[int], Any]], Iterator[pa.Table]]  # whole sequences; argument: progress callback
+    blocks: Blocks  # whole sequences; argument: progress callback
     total: int  # the progress at the end, in `unit`
     unit: str = "B"
     used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
+
+    @classmethod
+    def of_files(
+        cls, files: Sequence[SplitFile], notes: list[Note], known: Choices, blocks: Blocks, used: tuple[str, ...] = ()
+    ) -> "LongTableSource":
+        """The progress is the number of bytes read."""
+        paths = [path for _, path in files]
+        return cls(paths, notes, known, blocks, sum(path.stat().st_size for path in paths), used=used)
 
 
 @dataclass
@@ -142,20 +152,25 @@ def long_block(
             "none); leave it out, or give it values"
         )
     real = np.arange(values.shape[1])[None, :] < lengths[:, None]
-    return rows_of(ids, values[real], lengths, features, per_sequence)
+    steps = values[real]
+    cells = {name: np.ascontiguousarray(steps[:, place]) for place, name in enumerate(features)}
+    return rows_of(ids, cells, lengths, per_sequence)
 
 
-def rows_of(
-    ids: Any, values: np.ndarray, lengths: np.ndarray, features: Sequence[str], per_sequence: pa.Table
-) -> pa.Table:
-    """values (R, C): the steps of all sequences, one sequence after another."""
-    sequence, step = keys_of(features, per_sequence.column_names)
+def rows_of(ids: Any, cells: Mapping[str, Any], lengths: np.ndarray, per_sequence: pa.Table) -> pa.Table:
+    """`cells`: the values (R,) of each feature, one sequence after another."""
+    sequence, step = keys_of([*cells], per_sequence.column_names)
     owner = np.repeat(np.arange(len(lengths)), lengths)
     steps = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    columns = {sequence: pa.array(ids).take(pa.array(owner)), step: pa.array(steps.astype(np.int32))}
-    columns |= {name: pa.array(np.ascontiguousarray(values[:, place])) for place, name in enumerate(features)}
+    columns = {sequence: pa.array(ids).take(pa.array(owner)), step: pa.array(steps.astype(np.int32)), **cells}
     columns |= {name: per_sequence[name].take(pa.array(owner)) for name in per_sequence.column_names}
     return pa.table(columns)
+
+
+def parts_notes(files: Sequence[SplitFile]) -> list[Note]:
+    """What to say of the two files whose names differ in train and test."""
+    names = " and ".join(path.name for _, path in files)
+    return [("files", names, "its parts, so the split (--alone reads one)")] if len(files) > 1 else []
 
 
 def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
