@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from stages.data.tables import SPLIT_COLUMN
 from stages.params.parsing import nearest
@@ -30,7 +28,6 @@ from stages.tools.recordings import (
     ending_of,
     kind_of_file,
     kinds_of,
-    path_table,
     whole_parquet,
     without_ending,
 )
@@ -261,7 +258,7 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table | None:
         return None
     typed = {
         name: kind
-        for name, kind in kinds_of([path_table(table)]).items()
+        for name, kind in kinds_of([text_tables.whole(table)]).items()
         if name in named(("target", "y"), table.names)
     }
     return pa.concat_tables(text_tables.blocks(table, typed))

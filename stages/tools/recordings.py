@@ -6,13 +6,12 @@ Text, Parquet or npy; a sample of the files determines the kind of each column.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from stages.tools import text_tables
@@ -99,12 +98,12 @@ class Reader:
             if self.kind == "npy":
                 return self.of_array(path)
             assert self.form is not None
-            form = text_tables.TextTable(path, *(getattr(self.form, name) for name in FORM))
+            form = replace(self.form, path=path)
             if form.delimiter == " ":
                 form = text_tables.sniff(path, form.encoding)
                 types = {name: pa.float64() for name in form.names}
                 return pa.concat_tables(text_tables.blocks(form, types))
-            return path_table(form)
+            return text_tables.whole(form)
         except (pa.ArrowException, *text_tables.DAMAGED) as error:
             why = text_tables.one_line(error)
             raise ValueError(f"{path.name} cannot be read as {self.kind}: {why}") from None
@@ -146,9 +145,6 @@ class Reader:
         return table
 
 
-FORM = ("compression", "encoding", "delimiter", "decimal", "names", "has_header", "notes")
-
-
 def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
     """For each column the kind that fits all `tables`: whole numbers, numbers, times or text."""
     kinds: dict[str, pa.DataType] = {}
@@ -171,13 +167,3 @@ def rises(cells: pa.ChunkedArray) -> bool:
         return False
     array = cells.to_numpy()
     return bool((array[1:] > array[:-1]).all())
-
-
-def path_table(table: text_tables.TextTable) -> pa.Table:
-    options = pa.csv.ConvertOptions(decimal_point=table.decimal, null_values=text_tables.MISSING)
-    with text_tables.opened(table.path, table.compression) as (file, _):
-        encoding = "utf8" if table.encoding == "utf-8-sig" else table.encoding
-        names = None if table.has_header else table.names  # the file's own names, which may differ from the others'
-        read = pa.csv.ReadOptions(column_names=names, encoding=encoding, use_threads=False)
-        data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
-        return pa.csv.read_csv(data, read, pa.csv.ParseOptions(delimiter=table.delimiter), options)

@@ -27,7 +27,6 @@ from stages.tools.infer_sequences import LABEL_NAMES
 from stages.tools.long_table import LongTableSource, SplitFile
 from stages.tools.text_tables import Note, TextTable
 
-SAMPLE_ROWS = 1000
 ARRAYS = (".npy", ".npz")
 
 
@@ -70,7 +69,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
     else:
         text = text_tables.sniff(path, options.get("encoding"))
         try:
-            frame, notes = sample_of_text(text), text.notes
+            frame, notes = text_tables.sample(text), text.notes
+            frame = frame[[name for name in frame.columns if name]]
         except ValueError:
             if not text.is_ready:
                 raise
@@ -143,16 +143,10 @@ def sample_of_parquet(path: Path) -> pd.DataFrame:
     try:
         with pa.parquet.ParquetFile(path) as file:
             names = [field.name for field in file.schema_arrow if is_plain(field.type)]
-            batch = next(file.iter_batches(batch_size=SAMPLE_ROWS, columns=names), None)
+            batch = next(file.iter_batches(batch_size=text_tables.NUM_SAMPLED, columns=names), None)
             return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path.name} cannot be read as Parquet: {text_tables.one_line(error)}") from None
-
-
-def sample_of_text(table: TextTable) -> pd.DataFrame:
-    """The first rows, with the kind that each column's text suggests."""
-    frame = text_tables.sample(table).slice(0, SAMPLE_ROWS).to_pandas()
-    return frame[[name for name in frame.columns if name]]
 
 
 def halves_of(path: Path) -> list[SplitFile]:
