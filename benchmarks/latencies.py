@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.markdown import header, row
 from stages.machine.identity import identify
 from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
 from stages.training.device import describe, has_tf32, open_device, use_tf32
@@ -37,9 +38,9 @@ def main() -> None:
     for name, value in describe(device, identity).items():
         if name != "host":
             print(f"- {name}: {value}", flush=True)
-    print(f"- platform: {platform.machine()}\n\n| what | takes or reaches |\n|---|---|", flush=True)
+    print(f"- platform: {platform.machine()}\n\n{header('what', 'takes or reaches')}", flush=True)
     for name, value in {**latencies(device), **rates(device)}.items():
-        print(f"| {name} | {value} |", flush=True)
+        print(row(name, value), flush=True)
 
 
 def latencies(device: torch.device) -> dict[str, str]:

@@ -22,13 +22,12 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.contenders import Case, Contender, plain, tandem
-from benchmarks.folklore import spread
+from benchmarks.markdown import describe_machine, header, quartiles, row
 from benchmarks.throughput import (
     SIZES,
     WORKLOADS,
     Rounds,
     command,
-    describe_machine,
     flop_per_sample,
     measure_rounds,
     measuring,
@@ -62,10 +61,10 @@ def main() -> None:
         rounds = measure_rounds(
             {(value, name): (case, one) for value, case in cases.items() for name, one in entered.items()}, options
         )
-        print(f"\n## {axis}\n\n| {axis} | contender | samples/s | seconds a step | times the plain loop | of peak |")
-        print("|---|---|---|---|---|---|")
+        columns = (axis, "contender", "samples/s", "seconds a step", "times the plain loop", "of peak")
+        print(f"\n## {axis}\n\n{header(*columns)}")
         for entry in rounds.rates:
-            print(row(entry, cases[entry[0]], rounds, flop[entry[0]]), flush=True)
+            print(row_of(entry, cases[entry[0]], rounds, flop[entry[0]]), flush=True)
         print()
         for name in entered:
             print(f"- {name}: {trend(axis, name, cases, rounds)}", flush=True)
@@ -107,15 +106,15 @@ def changed(base: Case, axis: str, value: int) -> Case:
     return Case(base.workload, settings, replace(data, num_sequences=number))
 
 
-def row(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
+def row_of(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
     value, name = entry
     rates = rounds.rates[entry]
     if not rates:
-        return f"| {value:,} | {name} | not measured: {rounds.missing_reasons[entry]} | | | |"
+        return row(f"{value:,}", name, f"not measured: {rounds.missing_reasons[entry]}", *[""] * 3)
     step = case.settings.batch_size / statistics.median(rates)
-    ratios = spread(rounds.ratios(entry, (value, "plain")), ".2f") if rounds.rates[value, "plain"] else ""
+    ratios = quartiles(rounds.ratios(entry, (value, "plain")), ".2f") if rounds.rates[value, "plain"] else ""
     of_peak = rounds.of_peak(entry, flop, "fp32")
-    return f"| {value:,} | {name} | {spread(rates, ',.0f')} | {step:.3g} | {ratios} | {of_peak:.3f} |"
+    return row(f"{value:,}", name, quartiles(rates, ",.0f"), f"{step:.3g}", ratios, f"{of_peak:.3f}")
 
 
 def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
@@ -126,7 +125,7 @@ def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
     low, high = there[0], there[-1]
     ratios = rounds.ratios((high, name), (low, name))
     longer = cases[high].settings.batch_size / cases[low].settings.batch_size / statistics.median(ratios)
-    steps = f"a step takes {longer:.2f} times as long, samples/s are {spread(ratios, '.2f')} times as many"
+    steps = f"a step takes {longer:.2f} times as long, samples/s are {quartiles(ratios, '.2f')} times as many"
     return f"{high / low:g} times the {axis}: {steps}"
 
 
