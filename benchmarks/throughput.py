@@ -8,32 +8,22 @@
 Sizes (--size): params trains on the prepared data (`dvc repro` first); guides and huge on random numbers from a fixed
 seed, because speed does not depend on the numbers. huge is dominated by arithmetic: a round takes minutes on a CPU.
 
-Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping. Each uses
-its fastest number of threads: 1, 2, 4, ... up to the usable cores are tried in turns before the rounds, and the result
-is printed. Tandem's setting of how long a thread spins before it sleeps applies to all (stages/__init__.py). Otherwise
-the contenders that are not Tandem's (benchmarks/contenders.py) run as their users run them: networks of torch's
-modules (benchmarks/networks.py; same parameters, same outputs), default switches, allocator and AdamW.
+Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping; what is
+fair about it is in benchmarks/README.md.
 
 - plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the baseline
-- plain tuned: the loop that a good engineer writes: batches are an `index_select` of tensors on the device, AdamW is
-  fused, the C library caches freed memory, and a step reads nothing from the device
+- plain tuned: the loop that a good engineer writes without a framework
 - plain, 2 workers: a loader with 2 processes that persist between epochs
-- plain, Tandem's network (CPU): the same loop with Tandem's network, which separates the network's effect from the
-  loop's
-- accelerate, lightning default, lightning tuned: only if installed (in their own environment: see
-  benchmarks/README.md). Default: `Trainer()` with its progress bar, logger, a checkpoint every epoch, and `self.log` in
-  the step. Tuned: everything that costs time without changing the result is off (`barebones`: progress bar, logger,
-  checkpoints, summary, checks; no `self.log`), batches are slices of tensors on the device without a transfer, and
-  AdamW is fused
+- plain, Tandem's network (CPU): separates the network's effect from the loop's
+- accelerate, lightning default, lightning tuned: only if installed, in their own environment
 - tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at the choice of `precision: auto`, measured anew.
   If that is not fp32, the plain loops and lightning tuned also run at that precision
 - tandem graph (GPU): captured, as with `step: auto`; tandem auto graph: both
 - floor: Tandem's step on one constant batch; the difference is the cost of the loop; graph floor (GPU): the captured
   step, replayed
 
-Each contender has its own process, so its settings (threads, TF32, allocator) do not affect the others. They take turns
-in rounds of equal length, in reverse order every other round; the first round is warm-up. The device is synchronized at
-both ends of a round.
+The contenders take turns in rounds of equal length, in reverse order every other round; the first round is warm-up. The
+device is synchronized at both ends of a round.
 
 Columns: samples/s and ratio to the plain loop in the same round, as median [quartiles] over the rounds; milliseconds
 per step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s over
