@@ -48,12 +48,12 @@ def a_tenth_more(trainer: Trainer) -> None:
     """Hide one step in eleven: the reported steps take 1.1 times as long."""
     steps, numbers = trainer.training_steps, count()
 
-    def told() -> Iterator[int]:
+    def reported_steps() -> Iterator[int]:
         for num_sequences in steps():
             if next(numbers) % 11 != 10:
                 yield num_sequences
 
-    trainer.training_steps = told  # type: ignore[method-assign]
+    trainer.training_steps = reported_steps  # type: ignore[method-assign]
 
 
 def no_kernels(trainer: Trainer) -> None:
