@@ -1,7 +1,7 @@
 """Training speed of Tandem and the plain loop by number of sequences, length, width and batch.
 
     python -m benchmarks.scaling                                     # sign's GRU, all four, 2 to 3 minutes
-    python -m benchmarks.scaling --workload pen --axes length width --rounds 7 --seconds 2 --json pen.json
+    python -m benchmarks.scaling --workload pen --axes length width --rounds 7 --seconds 2
     python -m benchmarks.scaling --axes batch --values 1 4 16 64 256 1024
     python -m benchmarks.scaling --device cuda                       # also with the step as a CUDA graph
 
@@ -19,7 +19,6 @@ epoch's order, so its batches come from the whole data.
 import argparse
 import statistics
 from dataclasses import replace
-from typing import Any
 
 from benchmarks.contenders import Case, Contender, plain, tandem
 from benchmarks.markdown import describe_machine, header, quartiles, row
@@ -31,7 +30,6 @@ from benchmarks.throughput import (
     flop_per_sample,
     measure_rounds,
     measuring,
-    save,
 )  # fmt: skip
 
 VALUES = {
@@ -51,7 +49,6 @@ def main() -> None:
         entered["tandem graph"] = Contender(tandem, step="graph", is_tandem=True)
     base = next(case for case in reversed(SIZES["guides"]()) if case.workload == options.workload)
     print(f"{describe_machine(options.device)}\n\n`{command()}`\n\n{base.name}: {base.describe()}", flush=True)
-    results = {}
     for axis in options.axes:
         try:
             cases = {value: changed(base, axis, value) for value in options.values or VALUES[axis]}
@@ -68,8 +65,6 @@ def main() -> None:
         print()
         for name in entered:
             print(f"- {name}: {trend(axis, name, cases, rounds)}", flush=True)
-        results[axis] = record(cases, rounds, flop)
-        save(options, {"base": base.describe(), "axes": results})
 
 
 def parse() -> argparse.Namespace:
@@ -127,20 +122,6 @@ def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
     longer = cases[high].settings.batch_size / cases[low].settings.batch_size / statistics.median(ratios)
     steps = f"a step takes {longer:.2f} times as long, samples/s are {quartiles(ratios, '.2f')} times as many"
     return f"{high / low:g} times the {axis}: {steps}"
-
-
-def record(cases: dict[int, Case], rounds: Rounds, flop: dict[int, float]) -> dict[str, Any]:
-    """All rounds, for JSON."""
-    points = [
-        {
-            "value": value, "contender": name, "batch_size": cases[value].settings.batch_size,
-            "flop_per_sample": flop[value], "threads": rounds.threads[value, name],
-            "samples_per_second": rates, "missing_reasons": rounds.missing_reasons.get((value, name)),
-        }
-        for (value, name), rates in rounds.rates.items()
-    ]  # fmt: skip
-    peaks = {f"fp32, {threads} threads": found for (_, threads), found in rounds.peaks.items()}
-    return {"peak_flop_per_second": peaks, "points": points}
 
 
 if __name__ == "__main__":

@@ -145,7 +145,9 @@ def main() -> None:
                 raise
             print(f"\n## {case.name}\n\n- not measured: {shorten(error)}", flush=True)
         free_cache()  # outside the `except`, because the error references the case's tensors
-        save(options, {"cases": results})
+        if options.json:
+            about = {"machine": describe_machine(options.device, PACKAGES), "command": command()}
+            options.json.write_text(json.dumps({**about, "cases": results}, indent=1))
 
 
 def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
@@ -201,6 +203,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", choices=tuple(SIZES), default="params", help="what is trained (params)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS, metavar="NAME")
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help="beside the plain loop (all that apply)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round there")
     return measuring(parser, rounds=5, seconds=2.0, threads="best")
 
 
@@ -210,7 +213,6 @@ def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, thre
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=rounds, help=f"2 or more, after one of warm-up ({rounds})")
     parser.add_argument("--seconds", type=float, default=seconds, help=f"of each contender in a round ({seconds:g})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round there")
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds is {options.rounds}; a spread needs at least 2")
@@ -232,12 +234,6 @@ def thread_counts(device: str) -> list[int]:
 
 def command() -> str:
     return shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
-
-
-def save(options: argparse.Namespace, results: dict[str, Any]) -> None:
-    if options.json:
-        about = {"machine": describe_machine(options.device, PACKAGES), "command": command()}
-        options.json.write_text(json.dumps({**about, **results}, indent=1))
 
 
 def flop_per_sample(case: Case, device: str) -> float:
