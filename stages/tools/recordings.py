@@ -68,7 +68,7 @@ class Reader:
 
     def __init__(self, files: Files, options: Mapping[str, Any], taken: Sequence[str]):
         sampled = files.paths[:: max(1, len(files.paths) // NUM_SAMPLED)][:NUM_SAMPLED]
-        self.kind, self.notes, self.form = files.kind, list[Note](), None
+        self.kind, self.notes, self.form, self.counts = files.kind, list[Note](), None, False
         if files.kind == "text":
             self.form = text_tables.sniff(sampled[0], options.get("encoding"))
             self.notes = self.form.notes
@@ -79,16 +79,15 @@ class Reader:
                 f"{sampled[0].name} has a column {again[0]!r}, which the folder or its labels give too; rename it"
             )
         self.types = kinds_of([first, *(self.checked(self.raw(path), path) for path in sampled[1:])])
-        samples = [self.read_raw(path) for path in sampled]
-        self.step = next(
-            (
-                (name, "it rises from row to row in the files")
-                for name in options.get("step") and [options["step"]] or named(STEP_NAMES, self.names)
-                if all(rises(part[name]) for part in samples)
-            ),
-            (keys_of(self.names, taken)[1], "the row's number in its file (--step names a column)"),
+        samples = [self.read(path) for path in sampled]
+        candidates = [options["step"]] if options.get("step") else named(STEP_NAMES, self.names)
+        rising = [name for name in candidates if all(rises(part[name]) for part in samples)]
+        self.counts = not rising
+        self.step = (
+            (rising[0], "it rises from row to row in the files")
+            if rising
+            else (keys_of(self.names, taken)[1], "the row's number in its file (--step names a column)")
         )
-        self.counts = self.step[0] not in self.names
 
     def raw(self, path: Path) -> pa.Table:
         """The file with the kinds that it alone suggests."""
@@ -129,17 +128,14 @@ class Reader:
             raise ValueError(f"{path.name} has no rows, and every file is a sequence; leave it out, or give it some")
         return table.select(self.names)
 
-    def read_raw(self, path: Path) -> pa.Table:
+    def read(self, path: Path) -> pa.Table:
         table = self.checked(self.raw(path), path)
         try:
-            return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
+            table = pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(
                 f"{path.name} holds other kinds of cells than most files: {text_tables.one_line(error)}"
             ) from None
-
-    def read(self, path: Path) -> pa.Table:
-        table = self.read_raw(path)
         if self.counts:
             table = table.append_column(self.step[0], pa.array(np.arange(table.num_rows, dtype=np.int32)))
         return table
@@ -150,13 +146,12 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
     kinds: dict[str, pa.DataType] = {}
     for name in tables[0].column_names:
         found = {table[name].type for table in tables if not pa.types.is_null(table[name].type)}
-        is_label = bool(named((*LABEL_NAMES, *STEP_NAMES), [name]))
-        if all(pa.types.is_integer(kind) for kind in found) and found and is_label:
+        if found and all(map(pa.types.is_integer, found)) and named((*LABEL_NAMES, *STEP_NAMES), [name]):
             kinds[name] = pa.int64()  # a label 1 must not become 1.0
         elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in found):
             kinds[name] = pa.float64()
-        elif len(found) == 1:
-            kinds[name] = pa.string() if pa.types.is_large_string(next(iter(found))) else next(iter(found))
+        elif len(found) == 1 and not found & {pa.large_string()}:
+            [kinds[name]] = found
         else:
             kinds[name] = pa.string()
     return kinds

@@ -4,6 +4,8 @@ G grid points. Candidates are the calendar's seasons (24 hours of a day, 12 mont
 autocorrelation. The strength is the share of the detrended variance that the same step of the *other* seasons
 explains: F_S of Wang, Smith and Hyndman (2006, Data Mining and Knowledge Discovery 13, 335-364), but the mean that
 predicts a season excludes that season, so noise alone gives no strength.
+
+Lines and correlations are computed here with numpy: importing scipy.signal takes longer than the whole command.
 """
 
 from dataclasses import dataclass
@@ -79,9 +81,13 @@ def without_trend(levels: np.ndarray, steps: int) -> np.ndarray:
         half = len(weights) // 2
         sums = np.convolve(levels, weights, mode="valid")
         return levels[half : len(levels) - half] - sums
-    from scipy.signal import detrend
+    return without_line(levels)
 
-    line: np.ndarray = detrend(levels)
+
+def without_line(levels: np.ndarray) -> np.ndarray:
+    place = np.arange(len(levels)) - (len(levels) - 1) / 2
+    centred = levels - levels.mean()
+    line: np.ndarray = centred - place * (place @ centred) / max(1.0, float(place @ place))
     return line
 
 
@@ -96,10 +102,11 @@ def correlated_lag(levels: np.ndarray) -> int:
     num, most = len(changes), min(len(changes) // 6, MAX_STEPS)
     if most < 4 or not changes.any():
         return 0
-    from scipy.signal import correlate, find_peaks
-
-    correlation = correlate(changes, changes, method="fft")[num - 1 : num + most + 1]
+    size = 2 ** int(np.ceil(np.log2(2 * num)))
+    spectrum = np.fft.rfft(changes, size)
+    correlation = np.fft.irfft(spectrum * np.conj(spectrum), size)[: most + 2]
     correlation /= correlation[0]
-    peaks, _ = find_peaks(correlation, height=4 / np.sqrt(num))
-    peaks = peaks[peaks > 1]
+    inner = correlation[1:-1]
+    is_peak = (inner > correlation[:-2]) & (inner > correlation[2:]) & (inner > 4 / np.sqrt(num))
+    peaks = np.flatnonzero(is_peak)[1:] + 1 if is_peak[:1].any() else np.flatnonzero(is_peak) + 1
     return int(peaks[correlation[peaks].argmax()]) if len(peaks) else 0
