@@ -115,7 +115,7 @@ def open_wide(
         features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
     known = known_of(features, carried, why)
     if label:
-        known["label"] = (per_sequence[label], label_reason(label, table, options))
+        known["label"] = (per_sequence.get(label, label), label_reason(label, table, options))
 
     def read(file: Path, at: Callable[[int], Any]) -> Iterator[pa.Table]:
         if table is None:
@@ -230,18 +230,13 @@ def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, An
             raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
         return str(label)
     if not has_header:
-        ends = [names[0], names[-1]]
-        text = [name for name in ends if columns.kinds.get(name) == "text"]
-        whole = [
-            name
-            for name in ends
-            if columns.kinds.get(name) == "whole" and columns.num_distinct(name) <= max(2, len(columns.frame) // 2)
-        ]
-        return next(iter([*text, *whole]), names[-1])
-    steps = {name for run in numbered(columns.of_kind("whole", "number", "other")).values() for name in run}
-    others = [
-        name for name in columns.kinds if name not in steps and columns.kinds[name] in ("text", "whole", "number")
-    ]
+        most = max(2, len(columns.frame) // 2)
+        ends = [name for name in (names[0], names[-1]) if name in columns.kinds]
+        texts = [name for name in ends if columns.kinds[name] == "text"]
+        whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= most]
+        return next(iter([*texts, *whole]), names[-1])
+    steps = [name for run in numbered(columns.of_kind("whole", "number", "other")).values() for name in run]
+    others = columns.of_kind("text", "whole", "number", exclude=steps)
     if found := named(LABEL_NAMES, others):
         return found[0]
     repeats = [name for name in others if 2 <= columns.num_distinct(name) <= len(columns.frame) // 2]
