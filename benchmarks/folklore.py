@@ -79,11 +79,7 @@ def main() -> None:
     for name in options.claims:
         if name not in CLAIMS:
             parser.error(f"claim {name!r} is not known{nearest(name, CLAIMS)}")
-    try:
-        identity = identify(options.device)
-        device = open_device(identity, threads=1, deterministic=True)
-    except ValueError as error:
-        parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
+    device, _ = device_of(parser, options.device)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own messages
     print(f"{describe_machine(options.device)}, {torch.get_num_threads()} thread unless said", flush=True)
     for name in options.claims or CLAIMS:
@@ -91,6 +87,15 @@ def main() -> None:
         print(f"\n## {name}\n", flush=True)
         for line in CLAIMS[name](device, options.seconds):
             print(line, flush=True)
+
+
+def device_of(parser: argparse.ArgumentParser, name: str) -> tuple[torch.device, dict[str, Any]]:
+    """The device with one thread, and its identity. Ends the command with one sentence if there is none."""
+    try:
+        identity = identify(name)
+        return open_device(identity, threads=1, deterministic=True), identity
+    except ValueError as error:
+        parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
 
 
 class Training:
