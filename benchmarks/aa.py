@@ -15,8 +15,8 @@ pair, and Student's t over the logarithms of the ratios. Both sides use the same
   mean of its trials measures the slowdown.
 
 A planted difference is found if the interval excludes 1 on the correct side. The workloads and kinds take turns; trials
-are most useful when spread over hours and loads. The file has every trial with all its turns, so that another statistic
-can be applied to them (--statistic). Packed data is required: run `dvc repro preload` first.
+are most useful when spread over hours and loads. The file has every trial with all its turns. Packed data is required:
+run `dvc repro preload` first.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.markdown import header, row
 from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
 from stages.files import ROOT, hardware_file, read_json
 from stages.params.loading import load_params
@@ -47,12 +48,12 @@ def a_tenth_more(trainer: Trainer) -> None:
     """Hide one step in eleven: the reported steps take 1.1 times as long."""
     steps, numbers = trainer.training_steps, count()
 
-    def told() -> Iterator[int]:
+    def reported_steps() -> Iterator[int]:
         for num_sequences in steps():
             if next(numbers) % 11 != 10:
                 yield num_sequences
 
-    trainer.training_steps = told  # type: ignore[method-assign]
+    trainer.training_steps = reported_steps  # type: ignore[method-assign]
 
 
 def no_kernels(trainer: Trainer) -> None:
@@ -65,21 +66,6 @@ def no_kernels(trainer: Trainer) -> None:
 ADAPTATIONS: dict[str, Callable[[Trainer], None] | None] = {
     "same": None, "a tenth more": a_tenth_more, "no kernels": no_kernels,
 }  # fmt: skip
-Statistic = Callable[[list[float], list[float]], float]
-
-
-def of_each(typical: Callable[[list[float]], float]) -> Statistic:
-    return lambda base, other: typical(base) / typical(other)
-
-
-# From the turns of both processes to the ratio of the pair.
-STATISTICS: dict[str, Statistic] = {
-    "ratio of turns": ratio_of_turns,  # as in the stage
-    "medians": of_each(statistics.median),
-    "lower quartiles": of_each(lambda turns: statistics.quantiles(turns, n=4, method="inclusive")[0]),
-    "minima": of_each(min),
-    "means": of_each(statistics.fmean),
-}
 
 
 def main() -> None:
@@ -94,7 +80,7 @@ def main() -> None:
                 file.write(json.dumps(trial) + "\n")
             done.append(trial)
             print(describe(trial), flush=True)
-    print(table(done, options.statistic))
+    print(table(done))
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -107,7 +93,6 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no trial after so many")
     parser.add_argument("--file", type=Path, default=ROOT / "results" / "aa.jsonl", help="where trials are kept")
     parser.add_argument("--table", action="store_true", help="measure nothing")
-    parser.add_argument("--statistic", choices=tuple(STATISTICS), default="ratio of turns", help="for the table")
     options = parser.parse_args(words)
     if options.pairs < 3:
         parser.error(f"--pairs is {options.pairs}; an interval takes 3 or more")
@@ -160,9 +145,9 @@ def rounded(turns: dict[str, list[float]]) -> dict[str, list[float]]:
     return {side: [float(f"{seconds:.6g}") for seconds in own] for side, own in turns.items()}
 
 
-def found_by(trial: dict[str, Any], statistic: Statistic = ratio_of_turns) -> SpeedUp:
+def found_by(trial: dict[str, Any]) -> SpeedUp:
     """The speed of side a divided by that of side b."""
-    return paired_speed_up([statistic(pair["turns"]["b"], pair["turns"]["a"]) for pair in trial["pairs"]])
+    return paired_speed_up([ratio_of_turns(pair["turns"]["b"], pair["turns"]["a"]) for pair in trial["pairs"]])
 
 
 def describe(trial: dict[str, Any]) -> str:
@@ -174,20 +159,17 @@ def describe(trial: dict[str, Any]) -> str:
     )
 
 
-def table(trials: list[dict[str, Any]], statistic: str = "ratio of turns") -> str:
-    lines = [
-        "| kind | workload | trials | interval leaves out 1 | speed-up | width of the interval | load |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def table(trials: list[dict[str, Any]]) -> str:
+    lines = [header("kind", "workload", "trials", "interval leaves out 1", "speed-up", "width of the interval", "load")]
     num_false, num_same = 0, 0
     for kind in ADAPTATIONS:
         of_kind = [trial for trial in trials if trial["kind"] == kind]
         workloads = list(dict.fromkeys(trial["workload"] for trial in of_kind))
         for workload in [*workloads, *(["all"] if len(workloads) > 1 else [])]:
             own = [trial for trial in of_kind if workload in ("all", trial["workload"])]
-            found = [found_by(trial, STATISTICS[statistic]) for trial in own]
+            found = [found_by(trial) for trial in own]
             wanted = [each for each in found if each.is_clear and (kind == "same" or each.ratio > 1)]
-            lines.append(f"| {kind} | {workload} | {len(own)} | {len(wanted)} | {summary(found)} | {loads(own)} |")
+            lines.append(row(kind, workload, len(own), len(wanted), *summary(found), loads(own)))
             if kind == "same" and workload in ("all", workloads[-1]):
                 num_false, num_same = len(wanted), len(own)
     if num_same:
@@ -195,11 +177,11 @@ def table(trials: list[dict[str, Any]], statistic: str = "ratio of turns") -> st
     return "\n".join(lines)
 
 
-def summary(found: list[SpeedUp]) -> str:
+def summary(found: list[SpeedUp]) -> tuple[str, str]:
     """The geometric mean of the ratios, and the median width as the factor from the ratio to an end of the interval."""
     ratio = statistics.geometric_mean(each.ratio for each in found)
     width = statistics.median(each.high / each.ratio for each in found if each.high is not None)
-    return f"{ratio:.3f} | times or by {width:.3f} in the median"
+    return f"{ratio:.3f}", f"times or by {width:.3f} in the median"
 
 
 def loads(trials: list[dict[str, Any]]) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.markdown import header, mean_lowest_highest, row
 from stages.data import prepare, write_arrays
 from stages.data.arrays import PreparedSequences
 from stages.data.packed import as_tensors, read_arrays
@@ -51,8 +52,7 @@ def main() -> None:
     parser.add_argument("--aeon-python", help="a Python with aeon installed; without it MiniRocket is left out")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    print("| workload | model | seeds | seed varies | mean | lowest | highest | seconds per training |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(header("workload", "model", "seeds", "seed varies", "mean", "lowest", "highest", "seconds per training"))
     for workload in options.workloads:
         params = load_workload(workload)
         with tempfile.TemporaryDirectory() as folder:
@@ -60,23 +60,27 @@ def main() -> None:
                 results = [tandem(workload, params, seed, Path(folder) / str(seed), precision) for seed in seeds]
                 scores, seconds, drawn = zip(*results, strict=True)
                 name, varies = f"{params.train.model.name}, {precision}", f"{drawn[0]}weights, order"
-                print(row(workload, name, seeds, varies, scores, seconds), flush=True)
+                print_row(workload, name, seeds, varies, scores, seconds)
             if params.task == "classify":
                 folders, alone = [Path(folder) / str(seed) for seed in seeds], drawn[0].rstrip(", ")
                 found = zip(*(nearest_neighbour(each) for each in folders), strict=True)
-                print(row(workload, "1 nearest neighbour", seeds, alone or "nothing", *found), flush=True)
+                print_row(workload, "1 nearest neighbour", seeds, alone or "nothing", *found)
             if options.aeon_python and params.task == "classify":
-                script = Path(__file__).with_name("minirocket.py")
-                done = subprocess.run(
-                    [options.aeon_python, script, *folders], check=True, stdout=subprocess.PIPE, text=True
-                )
-                varies = f"{drawn[0]}kernels"
-                print(row(workload, "MiniRocket + ridge", seeds, varies, *json.loads(done.stdout)), flush=True)
+                found = minirocket(options.aeon_python, folders)
+                print_row(workload, "MiniRocket + ridge", seeds, f"{drawn[0]}kernels", *found)
 
 
-def row(workload: str, name: str, seeds: range, varies: str, scores: Any, seconds: Any) -> str:
-    spread = f"{np.mean(scores):.4f} | {min(scores):.4f} | {max(scores):.4f}"
-    return f"| {workload} | {name} | {seeds[0]} to {seeds[-1]} | {varies} | {spread} | {np.median(seconds):.1f} |"
+def minirocket(python: str, folders: list[Path]) -> list[list[float]]:
+    """Scores and seconds of MiniRocket on the splits in `folders`."""
+    command = [python, Path(__file__).with_name("minirocket.py"), *folders]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    assert isinstance(found, list)
+    return found
+
+
+def print_row(workload: str, name: str, seeds: range, varies: str, scores: Any, seconds: Any) -> None:
+    spread = mean_lowest_highest(scores)
+    print(row(workload, name, f"{seeds[0]} to {seeds[-1]}", varies, *spread, f"{np.median(seconds):.1f}"), flush=True)
 
 
 def tandem(workload: str, params: Workload, seed: int, folder: Path, precision: str) -> tuple[float, float, str]:
@@ -106,7 +110,16 @@ def trained(
 
     arrays: split -> name -> array, as stages/data/packed.py reads them.
     """
-    settings = replace(params.train, precision=precision, threads=1)
+    task, outputs, seconds = predict_test(params, seed, precision, summary, arrays)
+    targets, mask = (torch.from_numpy(arrays["test"][name]) for name in ("targets", "mask"))
+    return task.score(task.predict(outputs, mask), targets, mask), seconds
+
+
+def predict_test(
+    params: Workload, seed: int, precision: str, summary: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> tuple[Any, torch.Tensor, float]:
+    """The task, the outputs for the test split, and the training seconds."""
+    settings = replace(params.train, precision=precision, threads=1, probe=False)
     task = open_task(params.task, dict(summary))
     device = open_device({"kind": "cpu"}, settings.threads, settings.deterministic)
     splits = {
@@ -120,10 +133,8 @@ def trained(
     seconds = time.perf_counter() - start
     if params.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)
-    test = splits["test"]
-    outputs = loop.predict_outputs(trainer.model, test.batches(sequential_indices(test), 1024))
-    targets, mask = test.tensors["targets"], test.tensors["mask"]
-    return task.score(task.predict(outputs, mask), targets, mask), seconds
+    batches = splits["test"].batches(sequential_indices(splits["test"]), loop.PREDICTION_BATCH)
+    return task, loop.predict_outputs(trainer.model, batches), seconds
 
 
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:

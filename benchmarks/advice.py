@@ -21,9 +21,7 @@ import statistics
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from benchmarks.preprocess import describe_machine
+from benchmarks.markdown import describe_machine, header, row
 from stages.diagnosis import alternatives, probe, probe_result
 from stages.training.trainer import Trainer
 from stages.training.workload import open_prepared
@@ -38,11 +36,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="after one of warm-up (5)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of a round, for each change (2)")
     parser.add_argument("--probes", type=int, default=3, help="before and after the rounds, half each (3)")
-    parser.add_argument("--batch-size", type=int, metavar="N", help="instead of the workload's")
-    parser.add_argument("--streamed", action="store_true", help="leave the data in the host's memory (a GPU's only)")
     options = parser.parse_args()
-    print(f"{describe_machine()}; device {options.device}, torch {torch.__version__}\n")
-    print("| workload | change | predicted (range) | measured (range) | error |\n|---|---|---|---|---|")
+    print(f"{describe_machine(options.device)}; device {options.device}\n")
+    print(header("workload", "change", "predicted (range)", "measured (range)", "error"))
     answers: list[tuple[float, float]] = []
     remarks = []
     for workload in options.workloads:
@@ -52,7 +48,7 @@ def main() -> None:
             came = statistics.median(found)
             answers += [(promised, came) for promised in predicted[name]]
             error = max((promised / came - 1 for promised in predicted[name]), key=abs)
-            print(f"| {workload} | {name} | {shown(predicted[name])} | {shown(found)} | {error:+.0%} |", flush=True)
+            print(row(workload, name, shown(predicted[name]), shown(found), f"{error:+.0%}"), flush=True)
     if answers:
         print(f"\n{summary(answers)}\n")
     print("\n".join(f"- {remark}" for remark in remarks))
@@ -75,10 +71,6 @@ def compare(
 ) -> tuple[dict[str, list[float]], dict[str, list[float]], list[str]]:
     """Change -> predicted gains of several probes, change -> measured gains, and the first probe's other messages."""
     trainer = open_prepared(workload, options.device)
-    if options.batch_size:
-        trainer = changed(trainer, {"batch_size": options.batch_size})
-    if options.streamed:
-        trainer.train_split = moved(trainer.train_split, torch.device("cpu"))
     changes = probe.alternatives(trainer)
     probes = [probed(trainer) for _ in range(options.probes - options.probes // 2)]
     tried = probes[0].gains
@@ -107,12 +99,9 @@ def changed(trainer: Any, changes: probe.Changes) -> Any:
         trainer.task,
     )
     if "data_location" in changes:
-        other.train_split = moved(trainer.train_split, trainer.device)
+        tensors = {name: tensor.to(trainer.device) for name, tensor in trainer.train_split.tensors.items()}
+        other.train_split = replace(trainer.train_split, tensors=tensors)
     return other
-
-
-def moved(split: Any, device: torch.device) -> Any:
-    return replace(split, tensors={name: tensor.to(device) for name, tensor in split.tensors.items()})
 
 
 def train(fits: dict[str, Any], options: argparse.Namespace) -> dict[str, list[float]]:

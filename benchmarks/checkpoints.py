@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks.markdown import header, row
 from stages.files import STATE
 from stages.params.loading import load_params
 from stages.records.checkpoint import Checkpoint
@@ -29,15 +30,23 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
-    print("| workload | epochs | training (s) | checkpoints | of (MiB) | one takes (ms) | share of the training |")
-    print("|---|---|---|---|---|---|---|")
+    columns = (
+        "workload",
+        "epochs",
+        "training (s)",
+        "checkpoints",
+        "of (MiB)",
+        "one takes (ms)",
+        "share of the training",
+    )
+    print(header(*columns))
     STATE.mkdir(exist_ok=True)
     for workload in options.workloads:
         with tempfile.TemporaryDirectory(dir=STATE) as folder:
-            print(row(workload, options.device, Path(folder)), flush=True)
+            print(row(workload, *measure(workload, options.device, Path(folder))), flush=True)
 
 
-def row(workload: str, device: str, folder: Path) -> str:
+def measure(workload: str, device: str, folder: Path) -> list[str]:
     trainer, seconds = open_prepared(workload, device), []
     checkpoint, record = Checkpoint(folder / "one.pt", {}), Record("none")
     # The parts of the run context and the run directory that the saver uses.
@@ -59,8 +68,14 @@ def row(workload: str, device: str, folder: Path) -> str:
     training = time.perf_counter() - start - sum(seconds)
     mib, each = checkpoint.path.stat().st_size / 2**20, 1000 * sum(seconds) / len(seconds)
     share = sum(seconds) / training
-    saves = f"{len(seconds)} | {mib:.2f} | {each:.0f} | {share:.2%}"
-    return f"| {workload} | {trainer.params.epochs} | {training:.1f} | {saves} |"
+    return [
+        f"{trainer.params.epochs}",
+        f"{training:.1f}",
+        f"{len(seconds)}",
+        f"{mib:.2f}",
+        f"{each:.0f}",
+        f"{share:.2%}",
+    ]
 
 
 if __name__ == "__main__":

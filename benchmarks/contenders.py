@@ -75,9 +75,7 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
     installed, is_cuda = [name for name in PEERS if importlib.util.find_spec(name)], device == "cuda"
     found = {"plain": Contender(plain), "plain tuned": Contender(plain_tuned)}
     found["plain, 2 workers"] = Contender(plain, options={"num_workers": 2})
-    if is_cuda:
-        found["plain, pageable"] = Contender(plain, options={"pinned": False})
-    else:
+    if not is_cuda:
         found["plain, Tandem's network"] = Contender(plain, options={"own_network": True})
     if "accelerate" in installed:
         found["accelerate"] = Contender(accelerate)
@@ -216,13 +214,13 @@ def graph_floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None
         tick()
 
 
-def loader(trainer: Trainer, num_workers: int = 0, pinned: bool = True) -> Any:
+def loader(trainer: Trainer, num_workers: int = 0) -> Any:
     tensors = [trainer.train_split.tensors[name].cpu() for name in ("values", "mask", "targets")]
     # fork: the default of a loader on Linux, but not in a process that a fork server started.
     more = {"persistent_workers": True, "multiprocessing_context": "fork"} if num_workers else {}
     return DataLoader(
         TensorDataset(*tensors), trainer.params.batch_size, shuffle=True, num_workers=num_workers,
-        pin_memory=pinned and trainer.device.type == "cuda", **more,
+        pin_memory=trainer.device.type == "cuda", **more,
     )  # fmt: skip
 
 
@@ -247,20 +245,15 @@ def usual_step(
 
 
 def plain(
-    trainer: Trainer,
-    tick: StepTimer,
-    contender: Contender,
-    num_workers: int = 0,
-    pinned: bool = True,
-    own_network: bool = False,
+    trainer: Trainer, tick: StepTimer, contender: Contender, num_workers: int = 0, own_network: bool = False
 ) -> None:
     device = trainer.device
     optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=trainer.params.learning_rate)
-    batches = loader(trainer, num_workers, pinned)
+    batches = loader(trainer, num_workers)
     while True:
         total = 0.0
         for tensors in batches:
-            tensors = [tensor.to(device, non_blocking=pinned) for tensor in tensors]
+            tensors = [tensor.to(device, non_blocking=True) for tensor in tensors]
             total += usual_step(trainer, optimizer, tensors, contender).item()
             tick()
 

@@ -9,19 +9,15 @@ folder has a file per sequence. 200,000 sequences take up to 500 MiB of disk in 
 """
 
 import argparse
-import json
 import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.preprocess import describe_machine
+from benchmarks.markdown import describe_machine, header, row
+from benchmarks.preprocess import PACKAGES, in_fresh_process, largest_resident_bytes
 
 NUM_STEPS, NUM_CHANNELS, NUM_CLASSES = 100, 3, 5
 BLOCK = 1000
@@ -30,39 +26,21 @@ BLOCK = 1000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sequences", type=int, nargs="+", default=[1_000, 10_000, 100_000])
-    parser.add_argument("--shapes", nargs="+", choices=tuple(MAKERS), default=list(MAKERS))
+    parser.add_argument("--shapes", nargs="+", choices=tuple(SHAPES), default=list(SHAPES))
     parser.add_argument("--folder", type=Path, help="where the data goes (default: the system's temporary folder)")
-    parser.add_argument("--job", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.job:
-        job, path, number = options.job
-        print(json.dumps(JOBS[job](Path(path), int(number)) or {}))
-        return
-    print(f"{describe_machine()}\n")
-    print(
-        "| shape | sequences | on disk, MiB | table, MiB | conversion, s | sequences/s | in all, s | peak memory, MiB |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"{describe_machine(packages=PACKAGES)}\n")
+    columns = ("on disk, MiB", "table, MiB", "conversion, s", "sequences/s", "in all, s", "peak memory, MiB")
+    print(header("shape", "sequences", *columns))
     for shape in options.shapes:
+        make, name = SHAPES[shape]
         for number in options.sequences:
             with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-                path = Path(folder) / NAMES[shape]
-                in_fresh_process(f"make {shape}", path, number)
-                found = in_fresh_process("plan", path, number)
-                source, table = found["source_bytes"] / 2**20, found["table_bytes"] / 2**20
-                print(
-                    f"| {shape} | {number:,} | {source:,.0f} | {table:,.0f} | "
-                    f"{found['conversion']:.1f} | {number / found['conversion']:,.0f} | {found['seconds']:.1f} | "
-                    f"{found['peak_bytes'] / 2**20:,.0f} |",
-                    flush=True,
-                )
-
-
-def in_fresh_process(job: str, path: Path, number: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.conversion", "--job", job, str(path), str(number)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+                in_fresh_process(make, Path(folder) / name, number)
+                sizes, conversion, seconds = in_fresh_process(plan, Path(folder) / name, number)
+            source, table, peak = (f"{size / 2**20:,.0f}" for size in sizes)
+            times = (f"{conversion:.1f}", f"{number / conversion:,.0f}", f"{seconds:.1f}")
+            print(row(shape, f"{number:,}", source, table, *times, peak), flush=True)
 
 
 def walks(number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,10 +100,11 @@ def make_lists(path: Path, number: int) -> None:
         writer.close()
 
 
-def plan(path: Path, number: int) -> dict[str, float]:
+def plan(path: Path, number: int) -> tuple[tuple[int, int, int], float, float]:
+    """Bytes of source, table and memory; seconds of the conversion and of everything."""
     from stages.tools import long_table, new_workload
 
-    before, seconds, write = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, [], long_table.write
+    before, seconds, write = largest_resident_bytes(), [], long_table.write
 
     def timed(*arguments: object) -> long_table.Index:
         start = time.perf_counter()
@@ -134,7 +113,7 @@ def plan(path: Path, number: int) -> dict[str, float]:
         return index
 
     long_table.write = timed
-    words: Namespace = new_workload.make_parser().parse_args(["mine", str(path)])
+    words = new_workload.make_parser().parse_args(["mine", str(path)])
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         made = new_workload.make_plan(words, Path(scratch))
@@ -142,19 +121,14 @@ def plan(path: Path, number: int) -> dict[str, float]:
         table_bytes = made.table.stat().st_size
     assert made.summary["num_sequences"] == number, made.summary["num_sequences"]
     files = [path] if path.is_file() else [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {
-        "source_bytes": sum(file.stat().st_size for file in files),
-        "table_bytes": table_bytes,
-        "conversion": sum(seconds),
-        "seconds": elapsed,
-        "peak_bytes": (peak - before) * 1024,
-    }
+    source_bytes = sum(file.stat().st_size for file in files)
+    return (source_bytes, table_bytes, largest_resident_bytes() - before), sum(seconds), elapsed
 
 
-MAKERS = {"wide": make_wide, "folder": make_folder, "npy": make_npy, "ts": make_ts, "lists": make_lists}
-NAMES = {"wide": "wide.csv", "folder": "files", "npy": "X.npy", "ts": "all.ts", "lists": "lists.parquet"}
-JOBS = {"plan": plan, **{f"make {name}": make for name, make in MAKERS.items()}}
+SHAPES = {  # how it is made, and its file or folder
+    "wide": (make_wide, "wide.csv"), "folder": (make_folder, "files"), "npy": (make_npy, "X.npy"),
+    "ts": (make_ts, "all.ts"), "lists": (make_lists, "lists.parquet"),
+}  # fmt: skip
 
 if __name__ == "__main__":
     main()

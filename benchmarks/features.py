@@ -22,17 +22,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--aeon-python", required=True, help="a Python with aeon installed")
     options = parser.parse_args()
-    print("| sequences, features, steps | features | equal to 1e-6 | largest difference, in steps |\n|---|---|---|---|")
+    from benchmarks.markdown import header, row  # aeon's environment lacks what it imports
+
+    print(header("sequences, features, steps", "features", "equal to 1e-6", "largest difference, in steps"))
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([options.aeon_python, __file__, folder], check=True)
         for shape in SHAPES:
             with np.load(Path(folder) / f"{shape}.npz") as theirs:
                 own, expected = own_features(theirs), theirs["features"]
             off = np.abs(own - expected)
-            print(
-                f"| {', '.join(map(str, shape))} | {expected.shape[1]:,} | {(off < 1e-6).mean():.4%} | "
-                f"{off.max() * shape[2]:.2f} |"
-            )
+            cells = (f"{expected.shape[1]:,}", f"{(off < 1e-6).mean():.4%}", f"{off.max() * shape[2]:.2f}")
+            print(row(", ".join(map(str, shape)), *cells))
 
 
 def own_features(theirs: np.lib.npyio.NpzFile) -> np.ndarray:

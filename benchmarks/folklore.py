@@ -16,7 +16,6 @@ import gc
 import itertools
 import math
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +29,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from benchmarks.markdown import describe_machine, header, quartiles, row
 from stages import models
 from stages.diagnosis.counts import num_bytes, saved_for_backward
 from stages.machine.identity import identify, usable_cores
@@ -50,7 +50,7 @@ MEASUREMENT_SECONDS = 0.1  # a measurement repeats its work for about this long
 MIN_ROUNDS = 5
 MIB = 2**20
 SMALL_CARD_MIB = 6 * 1024  # the smallest GPU for which the guides have settings
-HEADER = "| case | variant | samples/s | times the first | rounds |\n|---|---|---|---|---|"
+HEADER = header("case", "variant", "samples/s", "times the first", "rounds")
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,9 @@ def main() -> None:
     for name in options.claims:
         if name not in CLAIMS:
             parser.error(f"claim {name!r} is not known{nearest(name, CLAIMS)}")
-    try:
-        identity = identify(options.device)
-        device = open_device(identity, threads=1, deterministic=True)
-    except ValueError as error:
-        parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
+    device, _ = device_of(parser, options.device)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own messages
-    print(describe(identity), flush=True)
+    print(f"{describe_machine(options.device)}, {torch.get_num_threads()} thread unless said", flush=True)
     for name in options.claims or CLAIMS:
         torch.manual_seed(0)
         print(f"\n## {name}\n", flush=True)
@@ -93,13 +89,13 @@ def main() -> None:
             print(line, flush=True)
 
 
-def describe(identity: dict[str, Any]) -> str:
-    gpu = f"{identity['name']}, driver {identity['driver']}; " if identity["kind"] == "cuda" else ""
-    return (
-        f"{gpu}{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores; {platform.system()}, "
-        f"Python {platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} thread unless said; "
-        f"{time.strftime('%Y-%m-%d %H:%M')}"
-    )
+def device_of(parser: argparse.ArgumentParser, name: str) -> tuple[torch.device, dict[str, Any]]:
+    """The device with one thread, and its identity. Ends the command with one sentence if there is none."""
+    try:
+        identity = identify(name)
+        return open_device(identity, threads=1, deterministic=True), identity
+    except ValueError as error:
+        parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
 
 
 class Training:
@@ -197,13 +193,8 @@ def rows(case: str, rates: dict[str, list[float]]) -> Iterator[str]:
     first = next(iter(rates.values()))
     for name, found in rates.items():
         ratios = [rate / base for rate, base in zip(found, first, strict=True)]
-        ratio = "1" if found is first else spread(ratios, ".2f" if statistics.median(ratios) >= 0.1 else ".2g")
-        yield f"| {case} | {name} | {spread(found, ',.0f')} | {ratio} | {len(found)} |"
-
-
-def spread(values: list[float], form: str) -> str:
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return f"{middle:{form}} [{low:{form}}, {high:{form}}]"
+        ratio = "1" if found is first else quartiles(ratios, ".2f" if statistics.median(ratios) >= 0.1 else ".2g")
+        yield row(case, name, quartiles(found, ",.0f"), ratio, len(found))
 
 
 # The claims. Each function yields lines of Markdown.
@@ -219,7 +210,7 @@ def cell(device: torch.device, seconds: float) -> Iterator[str]:
         "price": (config, replace(data, num_sequences=2 * settings.batch_size), settings.batch_size),
         "larger": (replace(config, hidden_size=128), Data(64, "forecast", larger), 32),
     }
-    operators = ["| case | variant | operators called a step | kernels on the GPU a step |", "|---|---|---|---|"]
+    operators = [header("case", "variant", "operators called a step", "kernels on the GPU a step")]
     sentences = []
     yield HEADER
     for case, (model, sizes, batch_size) in cases.items():
@@ -231,7 +222,7 @@ def cell(device: torch.device, seconds: float) -> Iterator[str]:
         sentences.append(f"{case}, both: parameters, inputs, outputs and gradients lie on {where}.")
         for name, one in {"nn.LSTM": native, "by hand": manual}.items():
             calls, kernels = count_operators(one)
-            operators.append(f"| {case} | {name} | {calls:,} | {kernels if device.type == 'cuda' else 'no GPU'} |")
+            operators.append(row(case, name, f"{calls:,}", kernels if device.type == "cuda" else "no GPU"))
         steps = f"{sizes.shape.max_steps} + {sizes.shape.num_outputs} steps"
         rates = rates_of({"nn.LSTM": native.epoch, "by hand": manual.epoch}, device, seconds)
         yield from rows(f"{case}: hidden {model.hidden_size}, {steps}, batch {batch_size}", rates)
@@ -362,11 +353,7 @@ def workers(device: torch.device, seconds: float) -> Iterator[str]:
 def with_each(
     work: Callable[[Iterable[Batch]], int], ways: dict[str, Callable[[], Iterable[Batch]]]
 ) -> dict[str, Work]:
-    return {name: partial(decoder_input, work, batches) for name, batches in ways.items()}
-
-
-def decoder_input(work: Callable[[Iterable[Batch]], int], batches: Callable[[], Iterable[Batch]]) -> int:
-    return work(batches())
+    return {name: lambda batches=batches: work(batches()) for name, batches in ways.items()}  # type: ignore[misc]
 
 
 def loaders(dataset: Dataset[Any], case: Training) -> dict[str, Callable[[], Iterable[Batch]]]:
@@ -412,15 +399,11 @@ def pin(device: torch.device, seconds: float) -> Iterator[str]:
         host = torch.randn(num_floats)
         copies: dict[str, Callable[[], object]] = {
             "pageable": partial(host.to, device),
-            "pinned for each copy": partial(pinned_copy, host, device),
+            "pinned for each copy": lambda host=host: host.pin_memory().to(device, non_blocking=True),
             "pinned once": partial(host.pin_memory().to, device, non_blocking=True),
         }
         found = rates_of({name: counted(copy) for name, copy in copies.items()}, device, seconds)
         yield from rows(f"{what}: copies/s", found)
-
-
-def pinned_copy(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    return host.pin_memory().to(device, non_blocking=True)
 
 
 def counted(action: Callable[[], object]) -> Work:
@@ -433,8 +416,8 @@ def counted(action: Callable[[], object]) -> Work:
 
 def memory(device: torch.device, seconds: float) -> Iterator[str]:
     """Low use of VRAM means that the GPU is not used."""
-    columns = "weights | gradients | optimizer | activations | batch | sum | of 6 GiB | training data"
-    yield f"| MiB | {columns} | peak that torch allocated |\n|{'---|' * 10}"
+    parts_of_memory = ("weights", "gradients", "optimizer", "activations", "batch")
+    yield header("MiB", *parts_of_memory, "sum", "of 6 GiB", "training data", "peak that torch allocated")
     for workload in DATA:
         gc.collect()  # the previous network is part of a reference cycle
         case = training(workload, device)
@@ -453,9 +436,9 @@ def memory(device: torch.device, seconds: float) -> Iterator[str]:
             num_bytes((batch.values, batch.mask, batch.targets, batch.rows)),
         ]
         total, data = sum(parts) / MIB, num_bytes(case.split.tensors.values()) / MIB
-        sizes = " | ".join(f"{part / MIB:.2f}" for part in parts)
+        sizes = (f"{part / MIB:.2f}" for part in parts)
         share = f"{total / SMALL_CARD_MIB:.2%}"
-        yield f"| {workload}, batch {case.batch_size} | {sizes} | {total:.2f} | {share} | {data:.2f} | {peak} |"
+        yield row(f"{workload}, batch {case.batch_size}", *sizes, f"{total:.2f}", share, f"{data:.2f}", peak)
         del case, batch, state
 
 

@@ -31,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.markdown import header, row
 from flows.processes import stop
 from flows.stage import die_with
 from stages.files import ROOT, locked, read_json, relative, write_json
@@ -47,11 +48,10 @@ PARTS = ("benchmarks", "flows", "stages", "tests", "params.yaml", "pyproject.tom
 GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
 TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
 SHOWN_LINES = 15
-PIECES_HEADER = "| piece | what | how far | seconds | when | commit |\n|---|---|---|---|---|---|"
-COMPARISON_HEADER = (
-    "| workload | device | score | s an epoch | samples/s | training, s | MiB of tensors | MiB of the process | "
-    "precision | what bounds it |\n|---|---|---|---|---|---|---|---|---|---|"
-)
+COMPARED = (
+    "workload", "device", "score", "s an epoch", "samples/s", "training, s", "MiB of tensors", "MiB of the process",
+    "precision", "what bounds it",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -344,12 +344,13 @@ def table(known: Sequence[Piece], out: Path) -> str:
     if not (out / "machine.json").exists():
         raise SystemExit(f"error: nothing is measured in {relative(out)} yet; run `make gpu` first")
     identity = read_json(out / "machine.json")
-    lines = [f"# {identity['name']}", "", hardware_sentence(identity), "", PIECES_HEADER]
+    columns = header("piece", "what", "how far", "seconds", "when", "commit")
+    lines = [f"# {identity['name']}", "", hardware_sentence(identity), "", columns]
     for piece in known:
         about = about_of(out, piece)
         state = f"{about['state']}: {about['reason']}" if about["reason"] else about["state"]
         seconds, when = sum(each["seconds"] for each in about["commands"]), about.get("measured_at", "")
-        lines.append(f"| {piece.name} | {piece.about} | {state} | {seconds:.0f} | {when} | {about.get('commit', '')} |")
+        lines.append(row(piece.name, piece.about, state, f"{seconds:.0f}", when, about.get("commit", "")))
     lines += ["", *comparison(out)]
     for piece in known:
         if shown_lines := [*markdown(out / f"{piece.name}.txt")]:
@@ -381,9 +382,9 @@ def comparison(out: Path) -> Iterator[str]:
         cells += [number(found[name], style) for name, style in (
             ("epoch_seconds", ".4f"), ("samples_per_second", ",.0f"), ("train_seconds", ".1f"),
             ("peak_allocated_mib", ",.0f"), ("process_mib", ",.0f"))]  # fmt: skip
-        rows.append(f"| {' | '.join([*cells, found['precision'], found['summary_lines'].get('bound', '')])} |")
+        rows.append(row(*cells, found["precision"], found["summary_lines"].get("bound", "")))
     if rows:
-        yield COMPARISON_HEADER
+        yield header(*COMPARED)
         yield from rows
         yield ""
 

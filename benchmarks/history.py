@@ -17,8 +17,9 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.epochs import epochs
+from benchmarks.markdown import header, row
 from stages.records import recorded, run_dir
-from stages.records.history import EPOCH_METRICS, Record
 from stages.records.publish import TOKEN_TAG
 
 TABLES = ("runs", "params", "tags", "metrics", "latest_metrics")
@@ -83,16 +84,9 @@ def publish_run(like: Any) -> None:
     """Publish a training, from its first file until MLflow has all of it."""
     tags = {name: value for name, value in like.data.tags.items() if name != TOKEN_TAG and "." not in name}
     experiment = recorded.open_store().get_experiment(like.info.experiment_id).name
-    measured = {"epoch_seconds": 0.1, "samples_per_second": 9.0, "validation_seconds": 0.1, "is_warmup": 0}
-    measured |= dict.fromkeys(EPOCH_METRICS.values())
-    record = Record("token")
     with run_dir.recording(uuid.uuid4().hex, "train") as run:
         run.open(experiment, "benchmark", dict(like.data.params), tags)
-        for epoch in range(1, NUM_EPOCHS + 1):
-            values = {"learning_rate": 0.1, "train_loss": 1 / epoch, "val_loss": 1 / epoch, "val_accuracy": 0.5}
-            record.history.append({"epoch": epoch, **values})
-            record.timings.append({"epoch": epoch, "ended_ms": run_dir.now_ms(), **measured})
-        run.save_epochs(record)
+        run.save_epochs(epochs(NUM_EPOCHS))
     while run.folder.exists():
         time.sleep(0.02)
         if "error" in (state := run_dir.read_state(run.folder)):
@@ -125,9 +119,9 @@ def main(arguments: list[str]) -> int:
     rows = copy_run(options.database, options.run_id, options.runs)
     print(f"{options.runs:,} runs, {rows:,} rows, copied in {time.perf_counter() - since:.1f} s\n")
     after = ask(options.run_id)
-    print(f"| | before | with {options.runs:,} more runs |\n|---|---|---|")
+    print(header("", "before", f"with {options.runs:,} more runs"))
     for what in before:
-        print(f"| {what} | {before[what]:.3f} s | {after[what]:.3f} s |")
+        print(row(what, f"{before[what]:.3f} s", f"{after[what]:.3f} s"))
     return 0
 
 

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from stages.machine.identity import identify
+from benchmarks.folklore import device_of
+from benchmarks.markdown import header, row
 from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
-from stages.training.device import describe, has_tf32, open_device, use_tf32
+from stages.training.device import describe, has_tf32, use_tf32
 
 NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
 SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guide
@@ -29,17 +30,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     options = parser.parse_args()
-    try:
-        identity = identify(options.device)
-        device = open_device(identity, threads=1, deterministic=True)
-    except ValueError as error:
-        parser.error(f"{str(error).partition('; ')[0]}; fix that, or use --device cpu")
+    device, identity = device_of(parser, options.device)
     for name, value in describe(device, identity).items():
         if name != "host":
             print(f"- {name}: {value}", flush=True)
-    print(f"- platform: {platform.machine()}\n\n| what | takes or reaches |\n|---|---|", flush=True)
+    print(f"- platform: {platform.machine()}\n\n{header('what', 'takes or reaches')}", flush=True)
     for name, value in {**latencies(device), **rates(device)}.items():
-        print(f"| {name} | {value} |", flush=True)
+        print(row(name, value), flush=True)
 
 
 def latencies(device: torch.device) -> dict[str, str]:

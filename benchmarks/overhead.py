@@ -15,27 +15,20 @@ probe and tracking. Trainings have 3 epochs and run on the CPU.
 
 import argparse
 import json
-import os
-import platform
-import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from benchmarks.markdown import describe_machine, header, row
+from benchmarks.sandbox import Server, call, commit, copy_project
 from stages.machine.interleaving import interleave
 
-ROOT = Path(__file__).resolve().parents[1]
 WORKLOAD = "sign"
 NUM_EPOCHS = 3
 BARE = """stages:
@@ -47,6 +40,8 @@ BARE = """stages:
 NOTHING = "touch a b c d"
 USUAL = "python -c 'import torch, mlflow' && touch a b c d"
 REPRO = ["dvc", "repro"]
+PREFECT = ("prefect server start --host 127.0.0.1 --port {port}", "api/health")
+PACKAGES = ("dvc", "prefect", "mlflow", "torch")
 FLOW = [sys.executable, "-m", "flows.pipeline"]
 
 
@@ -57,9 +52,9 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.questions) - set(QUESTIONS):
         parser.error(f"unknown question {', '.join(sorted(unknown))}; accepted: {', '.join(QUESTIONS)}")
-    print(describe_machine(), flush=True)
+    print(describe_machine(packages=PACKAGES), flush=True)
     for name in options.questions or QUESTIONS:
-        print(f"\n## {name}\n\n| what | median (s) | lowest | highest |\n|---|---|---|---|", flush=True)
+        print(f"\n## {name}\n\n{header('what', 'median (s)', 'lowest', 'highest')}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             print(QUESTIONS[name](Path(folder), options.repeats), flush=True)
 
@@ -90,11 +85,16 @@ def full(folder: Path, repeats: int) -> str:
 def prefect(folder: Path, repeats: int) -> str:
     one = make_tandem(folder / "one", WORKLOAD)
     call(REPRO, one)
-    with prefect_server(folder) as settings:
+    home = {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    server = Server(*PREFECT, **home)
+    try:
+        settings = {**home, "PREFECT_API_URL": f"{server.url}/api"}
         terminal = timed([*REPRO, "--force"], one, less_work=True)
         flow = timed([*FLOW, "--force"], one, less_work=True, **settings)
         call(FLOW, one, **settings)
         times = measured({"dvc repro": terminal, "python -m flows.pipeline": flow}, repeats)
+    finally:
+        server.kill()
     plain, reported = map(statistics.median, times.values())
     return f"\nFrom Prefect: {reported - plain:+.1f} s."
 
@@ -106,7 +106,7 @@ def measured(commands: dict[str, Callable[[], float]], repeats: int) -> dict[str
     """Seconds of every command, interleaved; prints a row for each."""
     times = interleave(commands, repeats)
     for name, seconds in times.items():
-        print(f"| {name} | {statistics.median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} |")
+        print(row(name, *(f"{value:.2f}" for value in (statistics.median(seconds), min(seconds), max(seconds)))))
     return times
 
 
@@ -127,18 +127,6 @@ def seconds_of_work(project: Path) -> float:
     return train + 2 * json.loads((folder / "evaluate.json").read_text())["evaluate_seconds"]  # with one warm-up
 
 
-def call(command: list[str], folder: Path, **settings: str) -> None:
-    """Raises SystemExit with the output if `command` fails. `settings`: environment variables."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
-    env = {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", **settings}
-    done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stdout}")
-
-
-STRIPPED = ("PREFECT", "MLFLOW", "DVC", "TANDEM")  # the caller's own settings
-
-
 def make_bare(folder: Path, cmd: str) -> Path:
     folder.mkdir()
     (folder / "dvc.yaml").write_text(BARE.format(cmd=json.dumps(cmd)))
@@ -151,11 +139,7 @@ def make_bare(folder: Path, cmd: str) -> Path:
 
 def make_tandem(folder: Path, workload: str | None) -> Path:
     """A copy of this project with short trainings on the CPU, of `workload` or of all workloads (None)."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(listed, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0"):
-        if name and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
+    copy_project(folder)
     params = read_params(folder)
     known = params["workloads"]
     if workload and workload not in known:
@@ -172,47 +156,6 @@ def make_tandem(folder: Path, workload: str | None) -> Path:
 
 def read_params(folder: Path) -> Any:
     return YAML().load(folder / "params.yaml")
-
-
-def commit(folder: Path) -> None:
-    author = ["-c", "user.name=b", "-c", "user.email=b@localhost"]
-    for words in (["init", "-q"], ["add", "-A"], [*author, "commit", "-qm", "start"]):
-        call(["git", *words], folder)
-
-
-@contextmanager
-def prefect_server(folder: Path) -> Iterator[dict[str, str]]:
-    """The settings of a Prefect server on a free port, which runs during the `with` block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url, home = f"http://127.0.0.1:{port}/api", {"PREFECT_HOME": str(folder / "prefect")}
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(STRIPPED)}
-    process = subprocess.Popen(
-        command, env={**kept, **home, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        end = time.monotonic() + 120
-        while True:
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=1)
-                break
-            except OSError:
-                if time.monotonic() > end or process.poll() is not None:
-                    sys.exit("the Prefect server did not start within two minutes")
-                time.sleep(0.1)
-        yield {**home, "PREFECT_API_URL": url}
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def describe_machine() -> str:
-    packages = ", ".join(f"{name} {version(name)}" for name in ("dvc", "prefect", "mlflow", "torch"))
-    cpu = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    return f"{cpu}, load {os.getloadavg()[0]:.1f}; Python {platform.python_version()}, {packages}"
 
 
 if __name__ == "__main__":

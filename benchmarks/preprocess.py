@@ -9,18 +9,22 @@ the data. 1,000,000 sequences need up to 8 GiB of memory and 3 GiB of disk.
 """
 
 import argparse
-import json
-import os
-import platform
+import multiprocessing
 import resource
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks.markdown import describe_machine, header, row
+
+PACKAGES = ("numpy", "pandas", "pyarrow")
 NUM_STEPS, NUM_FEATURES, NUM_CLASSES = 20, 8, 10
 BYTES_PER_ROW = 8 * (3 + NUM_FEATURES)
 FEATURES = tuple(f"f{index}" for index in range(NUM_FEATURES))
@@ -33,65 +37,50 @@ def main() -> None:
         "--csv-up-to", type=int, default=100_000, help="CSV is slow to read; larger tables as Parquet only"
     )
     parser.add_argument("--folder", type=Path, help="where the tables go (default: the system's temporary folder)")
-    parser.add_argument("--step", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.step:
-        context, table, target = options.step
-        print(json.dumps(JOBS[context](Path(table), Path(target))))
-        return
-    print(f"{describe_machine()}\n")
-    print("| format | sequences | rows | seconds | rows per second | table, MiB | peak, MiB | peak / table |")
-    print("|---|---|---|---|---|---|---|---|")
-    seconds: dict[str, dict[int, float]] = {".parquet": {}, ".csv": {}}
+    print(f"{describe_machine(packages=PACKAGES)}\n")
+    columns = ("format", "sequences", "rows", "seconds", "rows per second", "table, MiB", "peak, MiB", "peak / table")
+    print(header(*columns))
+    sizes = {".parquet": options.sequences, ".csv": [num for num in options.sequences if num <= options.csv_up_to]}
+    seconds: dict[str, dict[int, float]] = {ending: {} for ending in sizes}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for ending in seconds:
-            for number in options.sequences:
-                if ending == ".csv" and number > options.csv_up_to:
-                    continue
-                table = Path(folder) / f"table{ending}"
-                in_fresh_process("make", table, Path(str(number)))
-                found = in_fresh_process("prepare", table, Path(folder) / "prepared")
-                seconds[ending][number] = found["seconds"]
-                rows, peak = number * NUM_STEPS, found["peak_bytes"] / 2**20
-                size = rows * BYTES_PER_ROW / 2**20
-                print(
-                    f"| {ending[1:]} | {number:,} | {rows:,} | {found['seconds']:.2f} | {rows / found['seconds']:,.0f} "
-                    f"| {size:,.1f} | {peak:,.1f} | {peak / size:.2f} |",
-                    flush=True,
-                )
+        for ending, number in [(ending, number) for ending, numbers in sizes.items() for number in numbers]:
+            table, rows = Path(folder) / f"table{ending}", number * NUM_STEPS
+            in_fresh_process(make, table, number)
+            spent, peak_bytes = in_fresh_process(prepare, table, Path(folder) / "prepared")
+            seconds[ending][number] = spent
+            peak, size = peak_bytes / 2**20, rows * BYTES_PER_ROW / 2**20
+            cells = (f"{spent:.2f}", f"{rows / spent:,.0f}", f"{size:,.1f}", f"{peak:,.1f}", f"{peak / size:.2f}")
+            print(row(ending[1:], f"{number:,}", f"{rows:,}", *cells), flush=True)
     print()
     for ending, found in seconds.items():
         # Start-up dominates small sizes; from 100,000 rows on the table does.
-        sizes = [number for number in sorted(found) if number >= 10_000]
-        for small, large in zip(sizes, sizes[1:], strict=False):
-            ratio = found[large] / found[small]
+        for small, large in pairwise(number for number in sorted(found) if number >= 10_000):
             print(
-                f"{ending[1:]}: {large / small:g} times the sequences took {ratio:.1f} times the time "
-                f"({small:,} to {large:,})"
+                f"{ending[1:]}: {large / small:g} times the sequences took {found[large] / found[small]:.1f} times the "
+                f"time ({small:,} to {large:,})"
             )
 
 
-def in_fresh_process(context: str, table: Path, target: Path) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.preprocess", "--step", context, str(table), str(target)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
-    return json.loads(done.stdout.splitlines()[-1])
+def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The largest resident size of a process never shrinks, so each measurement has a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
-def make(table: Path, number: Path) -> dict[str, float]:
+def largest_resident_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def make(table: Path, total: int) -> None:
     """Random walks, one row group per 100,000 sequences; labels are whole numbers."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
 
-    schema = pa.schema(
-        [
-            ("sequence", pa.int64()),
-            ("step", pa.int64()),
-            *((name, pa.float64()) for name in FEATURES),
-            ("label", pa.int64()),
-        ]
-    )
-    draw, total, chunk = np.random.default_rng(0), int(str(number)), 100_000
+    keys = [(name, pa.int64()) for name in ("sequence", "step")]
+    schema = pa.schema([*keys, *((name, pa.float64()) for name in FEATURES), ("label", pa.int64())])
+    draw, chunk = np.random.default_rng(0), 100_000
     writer = (pa.parquet.ParquetWriter if table.suffix == ".parquet" else pa.csv.CSVWriter)(table, schema)
     with writer:
         for low in range(0, total, chunk):
@@ -103,10 +92,10 @@ def make(table: Path, number: Path) -> dict[str, float]:
                 "label": np.repeat(np.arange(low, low + count) % NUM_CLASSES, NUM_STEPS),
             }
             writer.write_table(pa.table(columns, schema=schema))
-    return {}
 
 
-def prepare(table: Path, target: Path) -> dict[str, float]:
+def prepare(table: Path, target: Path) -> tuple[float, int]:
+    """Seconds, and the growth of the largest resident size in bytes."""
     from stages.data import sequences, write_arrays
     from stages.params.schema import Columns, SequenceTable, Split
 
@@ -120,30 +109,9 @@ def prepare(table: Path, target: Path) -> dict[str, float]:
         missing="refuse",
         groups="none",
     )
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    before, start = largest_resident_bytes(), time.perf_counter()
     write_arrays(target, sequences.prepare(params, table.parent, per_step=False))
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    kilobyte = 1 if sys.platform == "darwin" else 1024
-    return {"seconds": seconds, "peak_bytes": (peak - before) * kilobyte}
-
-
-JOBS = {"make": make, "prepare": prepare}
-
-
-def describe_machine() -> str:
-    import pandas as pd
-    import pyarrow as pa
-
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
-    return (
-        f"{model}, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores, "
-        f"Python {platform.python_version()}, numpy {np.__version__}, pandas {pd.__version__}, pyarrow {pa.__version__}"
-    )
+    return time.perf_counter() - start, largest_resident_bytes() - before
 
 
 if __name__ == "__main__":

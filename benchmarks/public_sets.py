@@ -9,19 +9,18 @@ val together and the same number of seeds. The score is accuracy, or R2 for regr
 """
 
 import argparse
-import json
 import subprocess
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.accuracy import tensors, trained, write_in_units
+from benchmarks.accuracy import minirocket, tensors, trained, write_in_units
+from benchmarks.markdown import header, mean_and_range, row
 from stages.data import prepare
 from stages.data.arrays import PreparedSequences
 from stages.tasks import open_task
@@ -42,15 +41,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--aeon-python", required=True, help="a Python with aeon installed")
     options = parser.parse_args()
-    print(f"| {' | '.join(TITLES)} |\n|{'---|' * len(TITLES)}")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder, scripts = Path(temporary), Path(__file__).parent
-        subprocess.run([options.aeon_python, scripts / "aeon_sets.py", folder, *options.sets], check=True)
+    print(header(*TITLES))
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(__file__).with_name("aeon_sets.py")
+        subprocess.run([options.aeon_python, script, folder, *options.sets], check=True)
         for name in options.sets:
-            print(row(name, folder, range(options.seeds), [options.aeon_python, scripts / "minirocket.py"]), flush=True)
+            print(row(*measure(name, Path(folder), range(options.seeds), options.aeon_python)), flush=True)
 
 
-def row(name: str, folder: Path, seeds: range, minirocket: list[Any]) -> str:
+def measure(name: str, folder: Path, seeds: range, python: str) -> list[str]:
     arrays = np.load(folder / f"{name}.npz")
     path = folder / name / "table.parquet"
     path.parent.mkdir()
@@ -74,18 +73,17 @@ def row(name: str, folder: Path, seeds: range, minirocket: list[Any]) -> str:
         write_in_units(folders[-1], prepare(block.task, plain, path.parent))
         scores.append(score)
         seconds.append(spent)
-    done = subprocess.run([*minirocket, *folders], check=True, stdout=subprocess.PIPE, text=True)
-    others, other_seconds = json.loads(done.stdout)
+    others, other_seconds = minirocket(python, folders)
     counts = " + ".join(str(num) for num in prepared.summary["num_per_split"].values())
     size = f"{counts}, {prepared.summary['max_steps']}, {arrays['values'].shape[2]}"
-    return (
-        f"| {name} | {size} | {block.train.model.name} | {spread(scores)} | {spread(others)} | "
-        f"{baselines(block.task, prepared)} | {np.median(seconds):.1f} | {np.median(other_seconds):.1f} |"
-    )
-
-
-def spread(scores: list[float]) -> str:
-    return f"{np.mean(scores):.4f} ({min(scores):.4f} to {max(scores):.4f})"
+    spreads = (mean_and_range(scores), mean_and_range(others), baselines(block.task, prepared))
+    return [
+        name,
+        size,
+        block.train.model.name,
+        *spreads,
+        *(f"{np.median(each):.1f}" for each in (seconds, other_seconds)),
+    ]
 
 
 def long_table(values: np.ndarray, labels: np.ndarray, is_test: np.ndarray) -> pd.DataFrame:

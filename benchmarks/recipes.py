@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy import prepare_seed, tensors, trained
+from benchmarks.markdown import header, mean_lowest_highest, row
 from stages.data.arrays import PreparedSequences
 from stages.files import ROOT
 from stages.params.loading import parse_block, read_yaml
@@ -56,13 +57,13 @@ def main() -> None:
     for name in options.recipes or ():
         if name not in recipes:
             parser.error(f"{options.workload} has no recipe {name!r}; there are {', '.join(map(repr, recipes))}")
-    print("| recipe | sequences | mean | lowest | highest | seconds per training |\n|---|---|---|---|---|---|")
+    print(header("recipe", "sequences", "mean", "lowest", "highest", "seconds per training"))
     for name in options.recipes or recipes:
         seeds = range(options.first_seed, options.first_seed + options.seeds)
         found = [compared(options, recipes[name], seed) for seed in seeds]
         scores, counts, seconds = zip(*found, strict=True)
-        spread = f"{np.mean(scores):.4f} | {min(scores):.4f} | {max(scores):.4f}"
-        print(f"| {name} | {counts[0]:,} | {spread} | {np.median(seconds):.1f} |", flush=True)
+        spread = mean_lowest_highest(scores)
+        print(row(name, f"{counts[0]:,}", *spread, f"{np.median(seconds):.1f}"), flush=True)
 
 
 def compared(options: argparse.Namespace, recipe: dict[str, Any], seed: int) -> tuple[float, int, float]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.preprocess import describe_machine
+from benchmarks.markdown import describe_machine, header, quartiles, row
 from stages.diagnosis.probe import epochs
 from stages.machine.nvml import QUANTITIES, cached_gpu
 from stages.machine.regions import gpu_uuid, measure, sampled, synchronize
@@ -37,20 +37,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of each of a pair, about (0.5)")
     options = parser.parse_args()
     thread = f"a thread that samples every {1000 * SAMPLE_SECONDS:.0f} ms" if options.device == "cuda" else "no thread"
-    print(f"{describe_machine()}; device {options.device} ({thread}), torch {torch.__version__}\n")
-    print("| workload | with / without, median [quartiles] | empty epoch, ms | empty training, ms |\n|---|---|---|---|")
+    print(f"{describe_machine(options.device)}; device {options.device} ({thread})\n")
+    print(header("workload", "with / without, median [quartiles]", "empty epoch, ms", "empty training, ms"))
     for workload in options.workloads:
         trainer = open_prepared(workload, options.device)
-        low, middle, high = statistics.quantiles(ratios(trainer, options.rounds, options.seconds), n=4)
+        spread = quartiles(ratios(trainer, options.rounds, options.seconds), ".4f")
         with sampled(trainer.device):
             epoch = median_ms(options.rounds, inside, measure, trainer.device)
         whole = median_ms(options.rounds, inside, sampled, trainer.device)
-        print(f"| {workload} | {middle:.4f} [{low:.4f}, {high:.4f}] | {epoch:.3f} | {whole:.3f} |", flush=True)
+        print(row(workload, spread, f"{epoch:.3f}", f"{whole:.3f}"), flush=True)
     if options.device == "cuda":
         gpu = cached_gpu(gpu_uuid(trainer.device))
-        print("\n| question to NVML | ms | answer |\n|---|---|---|")
+        print(f"\n{header('question to NVML', 'ms', 'answer')}")
         for name in QUANTITIES:
-            print(f"| {name} | {median_ms(options.rounds, gpu.ask, name):.3f} | {gpu.ask(name)} |")
+            print(row(name, f"{median_ms(options.rounds, gpu.ask, name):.3f}", gpu.ask(name)))
 
 
 def ratios(trainer: Any, rounds: int, seconds: float) -> list[float]:

@@ -1,7 +1,7 @@
 """Training speed of Tandem and the plain loop by number of sequences, length, width and batch.
 
     python -m benchmarks.scaling                                     # sign's GRU, all four, 2 to 3 minutes
-    python -m benchmarks.scaling --workload pen --axes length width --rounds 7 --seconds 2 --json pen.json
+    python -m benchmarks.scaling --workload pen --axes length width --rounds 7 --seconds 2
     python -m benchmarks.scaling --axes batch --values 1 4 16 64 256 1024
     python -m benchmarks.scaling --device cuda                       # also with the step as a CUDA graph
 
@@ -19,20 +19,17 @@ epoch's order, so its batches come from the whole data.
 import argparse
 import statistics
 from dataclasses import replace
-from typing import Any
 
 from benchmarks.contenders import Case, Contender, plain, tandem
-from benchmarks.folklore import spread
+from benchmarks.markdown import describe_machine, header, quartiles, row
 from benchmarks.throughput import (
     SIZES,
     WORKLOADS,
     Rounds,
     command,
-    describe_machine,
     flop_per_sample,
     measure_rounds,
     measuring,
-    save,
 )  # fmt: skip
 
 VALUES = {
@@ -52,7 +49,6 @@ def main() -> None:
         entered["tandem graph"] = Contender(tandem, step="graph", is_tandem=True)
     base = next(case for case in reversed(SIZES["guides"]()) if case.workload == options.workload)
     print(f"{describe_machine(options.device)}\n\n`{command()}`\n\n{base.name}: {base.describe()}", flush=True)
-    results = {}
     for axis in options.axes:
         try:
             cases = {value: changed(base, axis, value) for value in options.values or VALUES[axis]}
@@ -62,15 +58,13 @@ def main() -> None:
         rounds = measure_rounds(
             {(value, name): (case, one) for value, case in cases.items() for name, one in entered.items()}, options
         )
-        print(f"\n## {axis}\n\n| {axis} | contender | samples/s | seconds a step | times the plain loop | of peak |")
-        print("|---|---|---|---|---|---|")
+        columns = (axis, "contender", "samples/s", "seconds a step", "times the plain loop", "of peak")
+        print(f"\n## {axis}\n\n{header(*columns)}")
         for entry in rounds.rates:
-            print(row(entry, cases[entry[0]], rounds, flop[entry[0]]), flush=True)
+            print(row_of(entry, cases[entry[0]], rounds, flop[entry[0]]), flush=True)
         print()
         for name in entered:
             print(f"- {name}: {trend(axis, name, cases, rounds)}", flush=True)
-        results[axis] = record(cases, rounds, flop)
-        save(options, {"base": base.describe(), "axes": results})
 
 
 def parse() -> argparse.Namespace:
@@ -107,15 +101,15 @@ def changed(base: Case, axis: str, value: int) -> Case:
     return Case(base.workload, settings, replace(data, num_sequences=number))
 
 
-def row(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
+def row_of(entry: Entry, case: Case, rounds: Rounds, flop: float) -> str:
     value, name = entry
     rates = rounds.rates[entry]
     if not rates:
-        return f"| {value:,} | {name} | not measured: {rounds.missing_reasons[entry]} | | | |"
+        return row(f"{value:,}", name, f"not measured: {rounds.missing_reasons[entry]}", *[""] * 3)
     step = case.settings.batch_size / statistics.median(rates)
-    ratios = spread(rounds.ratios(entry, (value, "plain")), ".2f") if rounds.rates[value, "plain"] else ""
+    ratios = quartiles(rounds.ratios(entry, (value, "plain")), ".2f") if rounds.rates[value, "plain"] else ""
     of_peak = rounds.of_peak(entry, flop, "fp32")
-    return f"| {value:,} | {name} | {spread(rates, ',.0f')} | {step:.3g} | {ratios} | {of_peak:.3f} |"
+    return row(f"{value:,}", name, quartiles(rates, ",.0f"), f"{step:.3g}", ratios, f"{of_peak:.3f}")
 
 
 def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
@@ -126,22 +120,8 @@ def trend(axis: str, name: str, cases: dict[int, Case], rounds: Rounds) -> str:
     low, high = there[0], there[-1]
     ratios = rounds.ratios((high, name), (low, name))
     longer = cases[high].settings.batch_size / cases[low].settings.batch_size / statistics.median(ratios)
-    steps = f"a step takes {longer:.2f} times as long, samples/s are {spread(ratios, '.2f')} times as many"
+    steps = f"a step takes {longer:.2f} times as long, samples/s are {quartiles(ratios, '.2f')} times as many"
     return f"{high / low:g} times the {axis}: {steps}"
-
-
-def record(cases: dict[int, Case], rounds: Rounds, flop: dict[int, float]) -> dict[str, Any]:
-    """All rounds, for JSON."""
-    points = [
-        {
-            "value": value, "contender": name, "batch_size": cases[value].settings.batch_size,
-            "flop_per_sample": flop[value], "threads": rounds.threads[value, name],
-            "samples_per_second": rates, "missing_reasons": rounds.missing_reasons.get((value, name)),
-        }
-        for (value, name), rates in rounds.rates.items()
-    ]  # fmt: skip
-    peaks = {f"fp32, {threads} threads": found for (_, threads), found in rounds.peaks.items()}
-    return {"peak_flop_per_second": peaks, "points": points}
 
 
 if __name__ == "__main__":

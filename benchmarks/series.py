@@ -12,24 +12,18 @@ seasonal naive and linear: below 1, the network is better. Seconds are those of 
 
 import argparse
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
+from benchmarks.accuracy import predict_test
+from benchmarks.markdown import header, mean_and_range, row
 from stages.data import open_source
 from stages.data.packed import as_tensors
-from stages.models import Shape
-from stages.tasks import open_task
 from stages.tools import new_workload
-from stages.training import loop
-from stages.training.batches import Split, sequential_indices
-from stages.training.workload import make_trainer
 
 SIMULATED = {  # name: points, and pandas' name of the interval
     "sales 60": (60, "M"), "sales 144": (144, "M"), "output 80": (80, "Q"), "sunshine 289": (289, "30min"),
@@ -50,13 +44,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--options", default="", help="of new_workload")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    print(f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|", sep="\n")
+    print(header(*COLUMNS))
     with TemporaryDirectory() as folder:
         tables = [*options.tables, *(write_simulated(Path(folder), options.drawn) if options.simulated else ())]
         for table in tables:
-            cells, _ = measure(table, options.options.split(), options.seeds)
-            print(f"| {' | '.join(cells)} |", flush=True)
+            print(row(*measure(table, options.options.split(), options.seeds)), flush=True)
 
 
 def write_simulated(folder: Path, seed: int) -> Iterator[Path]:
@@ -105,50 +97,31 @@ def autoregression(noise: np.ndarray, first: float, second: float) -> np.ndarray
     return values
 
 
-def measure(
-    table: Path, words: list[str], seeds: int, change: Callable[[Any], Any] = lambda train: train
-) -> tuple[list[str], str]:
-    """A row of the table, and the sentence of seed 0. `change` modifies the training's settings."""
+def measure(table: Path, words: list[str], seeds: int) -> list[str]:
+    """A row of the table."""
     start = time.perf_counter()
     options = new_workload.make_parser().parse_args(["benchmark", str(table), *words])
     with TemporaryDirectory() as scratch:
-        plan = new_workload.make_plan(options, Path(scratch))
-    inferred, params, train = time.perf_counter() - start, plan.workload.preprocess, change(plan.workload.train)
-    settings = replace(train, threads=1, probe=False)
+        workload = new_workload.make_plan(options, Path(scratch)).workload
+    inferred, params = time.perf_counter() - start, workload.preprocess
     prepared = open_source(params.source).prepare(params, table.parent, per_step=False)
     arrays = {name: prepared.arrays(name) for name in ("train", "val", "test")}
-    task = open_task("forecast", prepared.summary)
-    splits = {name: split_of(each) for name, each in arrays.items()}
+    inputs = {name: as_tensors(each["values"], each["lengths"], each["targets"]) for name, each in arrays.items()}
     found, seconds = [], []
     for seed in range(seeds):
-        start = time.perf_counter()
-        trainer = make_trainer(splits["train"], splits["val"], settings, Shape.of(prepared.summary, task), task, seed)
-        for _ in range(settings.epochs):
-            trainer.epoch()
-        if plan.workload.evaluate.weights == "best":
-            trainer.model.load_state_dict(trainer.best_weights)
-        batches = trainer.oom.batches(splits["test"], sequential_indices(splits["test"]), loop.PREDICTION_BATCH)
-        outputs = loop.predict_outputs(trainer.model.eval(), batches, trainer.oom)
-        found.append(task.evaluate(outputs, lambda split, name: arrays[split][name]))
-        seconds.append(time.perf_counter() - start)
-    metrics = found[0].metrics
-    own = [each.metrics["mae"] for each in found]
-    others = [metrics.get(f"{name}_mae") for name in ("persistence", "seasonal_naive", "linear")]
+        task, outputs, spent = predict_test(workload, seed, workload.train.precision, prepared.summary, inputs)
+        found.append(task.evaluate(outputs, lambda split, name: arrays[split][name]).metrics)
+        seconds.append(spent)
+    own = [metrics["mae"] for metrics in found]
+    others = [found[0].get(f"{name}_mae") for name in ("persistence", "seasonal_naive", "linear")]
     better = min(each for each in others[1:] if each is not None)
-    cells = [
+    return [
         table.stem, params.interval, str(params.season or "none"), f"{params.input_steps}, {params.horizon}",
-        f"{len(splits['train']):,}", str(settings.model.hidden_size),
-        f"{np.mean(own):.4g} ({min(own):.4g} to {max(own):.4g})",
-        f"{np.mean([each.metrics.get('mase', np.nan) for each in found]):.3f}",
+        f"{len(arrays['train']['targets']):,}", str(workload.train.model.hidden_size), mean_and_range(own, ".4g"),
+        f"{np.mean([metrics.get('mase', np.nan) for metrics in found]):.3f}",
         *("" if each is None else f"{each:.4g}" for each in others),
         f"{np.mean(own) / better:.3f}", f"{np.median(seconds):.1f}", f"{inferred:.1f}",
     ]  # fmt: skip
-    return cells, found[0].sentence
-
-
-def split_of(arrays: dict[str, np.ndarray]) -> Split:
-    tensors = as_tensors(arrays["values"], arrays["lengths"], arrays["targets"])
-    return Split({name: torch.from_numpy(each) for name, each in tensors.items()}, torch.device("cpu"))
 
 
 if __name__ == "__main__":

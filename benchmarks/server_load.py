@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import psutil
 
+from benchmarks.markdown import header, row
 from stages.records import recorded
 
 
@@ -75,7 +76,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--database-port", type=int, help="PostgreSQL's; its processor time is then counted, too")
     options = parser.parse_args(arguments)
     database = [options.database_port] if options.database_port else []
-    print("| request | processor time of the server | with its database |\n|---|---|---|")
+    print(header("request", "processor time of the server", "with its database"))
     for name, asked in (("PREFECT_API_URL", of_prefect), ("MLFLOW_TRACKING_URI", of_mlflow)):
         port = urlsplit(os.environ[name]).port
         assert port
@@ -86,7 +87,7 @@ def main(arguments: list[str]) -> int:
                 question()
             server, stored = (now - then for now, then in zip((spent([port]), spent(database)), before, strict=True))
             server, both = (1000 * value / options.requests for value in (server, server + stored))
-            print(f"| {what} | {server:.1f} ms | {f'{both:.1f} ms' if database else 'not asked for'} |", flush=True)
+            print(row(what, f"{server:.1f} ms", f"{both:.1f} ms" if database else "not asked for"), flush=True)
     return 0
 
 

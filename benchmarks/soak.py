@@ -36,12 +36,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
+from benchmarks.markdown import header, row
 from benchmarks.soak_project import PROCESSES, SAVING, SERVERS, STORING, TRAINING, Project
 from stages.files import ROOT
 from stages.params.parsing import one_line
@@ -248,7 +248,7 @@ class Soak:
         if moment != SAVING or "trainer" not in seen:
             seen = project.named()
         alive: dict[str, Callable[[], object]] = {name: found.kill for name, found in seen.items()}
-        alive |= {name: partial(project.kill_server, name) for name in project.running_servers()}
+        alive |= {name: project.servers[name].kill for name in project.running_servers()}
         victim = next((name for name in aim.victims if name in alive), None) or next(iter(sorted(alive)), None)
         if victim is None or process.poll() is not None:
             return None
@@ -274,11 +274,10 @@ def table(kills: list[Kill]) -> str:
         f"{kills[0]['at'][:16]} to {kills[-1]['at'][:16]}, load {min(loads)} to {max(loads)}",
     ]
     for column in ("killed", "workload", "moment", "through"):
-        lines += ["", f"| {column} | kills | {' | '.join(KINDS)} |", f"|---|---|{'---|' * len(KINDS)}"]
+        lines += ["", header(column, "kills", *KINDS)]
         for value, count in Counter(kill[column] for kill in kills).most_common():
             own = [kill["wrong"] for kill in kills if kill[column] == value]
-            found = [sum(kind in wrong for wrong in own) for kind in KINDS]
-            lines.append(f"| {value} | {count} | {' | '.join(map(str, found))} |")
+            lines.append(row(value, count, *(sum(kind in wrong for wrong in own) for kind in KINDS)))
     problems = [
         f"- round {kill['round']}, {kill['killed']}, {kill['moment']}: {kind}: {one_line('; '.join(texts))}"
         for kill in kills

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import signal
-import socket
 import sqlite3
 import subprocess
 import sys
 import time
-import urllib.request
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pandas as pd
 import psutil
 
-from stages.files import ROOT
+from benchmarks.sandbox import FOREIGN, Server, commit, copy_project, environment
 from stages.params.loading import read_yaml
 
 EPOCHS = 12
@@ -46,13 +42,13 @@ PROCESSES = {
     "another stage": "flows.stage", "flow": "flows.pipeline",
     "make repro": "flows.repro ", "dvc": "repro",  # and flows.reproduce
 }  # fmt: skip
-# server -> its command, and the address that answers when it is ready.
+# server -> its command, and the path that answers when it is ready.
 SERVERS = {
-    "Prefect's server": ("prefect server start --host 127.0.0.1 --port {port}", "http://127.0.0.1:{port}/api/health"),
+    "Prefect's server": ("prefect server start --host 127.0.0.1 --port {port}", "api/health"),
     "MLflow's server": (
         "mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri sqlite:///{mlruns}/mlflow.db "
         "--artifacts-destination {mlruns}/artifacts",
-        "http://127.0.0.1:{port}/health",
+        "health",
     ),
 }
 
@@ -62,34 +58,21 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "project"
-        foreign = ("PREFECT", "MLFLOW", "DVC", "TANDEM", "GIT_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        self.environment = {
-            **kept,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "DVC_NO_ANALYTICS": "true",
-            "PREFECT_HOME": str(folder / "prefect"),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "NO_PROXY": "127.0.0.1,localhost",
-        }
-        self.servers: dict[str, subprocess.Popen[bytes]] = {}
-        self.ports: dict[str, int] = {}
+        self.environment = environment(
+            OMP_NUM_THREADS="1",
+            OMP_WAIT_POLICY="PASSIVE",
+            DVC_NO_ANALYTICS="true",
+            PREFECT_HOME=str(folder / "prefect"),
+            PREFECT_SERVER_ANALYTICS_ENABLED="false",
+            MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",
+            NO_PROXY="127.0.0.1,localhost",
+        )
+        self.servers: dict[str, Server] = {}
 
     def make(self, workload: str) -> None:
         """Copy this project's files, with a short training of one workload that is ready to start."""
         shutil.rmtree(self.path, ignore_errors=True)
-        names = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-            cwd=ROOT, check=True, capture_output=True, text=True,
-        ).stdout.split("\0")  # fmt: skip
-        for name in filter(None, names):
-            # Skip links to folders, and the results that git tracks.
-            if (ROOT / name).is_file() and not name.startswith("results/") and not name.endswith("dvc.lock"):
-                (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, self.path / name)
+        copy_project(self.path)
         train = self.path / "stages/train.py"
         code = train.read_text()
         for line in ("CHECKPOINT_SECONDS = 10.0", "CHECKPOINT_SHARE = 0.01"):
@@ -97,9 +80,7 @@ class Project:
         code = code.replace("CHECKPOINT_SECONDS = 10.0", f"CHECKPOINT_SECONDS = {CHECKPOINT_SECONDS}")
         train.write_text(code.replace("CHECKPOINT_SHARE = 0.01", "CHECKPOINT_SHARE = 1.0"))
         shorten(self.path, workload)
-        for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "as it is"]):
-            git = ["git", "-c", "user.name=soak", "-c", "user.email=soak@localhost", *words]
-            subprocess.run(git, cwd=self.path, check=True)
+        commit(self.path)
         self.succeed("dvc", "repro", f"preload@{workload}-cpu")
         self.succeed(sys.executable, "-m", "stages.records.publish", "open")
 
@@ -166,30 +147,22 @@ class Project:
     def start_servers(self) -> None:
         """Start the servers that do not run; a killed one restarts on its port."""
         for name, (command, address) in SERVERS.items():
-            if name in self.running_servers():
-                continue
-            port = self.ports.setdefault(name, free_port())
-            words = command.format(port=port, mlruns=self.path / "mlruns").split()
-            self.servers[name] = subprocess.Popen(
-                [sys.executable, "-m", *words], cwd=self.folder, env=self.environment, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-            wait_for_answer(address.format(port=port))
-        prefect, mlflow = (f"http://127.0.0.1:{self.ports[name]}" for name in SERVERS)
+            if name not in self.servers:
+                settings = {name: value for name, value in self.environment.items() if name.startswith(FOREIGN)}
+                self.servers[name] = Server(command.replace("{mlruns}", str(self.path / "mlruns")), address, **settings)
+            elif name not in self.running_servers():
+                self.servers[name].launch()
+                self.servers[name].wait()
+        prefect, mlflow = (self.servers[name].url for name in SERVERS)
         self.environment |= {"PREFECT_API_URL": f"{prefect}/api", "MLFLOW_TRACKING_URI": mlflow}
 
     def running_servers(self) -> list[str]:
-        return [name for name, process in self.servers.items() if process.poll() is None]
-
-    def kill_server(self, name: str) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.servers[name].pid, signal.SIGKILL)
-        self.servers[name].wait()
+        return [name for name, server in self.servers.items() if server.process.poll() is None]
 
     def end_servers(self) -> None:
-        for name in self.servers:
-            self.kill_server(name)
-        self.servers, self.ports = {}, {}
+        for server in self.servers.values():
+            server.kill()
+        self.servers = {}
         for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
             self.environment.pop(name, None)
 
@@ -272,18 +245,3 @@ def shorten(project: Path, workload: str) -> None:
         params[workload]["preprocess"]["split"] = {"train": 0.6, "val": 0.1, "test": 0.3}
     # JSON is YAML: nobody reads this file.
     (project / "params.yaml").write_text(json.dumps(params, default=str))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def wait_for_answer(address: str) -> None:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
-        with suppress(OSError), urllib.request.urlopen(address, timeout=5):
-            return
-        time.sleep(0.1)
-    raise SystemExit(f"no answer from {address}")

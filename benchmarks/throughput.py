@@ -2,40 +2,28 @@
 
     python -m benchmarks.throughput                                  # the four workloads of params.yaml, 5 to 9 minutes
     python -m benchmarks.throughput --size guides --json guides.json # at the sizes of the guides that Tandem replaces
-    python -m benchmarks.throughput --size large --workloads pen     # dominated by arithmetic
     python -m benchmarks.throughput --contenders tandem "lightning default" --rounds 9 --seconds 3
     python -m benchmarks.throughput --device cuda                    # also CUDA graphs
 
-Sizes (--size): params trains on the prepared data (`dvc repro` first); guides, large and huge on random numbers from a
-fixed seed, because speed does not depend on the numbers. huge is for a GPU: a round takes minutes on a CPU.
+Sizes (--size): params trains on the prepared data (`dvc repro` first); guides and huge on random numbers from a fixed
+seed, because speed does not depend on the numbers. huge is dominated by arithmetic: a round takes minutes on a CPU.
 
-Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping. Each uses
-its fastest number of threads: 1, 2, 4, ... up to the usable cores are tried in turns before the rounds, and the result
-is printed. Tandem's setting of how long a thread spins before it sleeps applies to all (stages/__init__.py). Otherwise
-the contenders that are not Tandem's (benchmarks/contenders.py) run as their users run them: networks of torch's
-modules (benchmarks/networks.py; same parameters, same outputs), default switches, allocator and AdamW.
+Contenders (--contenders; the plain loop always takes part). All get the same data, batch size and clipping; what is
+fair about it is in benchmarks/README.md.
 
 - plain: the tutorials' loop: DataLoader with shuffling, 0 workers, `.item()` after each step; the baseline
-- plain tuned: the loop that a good engineer writes: batches are an `index_select` of tensors on the device, AdamW is
-  fused, the C library caches freed memory, and a step reads nothing from the device
-- plain, 2 workers: a loader with 2 processes that persist between epochs; plain, pageable (GPU): a loader without
-  pinned memory
-- plain, Tandem's network (CPU): the same loop with Tandem's network, which separates the network's effect from the
-  loop's
-- accelerate, lightning default, lightning tuned: only if installed (in their own environment: see
-  benchmarks/README.md). Default: `Trainer()` with its progress bar, logger, a checkpoint every epoch, and `self.log` in
-  the step. Tuned: everything that costs time without changing the result is off (`barebones`: progress bar, logger,
-  checkpoints, summary, checks; no `self.log`), batches are slices of tensors on the device without a transfer, and
-  AdamW is fused
+- plain tuned: the loop that a good engineer writes without a framework
+- plain, 2 workers: a loader with 2 processes that persist between epochs
+- plain, Tandem's network (CPU): separates the network's effect from the loop's
+- accelerate, lightning default, lightning tuned: only if installed, in their own environment
 - tandem: `Trainer.training_steps`, eager, at fp32; tandem auto: at the choice of `precision: auto`, measured anew.
   If that is not fp32, the plain loops and lightning tuned also run at that precision
 - tandem graph (GPU): captured, as with `step: auto`; tandem auto graph: both
 - floor: Tandem's step on one constant batch; the difference is the cost of the loop; graph floor (GPU): the captured
   step, replayed
 
-Each contender has its own process, so its settings (threads, TF32, allocator) do not affect the others. They take turns
-in rounds of equal length, in reverse order every other round; the first round is warm-up. The device is synchronized at
-both ends of a round.
+The contenders take turns in rounds of equal length, in reverse order every other round; the first round is warm-up. The
+device is synchronized at both ends of a round.
 
 Columns: samples/s and ratio to the plain loop in the same round, as median [quartiles] over the rounds; milliseconds
 per step; share of the floor of the same precision (of the graph floor if there is one); share of peak: FLOP/s over
@@ -45,20 +33,15 @@ All contenders omit learning rate schedule, augmentation, validation and the rag
 """
 
 import argparse
-import importlib.util
 import json
 import multiprocessing
-import os
-import platform
 import shlex
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +58,8 @@ from benchmarks.contenders import (
     open_trainer,
     tandem,
 )  # fmt: skip
-from benchmarks.folklore import Data, spread
+from benchmarks.folklore import Data
+from benchmarks.markdown import describe_machine, header, quartiles, row
 from stages.diagnosis.counts import count_flop
 from stages.machine.identity import identify, usable_cores
 from stages.machine.interleaving import interleave
@@ -87,14 +71,12 @@ from stages.training.device import use_tf32
 from stages.training.memory import free_cache, is_out_of_memory, shorten
 from stages.training.step import AUTOCAST
 
+PACKAGES = ("torch", *PEERS)
 WORKLOADS = ("sign", "pen", "price", "rally")
 NO_AUGMENT = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 STEPS_PER_EPOCH = 64  # on random data
 NUM_TRIES = 3  # rounds per number of threads, including one warm-up
-HEADER = (
-    "| contender | threads | samples/s | ms a step | times the plain loop | of the floor | of peak |\n"
-    "|---|---|---|---|---|---|---|"
-)
+HEADER = header("contender", "threads", "samples/s", "ms a step", "times the plain loop", "of the floor", "of peak")
 
 
 def random_case(
@@ -120,12 +102,6 @@ SIZES: dict[str, Callable[[], list[Case]]] = {
         random_case("pen", 16, 30, 4, 10, hidden_size=256, num_layers=3, feedforward_size=1024),
         random_case("price", 32, 30, 3, 10, hidden_size=128),
         random_case("rally", 8, 64, 3, 5, hidden_size=128),
-    ],
-    "large": lambda: [
-        random_case("sign", 256, 20, 64, 15, hidden_size=256, **ONE_WAY),
-        random_case("pen", 128, 30, 4, 10, hidden_size=256, num_layers=3, feedforward_size=1024),
-        random_case("price", 256, 30, 3, 10, hidden_size=256),
-        random_case("rally", 128, 64, 3, 5, hidden_size=128),
     ],
     "huge": lambda: [
         random_case("sign", 2048, 20, 64, 15, hidden_size=1024, **ONE_WAY),
@@ -156,7 +132,7 @@ class Rounds:
 
 def main() -> None:
     options = parse()
-    print(f"{describe_machine(options.device)}\n\n`{command()}`", flush=True)
+    print(f"{describe_machine(options.device, PACKAGES)}\n\n`{command()}`", flush=True)
     results = []
     for case in SIZES[options.size]():
         if case.workload not in options.workloads:
@@ -169,7 +145,9 @@ def main() -> None:
                 raise
             print(f"\n## {case.name}\n\n- not measured: {shorten(error)}", flush=True)
         free_cache()  # outside the `except`, because the error references the case's tensors
-        save(options, {"cases": results})
+        if options.json:
+            about = {"machine": describe_machine(options.device, PACKAGES), "command": command()}
+            options.json.write_text(json.dumps({**about, "cases": results}, indent=1))
 
 
 def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
@@ -183,21 +161,20 @@ def measure_case(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     rounds = measure_rounds({name: (case, one) for name, one in entered.items()}, options)
     print(f"\n## {case.name}\n\n{case.describe()}; {message}\n\n{HEADER}", flush=True)
     for name in entered:
-        print(row(name, case, entered, rounds, flop), flush=True)
+        print(row_of(name, case, entered, rounds, flop), flush=True)
     return record(case, entered, rounds, flop, message)
 
 
-def row(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float) -> str:
+def row_of(name: str, case: Case, entered: dict[str, Contender], rounds: Rounds, flop: float) -> str:
     rates = rounds.rates[name]
     if not rates:
-        return f"| {name} | | not measured: {rounds.missing_reasons[name]} | | | | |"
-    ratios = spread(rounds.ratios(name, "plain"), ".2f") if rounds.rates["plain"] else ""
+        return row(name, "", f"not measured: {rounds.missing_reasons[name]}", *[""] * 4)
+    ratios = quartiles(rounds.ratios(name, "plain"), ".2f") if rounds.rates["plain"] else ""
     base = floor_for(name, entered, rounds)
     of_floor = f"{statistics.median(rounds.ratios(name, base)):.2f}" if base else ""
     step = 1000 * case.settings.batch_size / statistics.median(rates)
     of_peak = rounds.of_peak(name, flop, entered[name].precision)
-    cells = (name, rounds.threads[name], spread(rates, ",.0f"), f"{step:.3g}", ratios, of_floor, f"{of_peak:.3f}")
-    return f"| {' | '.join(map(str, cells))} |"
+    return row(name, rounds.threads[name], quartiles(rates, ",.0f"), f"{step:.3g}", ratios, of_floor, f"{of_peak:.3f}")
 
 
 def floor_for(name: str, entered: dict[str, Contender], rounds: Rounds) -> str:
@@ -215,13 +192,9 @@ def record(case: Case, entered: dict[str, Contender], rounds: Rounds, flop: floa
     peaks = {f"{name}, {threads} threads": found for (name, threads), found in rounds.peaks.items()}
     kept |= {"precision_auto": message, "flop_per_sample": flop, "peak_flop_per_second": peaks, "contenders": {}}
     for name, one in entered.items():
-        found = (
-            {"samples_per_second": rounds.rates[name]}
-            if rounds.rates[name]
-            else {"missing_reasons": rounds.missing_reasons[name]}
-        )
         about = {"precision": one.precision, "step": one.step, "threads": rounds.threads[name]}
-        kept["contenders"][name] = {**about, **found}
+        found = {"samples_per_second": rounds.rates[name], "missing_reasons": rounds.missing_reasons.get(name)}
+        kept["contenders"][name] = {**about, **{key: value for key, value in found.items() if value}}
     return kept
 
 
@@ -230,6 +203,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--size", choices=tuple(SIZES), default="params", help="what is trained (params)")
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS, metavar="NAME")
     parser.add_argument("--contenders", nargs="+", metavar="NAME", help="beside the plain loop (all that apply)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round there")
     return measuring(parser, rounds=5, seconds=2.0, threads="best")
 
 
@@ -239,7 +213,6 @@ def measuring(parser: argparse.ArgumentParser, rounds: int, seconds: float, thre
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=rounds, help=f"2 or more, after one of warm-up ({rounds})")
     parser.add_argument("--seconds", type=float, default=seconds, help=f"of each contender in a round ({seconds:g})")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round there")
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error(f"--rounds is {options.rounds}; a spread needs at least 2")
@@ -261,24 +234,6 @@ def thread_counts(device: str) -> list[int]:
 
 def command() -> str:
     return shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
-
-
-def describe_machine(device: str) -> str:
-    """Hardware and versions, and the load just before."""
-    identity = identify(device)
-    gpu = f"{identity['name']}, driver {identity['driver']}; " if device == "cuda" else ""
-    versions = [f"{name} {version(name)}" for name in ("torch", *PEERS) if importlib.util.find_spec(name)]
-    return (
-        f"{gpu}{identity['cpu']['name']}, {identity['cpu']['cores']:g} cores; {platform.system()}, "
-        f"Python {platform.python_version()}, {', '.join(versions)}; "
-        f"{time.strftime('%Y-%m-%d %H:%M')}, load {os.getloadavg()[0]:.1f}"
-    )
-
-
-def save(options: argparse.Namespace, results: dict[str, Any]) -> None:
-    if options.json:
-        about = {"machine": describe_machine(options.device), "command": command()}
-        options.json.write_text(json.dumps({**about, **results}, indent=1))
 
 
 def flop_per_sample(case: Case, device: str) -> float:
@@ -306,14 +261,8 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
     # this process. Only the contenders that need Lightning and Accelerate import them: if that import initialized the
     # GPU in the server, no forked process could use it.
     start = multiprocessing.get_context("forkserver")
-    start.set_forkserver_preload(
-        [
-            "torch._dynamo",
-            "benchmarks.contenders",
-            "stages.training.trainer",
-            "stages.diagnosis.probe",
-        ]
-    )
+    preloaded = ("torch._dynamo", "benchmarks.contenders", "stages.training.trainer", "stages.diagnosis.probe")
+    start.set_forkserver_preload([*preloaded])
     with tempfile.TemporaryDirectory() as folder:
         workers: dict[Any, Worker] = {}
         try:

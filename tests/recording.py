@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import epochs
 from stages.records.connection import make_schema
 from tests.projects import run, start
 
@@ -14,20 +15,7 @@ mlflow = pytest.importorskip("mlflow")
 
 LONG = ("epochs: 3", "epochs: 20")
 
-# A record of so many epochs, as a training writes it.
-EPOCHS = """
-from stages.records.history import EPOCH_METRICS, Record
-
-def epochs(number):
-    history = [
-        {"epoch": epoch, "learning_rate": 0.1, "train_loss": 1 / epoch, "val_loss": 2 / epoch, "val_accuracy": 0.5}
-        for epoch in range(1, number + 1)
-    ]
-    measured = {"epoch_seconds": 0.1, "samples_per_second": 9.0, "validation_seconds": 0.1, "is_warmup": 0}
-    measured |= dict.fromkeys(EPOCH_METRICS.values())
-    timings = [{"epoch": row["epoch"], "ended_ms": 10**12 + row["epoch"], **measured} for row in history]
-    return Record("token", history, timings)
-"""
+EPOCHS = Path(epochs.__file__).read_text(encoding="utf-8")
 # Writes a small run and prints MLflow's ids of it. Arguments: the run's name, seconds to wait.
 RECORD = f"""
 {EPOCHS}

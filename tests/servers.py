@@ -20,7 +20,7 @@ import urllib.request
 from base64 import b64encode
 from pathlib import Path
 
-from benchmarks.soak_project import free_port
+from benchmarks.sandbox import free_port
 from stages.files import ROOT
 
 MOTO = "moto[s3,server]==5.2.5"  # an S3 server; it takes any key, so it has S3's calls, not its rights

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import psutil
 import pytest
 
-from benchmarks.soak_project import free_port
+from benchmarks.sandbox import free_port
 from tests.projects import (
     TINY,
     copy_of,

@@ -20,7 +20,7 @@ import pytest
 
 from stages.data import open_source
 from stages.data.arrays import PreparedSequences
-from stages.tools import list_cells, new_workload, trial
+from stages.tools import new_workload, trial, wide
 from tests import own_tables
 from tests.projects import ROOT
 
@@ -152,7 +152,7 @@ def lists_table() -> pd.DataFrame:
 
 
 def test_lists_in_the_cells_of_parquet_are_read_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(list_cells, "BLOCK_CELLS", 40)
+    monkeypatch.setattr(wide, "BLOCK_CELLS", 40)
     table, files = lists_table(), tmp_path / "set/data"
     table.to_parquet(tmp_path / "t.parquet")
     files.mkdir(parents=True)

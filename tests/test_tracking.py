@@ -24,7 +24,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.soak_project import free_port
+from benchmarks.sandbox import free_port
 from stages.diagnosis.probe_result import ProbeResult
 from stages.machine.activity import Activity
 from stages.records import headline, provenance, registry, store, summary

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 
 from stages.data.tables import SPLIT_COLUMN
 from stages.params.parsing import nearest
@@ -30,7 +28,6 @@ from stages.tools.recordings import (
     ending_of,
     kind_of_file,
     kinds_of,
-    path_table,
     whole_parquet,
     without_ending,
 )
@@ -128,31 +125,29 @@ def columns_of_files(
     files: Files, options: Mapping[str, Any], labels: Path | None, notes: list[Note]
 ) -> tuple[pa.Table, str | None, str]:
     """A row per file with the values from its folders, name and table of labels; the label's column; the reason."""
-    found, label = dict[str, Any](), None
-    if labels is not None and (of_table := columns_of_table(files, labels, options)) is not None:
-        found, label = of_table
+    found, label = columns_of_table(files, labels, options) if labels else ({}, None)
+    if labels and found:
         reason = "asked for" if "labels" in options else "it is called so (--labels names another)"
         notes.append(("labels", labels.name, f"{reason}; a row for each file"))
-    elif labels is not None:
+    elif labels:
         notes.append(("left out", labels.name, "called so, but no table with a row for each file"))
-    pattern = options.get("pattern")
+    pattern, asked = options.get("pattern"), options.get("label")
     of_names = columns_of_names(files, pattern) if pattern else {}
     # If the label comes from elsewhere, folders are people or sessions.
-    is_given = label is not None or "label" in of_names or options.get("label", "label") != "label"
+    is_given = label is not None or "label" in of_names or asked not in (None, "label")
     columns = columns_of_folders(files, not is_given) | of_names | found
     if above := [name for name in columns if name.startswith("folder")]:
         notes.append(("columns", ", ".join(above), "the names of the other folders"))
     if SPLIT_COLUMN in columns:
         notes.append(("split", ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})), "as they are called"))
-    asked = options.get("label")
     why = "the folder's name (--pattern, --labels or --label take it from elsewhere)"
-    if label is not None and labels is not None:
+    if labels and label is not None:
         why = f"of {labels.name}"
     elif asked in columns:
         label, why = asked, "asked for"
     elif "label" in columns:
         label, why = "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
-    elif found and labels is not None and not asked:
+    elif labels and found and not asked:
         if len(found) > 1:
             raise ValueError(f"{labels.name} has no column of labels{nearest('', found)}; name it with --label")
         label, why = next(iter(found)), f"of {labels.name}"
@@ -167,12 +162,12 @@ def columns_of_folders(files: Files, is_label: bool) -> dict[str, list[str]]:
         raise ValueError(
             f"{files.folder} has files {low} and {high} folders below it ({files.paths[0].name}); put all at one depth"
         )
-    levels = [list(level) for level in zip(*parts, strict=True) if len(set(level)) > 1]
-    columns: dict[str, list[str]] = {}
-    for level in levels:
-        if {name.lower() for name in level} <= set(SPLIT_WORDS) and SPLIT_COLUMN not in columns:
-            columns[SPLIT_COLUMN] = [SPLIT_WORDS[name.lower()] for name in level]
-    levels = [level for level in levels if not {name.lower() for name in level} <= set(SPLIT_WORDS)]
+    columns, levels = dict[str, list[str]](), list[list[str]]()
+    for level in ([*level] for level in zip(*parts, strict=True) if len(set(level)) > 1):
+        if all(name.lower() in SPLIT_WORDS for name in level):
+            columns.setdefault(SPLIT_COLUMN, [SPLIT_WORDS[name.lower()] for name in level])
+        else:
+            levels.append(level)
     # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02).
     words = [number for number, level in enumerate(levels) if not all(re.fullmatch(r"\D*\d+", name) for name in level)]
     label = (words or [*range(len(levels))])[-1] if levels and is_label else None
@@ -205,9 +200,9 @@ def columns_of_names(files: Files, pattern: str) -> dict[str, list[str]]:
 
 def columns_of_table(
     files: Files, path: Path, options: Mapping[str, Any]
-) -> tuple[dict[str, pa.ChunkedArray], str | None] | None:
-    """The cells of a table with a row per file, in the order of the files, and its label column by option or name. None
-    if the table was not requested and names no file.
+) -> tuple[dict[str, pa.ChunkedArray], str | None]:
+    """The cells of a table with a row per file, in the order of the files, and its label column by option or name. No
+    cells if the table was not requested and names no file.
     """
     is_asked = "labels" in options
     table = read_small(path, options)
@@ -216,26 +211,22 @@ def columns_of_table(
             raise ValueError(
                 f"{path.name} has no header; it needs one, with the columns of the file's name and the label"
             )
-        return None
+        return {}, None
     whole = {name: number for number, name in enumerate(files.ids)}
     short = {name.rsplit("/", 1)[-1]: number for name, number in whole.items()}
-    best, rows, twice = "", dict[int, int](), ""
+    best, rows, twice = "", dict[int, int](), ""  # rows: number of the file -> its row
     for column in table.column_names:
         keys = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[column]]
         for numbers in (whole, short if len(short) == len(whole) else {}):
-            found: dict[int, int] = {}
-            for row, key in enumerate(keys):
-                if key in numbers:
-                    if numbers[key] in found:
-                        found, twice = {}, key
-                        break
-                    found[numbers[key]] = row
-            if len(found) > len(rows):
-                best, rows = column, found
+            known = [key for key in keys if key in numbers]
+            if again := next((key for key, count in Counter(known).items() if count > 1), ""):
+                twice = again
+            elif len(known) > len(rows):
+                best, rows = column, {numbers[key]: row for row, key in enumerate(keys) if key in numbers}
     if twice and len(rows) < len(files.paths):
         raise ValueError(f"{path.name} has two rows for {twice}; it needs one for each file")
     if not rows and not is_asked:
-        return None
+        return {}, None
     if len(rows) < len(files.paths):
         lacking = next(name for name, number in whole.items() if number not in rows)
         is_first = without_ending(best) in {*whole, *short}
@@ -259,9 +250,5 @@ def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table | None:
     table = text_tables.sniff(path, options.get("encoding"))
     if not table.has_header:
         return None
-    typed = {
-        name: kind
-        for name, kind in kinds_of([path_table(table)]).items()
-        if name in named(("target", "y"), table.names)
-    }
-    return pa.concat_tables(text_tables.blocks(table, typed))
+    kinds = kinds_of([text_tables.whole(table)])
+    return pa.concat_tables(text_tables.blocks(table, {name: kinds[name] for name in named(("target", "y"), kinds)}))

@@ -5,6 +5,7 @@ the sequence. Several files (train-00000-of-00002.parquet, ...) are read in orde
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from stages.params.parsing import one_line
 from stages.tools.array_files import word_and_split
 from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES
-from stages.tools.long_table import BLOCK_CELLS, LongTableSource, keys_of, known_of
+from stages.tools.long_table import LongTableSource, SplitFile, known_of, rows_of
 from stages.tools.text_tables import Note
-from stages.tools.wide import check_new, find_label, find_unique_ids, label_reason
+from stages.tools.wide import batches_of, choose_ids, find_label, ids_of, label_reason, parquet_batches
 
 
 def list_columns(path: Path) -> list[str]:
@@ -49,7 +50,7 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def splits_by_name(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+def splits_by_name(paths: Sequence[Path]) -> list[SplitFile]:
     """Each path with its split, if the names of all files or folders contain one and some are for test."""
     splits = [word_and_split(path.stem)[1] or word_and_split(path.parent.name)[1] for path in paths]
     are_all = all(splits) and {"train", "test"} <= {*splits}
@@ -57,97 +58,55 @@ def splits_by_name(paths: Sequence[Path]) -> list[tuple[str, Path]]:
 
 
 def open_lists(
-    files: Sequence[tuple[str, Path]], columns: TableColumns, options: Mapping[str, Any], note: Note
+    path: Path, files: Sequence[SplitFile], columns: TableColumns, options: Mapping[str, Any], note: Note
 ) -> LongTableSource:
-    """`files`: (split, path) pairs; a split is empty if the names contain none. `columns`: the first rows of the first
-    file, without its lists.
-    """
-    lists, plain = list_columns(files[0][1]), list(columns.frame.columns)
-    if asked := {*options.get("features", ()), options.get("label"), options.get("step")} & {*lists}:
-        lists = [name for name in lists if name in asked] if "features" in options else lists
+    """`columns`: the first rows of `path`, one of the files, without its lists."""
+    lists, plain = list_columns(path), list(columns.frame.columns)
+    asked = {*options.get("features", ()), options.get("label"), options.get("step")}
+    if "features" in options and asked & {*lists}:
+        lists = [name for name in lists if name in asked]
     label = None
     if options.get("label") not in lists and (named(LABEL_NAMES, plain) or not named(LABEL_NAMES, lists)):
         label = find_label(columns, True, options)
-    ids = options.get("sequence") or find_unique_ids(columns, [name for name in plain if name != label], len(files) > 1)
-    if ids is not None and ids not in plain:
-        raise ValueError(f"--sequence is {ids!r}, which is no column without lists; accepted: {', '.join(plain)}")
+    ids, why = choose_ids(columns, plain, label, files, options, "without lists")
     per_sequence = [name for name in plain if name != ids]
     adds_split = bool(files[0][0]) and SPLIT_COLUMN not in plain
-    carried = [*per_sequence, *([SPLIT_COLUMN] if adds_split else [])]
-    why = "asked for" if "sequence" in options else f"its column {ids!r}" if ids else "a number, a row each"
-    known = known_of(lists, carried, why)
+    known = known_of(lists, [*per_sequence, *([SPLIT_COLUMN] if adds_split else [])], why)
     if label:
         known["label"] = (label, label_reason(label, None, options))
-    sequence, step = keys_of(lists, carried)
-    needed, seen = [*lists, *plain], set[Any]()
 
     def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
-        number, before = 0, 0
-        for split, path in files:
-            row, size = 0, path.stat().st_size
-            try:
-                with pa.parquet.ParquetFile(path) as file:
-                    have = {*file.schema_arrow.names}
-                    if missing := [name for name in needed if name not in have]:
-                        raise ValueError(
-                            f"{path.name} has no column {missing[0]!r}, which {files[0][1].name} has; make them alike"
-                        )
-                    num_rows = file.metadata.num_rows
-                    for batch in file.iter_batches(rows_of_block(file.metadata), columns=needed):
-                        yield long_part(batch, split, number, path, row)
-                        number, row = number + batch.num_rows, row + batch.num_rows
-                        at(before + size * row // num_rows)
-            except (pa.ArrowException, OSError) as error:
-                raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
-            before += size
-
-    def long_part(batch: pa.RecordBatch, split: str, number: int, path: Path, row: int) -> pa.Table:
-        """`number`: of the first sequence. `row`: its index in the file, from 0, for messages."""
-        lengths, cells = flattened(batch, lists, path, row)
-        owner = pa.array(np.repeat(np.arange(batch.num_rows), lengths))
-        own = pa.array(np.arange(number, number + batch.num_rows)) if ids is None else batch.column(ids)
-        if ids is not None:
-            check_new(own.to_pylist(), seen, f"{path.name}: column {ids!r}")
-        steps = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        table = {sequence: own.take(owner), step: pa.array(steps.astype(np.int32)), **cells}
-        for name in per_sequence:
-            column = batch.column(name)  # long text is stored once per sequence, not per step
-            is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-            table[name] = (column.dictionary_encode() if is_text else column).take(owner)
-        if adds_split:
-            table[SPLIT_COLUMN] = pa.repeat(split, len(owner))
-        return pa.table(table)
+        needed, seen = [*lists, *plain], set[Any]()
+        read = partial(parquet_batches, needed, path)
+        for part, split, number, (file, row) in batches_of(files, needed, path, read, at):
+            lengths, cells = flattened(part, lists, file, row)
+            extra = part.select(per_sequence)
+            for place, (name, kind) in enumerate(zip(extra.column_names, extra.schema.types, strict=True)):
+                if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # stored once per sequence, not per step
+                    extra = extra.set_column(place, name, extra[name].dictionary_encode())
+            if adds_split:
+                extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
+            yield rows_of(ids_of(part, ids, number, seen, file), cells, lengths, extra)
 
     notes = [note, ("lists", shortened(lists), "an entry for each step")]
-    schema = schema_of(files[0][1])
-    if left := [each.name for each in schema if not is_plain(each.type) and each.name not in lists]:
+    if left := [each.name for each in schema_of(path) if not is_plain(each.type) and each.name not in lists]:
         notes.append(
             ("left out", shortened(left, 4), "lists that --features does not name, lists of lists, or no cells")
         )
     if len(files) > 1:
         what = "their names say the split" if files[0][0] else "one after the other"
         notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
-    paths = [path for _, path in files]
-    return LongTableSource(paths, notes, known, blocks, sum(path.stat().st_size for path in paths), used=("sequence",))
+    return LongTableSource.of_files(files, notes, known, blocks, ("sequence",))
 
 
-def rows_of_block(metadata: pa.parquet.FileMetaData) -> int:
-    """The number of rows of a file with about BLOCK_CELLS entries."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
-    return max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
-
-
-def flattened(
-    batch: pa.RecordBatch, lists: Sequence[str], path: Path, row: int
-) -> tuple[np.ndarray, dict[str, pa.Array]]:
+def flattened(part: pa.Table, lists: Sequence[str], path: Path, row: int) -> tuple[np.ndarray, dict[str, pa.Array]]:
     """(N,) the number of steps of each row, and the entries of each list column, concatenated row after row.
 
     Raises ValueError if two columns have different numbers of entries in a row, or if a row has none.
     """
     lengths, cells = np.zeros(0, dtype=np.int64), dict[str, pa.Array]()
     for name in lists:
-        column = batch.column(name)
+        column = part[name].combine_chunks()
         own = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         lengths = lengths if cells else own
         for place in np.flatnonzero(own != lengths)[:1]:

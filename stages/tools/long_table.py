@@ -3,23 +3,25 @@
 N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from stages.data.splits import SPLITS
 from stages.data.tables import LARGEST, SPLIT_COLUMN
 from stages.params.parsing import one_line
 from stages.tools.columns import Choices
 from stages.tools.progress import progress
 from stages.tools.text_tables import Note
 
+Blocks = Callable[[Callable[[int], Any]], Iterator[pa.Table]]
+SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
 BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
 
 
@@ -30,27 +32,26 @@ class LongTableSource:
     sources: list[Path]  # files, or one folder
     notes: list[Note]  # what was detected, and why
     known: Choices  # columns given by the shape: sequence, step, possibly label, task or groups
-    blocks: Callable[[Callable[[int], Any]], Iterator[pa.Table]]  # whole sequences; argument: progress callback
+    blocks: Blocks  # whole sequences; argument: progress callback
     total: int  # the progress at the end, in `unit`
     unit: str = "B"
     used: tuple[str, ...] = ()  # options that name columns of the source, which have other names in the long table
+
+    @classmethod
+    def of_files(
+        cls, files: Sequence[SplitFile], notes: list[Note], known: Choices, blocks: Blocks, used: tuple[str, ...] = ()
+    ) -> "LongTableSource":
+        """The progress is the number of bytes read."""
+        paths = [path for _, path in files]
+        return cls(paths, notes, known, blocks, sum(path.stat().st_size for path in paths), used=used)
 
 
 @dataclass
 class Index:
     """Locates each sequence in a written table, so that some can be read without the others."""
 
-    lengths: list[np.ndarray] = field(default_factory=list)  # (N,) per block
-    codes: list[np.ndarray] = field(default_factory=list)  # (N,) per block, the numbers of `labels`; 0 without labels
-    splits: list[np.ndarray] = field(default_factory=list)  # (N,) per block, indices into SPLITS; -1: no split
-    labels: dict[str, int] = field(default_factory=dict)  # as text, as preprocess names classes
-    num_missing: dict[str, int] = field(default_factory=dict)  # number of cells without a number, by column
-
-    def add(self, lengths: np.ndarray, labels: list[str], splits: np.ndarray) -> None:
-        self.lengths.append(lengths.astype(np.int32))
-        found = [self.labels.setdefault(label, len(self.labels)) for label in labels]
-        self.codes.append(np.array(found or np.zeros(len(lengths)), dtype=np.int32))
-        self.splits.append(splits.astype(np.int8))
+    sequences: pd.DataFrame  # a row each: its block, length, label as text and split; empty text: none
+    num_missing: dict[str, int]  # number of cells without a number, by column
 
 
 def write(shape: LongTableSource, target: Path) -> Index:
@@ -58,8 +59,7 @@ def write(shape: LongTableSource, target: Path) -> Index:
 
     Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
-    index, writer = Index(), None
-    label = shape.known["label"][0] if "label" in shape.known else None
+    parts, num_missing, writer = list[pd.DataFrame](), dict[str, int](), None
     sequence, name = shape.known["sequence"][0], shape.sources[0].name
     with progress(f"converting {name}", shape.total, shape.unit) as at:
         try:
@@ -69,22 +69,15 @@ def write(shape: LongTableSource, target: Path) -> Index:
                 if writer is None:
                     writer = pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
                 block = cast_as(block, writer.schema, name)
-                count_numbers(block, index, name, sequence)
+                count_missing(block, num_missing, name, sequence)
                 writer.write_table(block, row_group_size=block.num_rows)
-                _, first, counts = np.unique(as_codes(block[sequence]), return_index=True, return_counts=True)
-                order = np.argsort(first)
-                at_first = pa.array(first[order])
-                labels = [] if label is None else texts_of(block[label].take(at_first))
-                if "" in labels:
-                    which = block[sequence][int(first[order][labels.index("")])]
-                    raise ValueError(f"{name}: sequence {which} has no {label!r}; give it one, or leave it out")
-                index.add(counts[order], labels, splits_of(block, at_first))
+                parts.append(sequences_of(block, shape.known, name).assign(block=len(parts)))
         finally:
             if writer is not None:
                 writer.close()
-    if writer is None:
+    if not parts:
         raise ValueError(f"{name} holds no sequence")
-    return index
+    return Index(pd.concat(parts, ignore_index=True), num_missing)
 
 
 def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
@@ -97,26 +90,29 @@ def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
         ) from None
 
 
-def texts_of(labels: pa.ChunkedArray) -> list[str]:
-    """Labels as preprocess names classes: 1.0 is `1`."""
-    return [text.strip() and text for text in labels.cast(pa.string()).fill_null("").to_pylist()]
+def sequences_of(block: pa.Table, known: Choices, name: str) -> pd.DataFrame:
+    """The length, label and split of each sequence. Raises ValueError if a sequence has no label."""
+    ids = block[known["sequence"][0]].combine_chunks()
+    codes = pd.Series((ids if isinstance(ids, pa.DictionaryArray) else ids.dictionary_encode()).indices.to_numpy())
+    first = np.flatnonzero(~codes.duplicated())
+    found = pd.DataFrame({"length": np.bincount(codes)[codes[first]], "label": "", "split": ""})
+    for key, column in (("label", known.get("label", ("",))[0]), ("split", SPLIT_COLUMN)):
+        if column in block.column_names:  # as preprocess names classes: 1.0 is `1`
+            texts = block[column].take(pa.array(first)).cast(pa.string()).fill_null("")
+            found[key] = texts.to_pandas(strings_to_categorical=True).astype(object)
+            if key == "label" and (found[key].str.strip() == "").any():
+                which = ids[int(first[(found[key].str.strip() == "").argmax()])]
+                raise ValueError(f"{name}: sequence {which} has no {column!r}; give it one, or leave it out")
+    return found
 
 
-def splits_of(block: pa.Table, rows: pa.Array) -> np.ndarray:
-    """(N,) indices into SPLITS of the `rows`; -1 if the table has no such column or another word there."""
-    if SPLIT_COLUMN not in block.column_names:
-        return np.full(len(rows), -1)
-    found = pc.index_in(block[SPLIT_COLUMN].take(rows).cast(pa.string()), pa.array(SPLITS))
-    return np.asarray(found.fill_null(-1).to_numpy())
-
-
-def count_numbers(block: pa.Table, index: Index, name: str, sequence: str) -> None:
+def count_missing(block: pa.Table, num_missing: dict[str, int], name: str, sequence: str) -> None:
     """Count what a sample of a large table may miss. Raises ValueError if a number is too large for a feature."""
     for column in block.column_names:
         if not pa.types.is_floating(block[column].type):
             continue
         missing = pc.sum(pc.is_null(block[column], nan_is_null=True)).as_py()
-        index.num_missing[column] = index.num_missing.get(column, 0) + (missing or 0)
+        num_missing[column] = num_missing.get(column, 0) + (missing or 0)
         wrong = pc.greater(pc.abs(block[column]), LARGEST)
         if pc.any(wrong).as_py():
             row = pc.index(wrong, True).as_py()
@@ -124,12 +120,6 @@ def count_numbers(block: pa.Table, index: Index, name: str, sequence: str) -> No
                 f"{name}, sequence {block[sequence][row]}: column {column!r} must hold numbers from {-LARGEST:g} to "
                 f"{LARGEST:g}, found {block[column][row]}; correct the data and run again"
             )
-
-
-def as_codes(cells: pa.ChunkedArray) -> np.ndarray:
-    combined = cells.combine_chunks()
-    combined = combined if isinstance(combined, pa.DictionaryArray) else combined.dictionary_encode()
-    return combined.indices.to_numpy()
 
 
 def unique(name: str, taken: Sequence[str]) -> str:
@@ -162,20 +152,25 @@ def long_block(
             "none); leave it out, or give it values"
         )
     real = np.arange(values.shape[1])[None, :] < lengths[:, None]
-    return rows_of(ids, values[real], lengths, features, per_sequence)
+    steps = values[real]
+    cells = {name: np.ascontiguousarray(steps[:, place]) for place, name in enumerate(features)}
+    return rows_of(ids, cells, lengths, per_sequence)
 
 
-def rows_of(
-    ids: Any, values: np.ndarray, lengths: np.ndarray, features: Sequence[str], per_sequence: pa.Table
-) -> pa.Table:
-    """values (R, C): the steps of all sequences, one sequence after another."""
-    sequence, step = keys_of(features, per_sequence.column_names)
+def rows_of(ids: Any, cells: Mapping[str, Any], lengths: np.ndarray, per_sequence: pa.Table) -> pa.Table:
+    """`cells`: the values (R,) of each feature, one sequence after another."""
+    sequence, step = keys_of([*cells], per_sequence.column_names)
     owner = np.repeat(np.arange(len(lengths)), lengths)
     steps = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    columns = {sequence: pa.array(ids).take(pa.array(owner)), step: pa.array(steps.astype(np.int32))}
-    columns |= {name: pa.array(np.ascontiguousarray(values[:, place])) for place, name in enumerate(features)}
+    columns = {sequence: pa.array(ids).take(pa.array(owner)), step: pa.array(steps.astype(np.int32)), **cells}
     columns |= {name: per_sequence[name].take(pa.array(owner)) for name in per_sequence.column_names}
     return pa.table(columns)
+
+
+def parts_notes(files: Sequence[SplitFile]) -> list[Note]:
+    """What to say of the two files whose names differ in train and test."""
+    names = " and ".join(path.name for _, path in files)
+    return [("files", names, "its parts, so the split (--alone reads one)")] if len(files) > 1 else []
 
 
 def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:

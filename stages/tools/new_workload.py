@@ -45,6 +45,7 @@ from stages.tools.params_block import from_yaml, make_block, with_workload
 from stages.tools.progress import progress
 from stages.tools.recipe import model_for, train_settings, training_sentence
 
+HEADLINE_END = "settings by the rules of thumb in docs/own-data.md"
 README = """\
 # {plan.name}: what it is, in a few words
 
@@ -57,7 +58,7 @@ README = """\
 | citation | to fill in |
 | {plan.table_name} | sha256 `{sha256}` |
 
-What was done: {done} It inferred this:
+What was done: {plan.done} It inferred this:
 
 | what | which | why |
 |---|---|---|
@@ -71,14 +72,17 @@ class WorkloadPlan:
 
     name: str
     table: Path  # copied, or moved if it was converted
-    table_name: str
     done: str  # how the table was made
     block: str  # added to params.yaml
     workload: schema.Workload
     summary: dict[str, Any]  # from the dry run
     notes: list[tuple[str, str, str]]  # detected properties of the file or folder: property, value, reason
     choices: list[tuple[str, str, str]]  # key, value and reason
-    is_converted: bool = False
+    is_converted: bool
+
+    @property
+    def table_name(self) -> str:
+        return self.table.name
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -96,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
         print("error: interrupted; nothing is changed", file=sys.stderr)
         return 130
     except MemoryError:
-        print("error: the memory does not suffice to try the data out; nothing is changed", file=sys.stderr)
+        print("error: the data needs more memory than is free; nothing is changed", file=sys.stderr)
     except OSError as error:
         reason = f"{error.filename}: {(error.strerror or '').lower()}" if error.filename else str(error)
         print(f"error: {reason}; nothing is changed", file=sys.stderr)
@@ -122,29 +126,31 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("name", metavar="NAME", help="of the workload: letters, digits, _ and -")
     parser.add_argument("table", metavar="PATH", type=Path, help="a table, an array, or a folder of sequences")
     parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
-    parser.add_argument("--features", metavar="A,B,C", type=lambda text: text.split(","), help="else all other numbers")
+    parser.add_argument(
+        "--features", metavar="A,B,C", type=lambda text: text.split(","), help="default: all other numeric columns"
+    )
     parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
     models = tuple(dict.fromkeys(name for names in schema.MODELS.values() for name in names))
-    parser.add_argument("--model", choices=models, help="else the usual one")
-    parser.add_argument("--epochs", type=int, help="else by the size of the data")
+    parser.add_argument("--model", choices=models, help="default: by the task and the size of the data")
+    parser.add_argument("--epochs", type=int, help="default: by the size of the data")
     many = parser.add_argument_group("many sequences")
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
     many.add_argument("--step", metavar="COLUMN", help="the row's place in it")
     many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
     many.add_argument("--groups", metavar="COLUMN", help="each of its values stays on one side of the split; or none")
-    shape = parser.add_argument_group("what the path holds, where it is not as the command finds out")
+    shape = parser.add_argument_group("the shape of the data, if the command takes it for another")
     shape.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
-    shape.add_argument("--pattern", metavar="'{label}_{person}_*'", help="what the names of a folder's files say")
+    shape.add_argument("--pattern", metavar="'{label}_{person}_*'", help="the parts of the names of a folder's files")
     shape.add_argument("--labels", metavar="FILE", type=Path, help="a table with a row per file; for arrays an npy")
     shape.add_argument("--axes", choices=("NTC", "NCT"), help="of an array: number, time, channel")
     shape.add_argument("--encoding", help="of a text table, e.g. windows-1252")
-    shape.add_argument("--alone", action="store_true", default=None, help="leave the file beside it (_TEST, y) alone")
+    shape.add_argument("--alone", action="store_true", default=None, help="do not read the file beside it (_TEST, y)")
     one = parser.add_argument_group("one series")
     one.add_argument("--time", metavar="COLUMN", help="of a row")
     one.add_argument("--target", metavar="COLUMN", help="what is forecast")
-    one.add_argument("--interval", help="between two rows, e.g. 15min or month; else as the times are")
+    one.add_argument("--interval", help="between two rows, e.g. 15min or month; default: that of the times")
     one.add_argument("--transform", choices=("log-return", "difference"), help="from levels to changes")
-    one.add_argument("--season", type=season, metavar="STEPS", help="after which the series resembles itself, or none")
+    one.add_argument("--season", type=season, metavar="STEPS", help="after which the series repeats itself, or none")
     one.add_argument("--horizon", type=int, metavar="STEPS", help="how far ahead to forecast")
     one.add_argument("--input-steps", type=int, metavar="STEPS", help="how far back the model looks")
     return parser
@@ -162,33 +168,27 @@ def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) 
     """
     name, path = options.name, options.table
     given = {key: value for key, value in vars(options).items() if value is not None}
-    found = shapes.open_path(path, given)  # this and the next step show their own progress
-    table = trial.open_table(name, found, scratch)
+    table = trial.open_table(name, shapes.open_path(path, given), scratch)  # shows its own progress
     with progress(f"looking at {path.name}", 4, "steps") as at:
         choices, summary = trial.infer(name, table, given, at)
     task = choices["task"][0]
     choices["model"] = (options.model, "asked for") if options.model else model_for(task, summary)
     model = choices["model"][0]
-    source = " and ".join(file.name for file in table.sources[:2])
-    came = "" if table.name == source else f" from {source}"
-    headline = (
-        f"{' '.join(table.name.split())}{came}: {size_of(summary)}; settings by the rules of thumb in docs/own-data.md"
-    )
     settings = train_settings(task, model, summary, options.epochs)
-    section = preprocess_section(table.name, choices)
+    section = preprocess_section(table.path.name, choices)
     if table.has_split:
         section["split"] = summary["num_per_split"]
+    source = " and ".join(file.name for file in table.sources[:2])
+    came = "" if table.path.name == source else f" from {source}"
+    headline = f"{' '.join(table.path.name.split())}{came}: {size_of(summary)}; {HEADLINE_END}"
     block = make_block(name, headline, task, section, settings)
     if table.has_split:
-        block = re.sub(
-            r"^( +split: .*)", r"\1 # the table's own column `split`, which decides", block, flags=re.MULTILINE
-        )
+        comment = "the table's own column `split`, which decides"
+        block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
     workload = loading.parse_block(name, from_yaml(block)[name], {})
-    command = shlex.join(["python", "-m", "stages.tools.new_workload", *arguments])
-    done = f"`{command}` {table.done}"
-    rows = choice_rows(choices)
+    done = f"`{shlex.join(['python', '-m', 'stages.tools.new_workload', *arguments])}` {table.done}"
     return WorkloadPlan(
-        name, table.path, table.name, done, block, workload, summary, table.notes, rows, table.is_converted
+        name, table.path, done, block, workload, summary, table.notes, choice_rows(choices), table.is_converted
     )
 
 
@@ -211,15 +211,12 @@ def write(plan: WorkloadPlan, scratch: Path) -> None:
     made = scratch / "made"
     made.mkdir()
     with progress(f"writing {plan.table_name}", 2, "steps") as at:
-        if plan.is_converted:
-            os.rename(plan.table, made / plan.table_name)
-        else:
-            shutil.copyfile(plan.table, made / plan.table_name)
+        (os.rename if plan.is_converted else shutil.copyfile)(plan.table, made / plan.table_name)
         at(1)
-        size, sha256 = size_of(plan.summary), sha256_file(made / plan.table_name)
-    cells = [*plan.notes, *plan.choices]
-    rows = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells)
-    write_text(made / "README.md", README.format(plan=plan, size=size, sha256=sha256, choices=rows, done=plan.done))
+        sha256 = sha256_file(made / plan.table_name)
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.notes, *plan.choices)]
+    rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    write_text(made / "README.md", README.format(plan=plan, size=size_of(plan.summary), sha256=sha256, choices=rows))
     changed = with_workload(path.read_bytes().decode(), plan.name, plan.block)
     os.rename(made, folder)
     try:

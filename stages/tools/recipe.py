@@ -44,12 +44,13 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
     if model == "rocket":
         return rocket_settings(task, summary, epochs)
-    if model == "hybrid":
-        return hybrid_settings(summary["num_per_split"]["train"], epochs)
     num, is_forecast = summary["num_per_split"]["train"], task == "forecast"
+    is_short = model == "hybrid" and num < ENOUGH_FOR_NETWORK
     batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
     if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
-        epochs = max(10, min(100, 2000 * batch_size // num, 20_000_000 // (num * summary["max_steps"])))
+        num_updates, num_steps = 2000 * batch_size // num, 20_000_000 // (num * summary["max_steps"])
+        epochs = max(10, min(100, num_updates, *(() if model == "hybrid" else (num_steps,))))
+        epochs = 10 if is_short else epochs
     is_large = num >= 1000 or len(summary.get("classes", ())) > 50
     width = 32 if is_forecast else 128 if num >= 10_000 else 96 if is_large else 64
     dropout = 0.2 if is_forecast else 0.1 if num >= 1000 else 0.3
@@ -59,13 +60,17 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
         "transformer": {**transformer, **usual_values(schema.Transformer)},
         "conv_gru": {"num_convolutions": 2, "kernel_size": 5, "dropout": dropout},
         "seq2seq": {"dropout": dropout, **usual_values(schema.Seq2Seq)},
+        # With few windows, a network learns nothing beyond a linear forecast (docs/recipes.md).
+        "hybrid": {"hidden_size": 0, "dropout": 0.0} if is_short else {"hidden_size": 64, "dropout": 0.2},
     }
+    layers = {} if model == "hybrid" else {"num_layers": 1}
+    rates = {"gru": 4e-3, "conv_gru": 4e-3, "hybrid": 1e-4 if is_short else 5e-4}
     return {
-        "model": {"name": model, "hidden_size": width, "num_layers": 1, **of_model[model]},
+        "model": {"name": model, "hidden_size": width, **layers, **of_model[model]},
         "epochs": epochs,
         "warmup_epochs": int(epochs > 1),
         "batch_size": batch_size,
-        "learning_rate": 4e-3 if model in ("gru", "conv_gru") else 1e-3,
+        "learning_rate": rates.get(model, 1e-3),
         **({"label_smoothing": 0.1} if task == "classify" else {}),
     }
 
@@ -98,17 +103,3 @@ def training_sentence(train: schema.Train, num: int) -> str:
     if isinstance(train.model, schema.Hybrid) and not train.model.hidden_size:
         return f"{train.epochs} epochs of {batches}, from a linear forecast that is fitted before the first"
     return f"{train.epochs} epochs of {batches}, width {train.model.hidden_size}"
-
-
-def hybrid_settings(num: int, epochs: int | None) -> dict[str, Any]:
-    """Settings for `num` windows. With few, a network learns nothing beyond a linear forecast (docs/recipes.md)."""
-    is_short = num < ENOUGH_FOR_NETWORK
-    batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
-    epochs = epochs if epochs is not None else (10 if is_short else max(10, min(100, 2000 * batch_size // num)))
-    return {
-        "model": {"name": "hybrid", "hidden_size": 0 if is_short else 64, "dropout": 0.0 if is_short else 0.2},
-        "epochs": epochs,
-        "warmup_epochs": int(epochs > 1),
-        "batch_size": batch_size,
-        "learning_rate": 1e-4 if is_short else 5e-4,
-    }

@@ -6,17 +6,16 @@ Text, Parquet or npy; a sample of the files determines the kind of each column.
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
 from stages.tools import text_tables
-from stages.tools.array_files import arrays_of, default_values
+from stages.tools.array_files import arrays_of, as_plain_type
 from stages.tools.columns import named
 from stages.tools.infer_sequences import LABEL_NAMES, STEP_NAMES
 from stages.tools.long_table import keys_of
@@ -69,7 +68,7 @@ class Reader:
 
     def __init__(self, files: Files, options: Mapping[str, Any], taken: Sequence[str]):
         sampled = files.paths[:: max(1, len(files.paths) // NUM_SAMPLED)][:NUM_SAMPLED]
-        self.kind, self.notes, self.form = files.kind, list[Note](), None
+        self.kind, self.notes, self.form, self.counts = files.kind, list[Note](), None, False
         if files.kind == "text":
             self.form = text_tables.sniff(sampled[0], options.get("encoding"))
             self.notes = self.form.notes
@@ -80,16 +79,15 @@ class Reader:
                 f"{sampled[0].name} has a column {again[0]!r}, which the folder or its labels give too; rename it"
             )
         self.types = kinds_of([first, *(self.checked(self.raw(path), path) for path in sampled[1:])])
-        samples = [self.read_raw(path) for path in sampled]
-        self.step = next(
-            (
-                (name, "it rises from row to row in the files")
-                for name in options.get("step") and [options["step"]] or named(STEP_NAMES, self.names)
-                if all(rises(part[name]) for part in samples)
-            ),
-            (keys_of(self.names, taken)[1], "the row's number in its file (--step names a column)"),
+        samples = [self.read(path) for path in sampled]
+        candidates = [options["step"]] if options.get("step") else named(STEP_NAMES, self.names)
+        rising = [name for name in candidates if all(rises(part[name]) for part in samples)]
+        self.counts = not rising
+        self.step = (
+            (rising[0], "it rises from row to row in the files")
+            if rising
+            else (keys_of(self.names, taken)[1], "the row's number in its file (--step names a column)")
         )
-        self.counts = self.step[0] not in self.names
 
     def raw(self, path: Path) -> pa.Table:
         """The file with the kinds that it alone suggests."""
@@ -99,24 +97,25 @@ class Reader:
             if self.kind == "npy":
                 return self.of_array(path)
             assert self.form is not None
-            form = text_tables.TextTable(path, *(getattr(self.form, name) for name in FORM))
+            form = replace(self.form, path=path)
             if form.delimiter == " ":
                 form = text_tables.sniff(path, form.encoding)
                 types = {name: pa.float64() for name in form.names}
                 return pa.concat_tables(text_tables.blocks(form, types))
-            return path_table(form)
+            return text_tables.whole(form)
         except (pa.ArrowException, *text_tables.DAMAGED) as error:
             why = text_tables.one_line(error)
             raise ValueError(f"{path.name} cannot be read as {self.kind}: {why}") from None
 
     def of_array(self, path: Path) -> pa.Table:
         [array] = arrays_of(path)
-        if len(array.shape) not in (1, 2) or array.dtype.kind not in "fiub":
+        kind = array.values.dtype
+        if len(array.shape) not in (1, 2) or kind.kind not in "fiub":
             more = "; of an array of many sequences give the path itself" if len(array.shape) == 3 else ""
             raise ValueError(
-                f"{path.name} has the shape {array.shape} of {array.dtype}; a sequence is (T, C) or (T,) numbers{more}"
+                f"{path.name} has the shape {array.shape} of {kind}; a sequence is (T, C) or (T,) numbers{more}"
             )
-        cells = default_values(array.whole()).reshape(array.shape[0], -1)
+        cells = as_plain_type(array.values).reshape(array.shape[0], -1)
         names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
         return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
 
@@ -129,23 +128,17 @@ class Reader:
             raise ValueError(f"{path.name} has no rows, and every file is a sequence; leave it out, or give it some")
         return table.select(self.names)
 
-    def read_raw(self, path: Path) -> pa.Table:
+    def read(self, path: Path) -> pa.Table:
         table = self.checked(self.raw(path), path)
         try:
-            return pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
+            table = pa.table({name: table[name].cast(kind) for name, kind in self.types.items()})
         except pa.ArrowException as error:
             raise ValueError(
                 f"{path.name} holds other kinds of cells than most files: {text_tables.one_line(error)}"
             ) from None
-
-    def read(self, path: Path) -> pa.Table:
-        table = self.read_raw(path)
         if self.counts:
             table = table.append_column(self.step[0], pa.array(np.arange(table.num_rows, dtype=np.int32)))
         return table
-
-
-FORM = ("compression", "encoding", "delimiter", "decimal", "names", "has_header", "notes")
 
 
 def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
@@ -153,13 +146,12 @@ def kinds_of(tables: Sequence[pa.Table]) -> dict[str, pa.DataType]:
     kinds: dict[str, pa.DataType] = {}
     for name in tables[0].column_names:
         found = {table[name].type for table in tables if not pa.types.is_null(table[name].type)}
-        is_label = bool(named((*LABEL_NAMES, *STEP_NAMES), [name]))
-        if all(pa.types.is_integer(kind) for kind in found) and found and is_label:
+        if found and all(map(pa.types.is_integer, found)) and named((*LABEL_NAMES, *STEP_NAMES), [name]):
             kinds[name] = pa.int64()  # a label 1 must not become 1.0
         elif all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in found):
             kinds[name] = pa.float64()
-        elif len(found) == 1:
-            kinds[name] = pa.string() if pa.types.is_large_string(next(iter(found))) else next(iter(found))
+        elif len(found) == 1 and not found & {pa.large_string()}:
+            [kinds[name]] = found
         else:
             kinds[name] = pa.string()
     return kinds
@@ -170,13 +162,3 @@ def rises(cells: pa.ChunkedArray) -> bool:
         return False
     array = cells.to_numpy()
     return bool((array[1:] > array[:-1]).all())
-
-
-def path_table(table: text_tables.TextTable) -> pa.Table:
-    options = pa.csv.ConvertOptions(decimal_point=table.decimal, null_values=text_tables.MISSING)
-    with text_tables.opened(table.path, table.compression) as (file, _):
-        encoding = "utf8" if table.encoding == "utf-8-sig" else table.encoding
-        names = None if table.has_header else table.names  # the file's own names, which may differ from the others'
-        read = pa.csv.ReadOptions(column_names=names, encoding=encoding, use_threads=False)
-        data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
-        return pa.csv.read_csv(data, read, pa.csv.ParseOptions(delimiter=table.delimiter), options)

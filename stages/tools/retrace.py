@@ -135,9 +135,9 @@ def run_epochs(
 @torch.no_grad()
 def move_weights(model: nn.Module, number: int) -> None:
     """Move every weight to a neighbouring fp32 number, up or down at random."""
-    teacher_forcing_mask = torch.Generator().manual_seed(number)
+    generator = torch.Generator().manual_seed(number)
     for weight in model.parameters():
-        towards = torch.where(torch.rand(weight.shape, generator=teacher_forcing_mask) < 0.5, torch.inf, -torch.inf)
+        towards = torch.where(torch.rand(weight.shape, generator=generator) < 0.5, torch.inf, -torch.inf)
         weight.copy_(torch.nextafter(weight.cpu(), towards))
 
 

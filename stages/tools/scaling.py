@@ -273,22 +273,27 @@ def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float,
     """One point per entry; the baseline is one worker with its faster number of threads."""
     best: dict[int, list[float]] = {}
     for entry, found in zip(entries, seconds, strict=True):
-        whole = [each for each, _ in found]
-        known = best.get(entry.batch_size)
-        if entry.workers == 1 and (known is None or statistics.median(whole) < statistics.median(known)):
-            best[entry.batch_size] = whole
+        if entry.workers == 1:
+            whole = [each for each, _ in found]
+            best[entry.batch_size] = min(best.get(entry.batch_size, whole), whole, key=statistics.median)
     points = []
     for entry, found in zip(entries, seconds, strict=True):
         ratios = [one / whole for one, (whole, _) in zip(best[entry.batch_size], found, strict=True)]
         speed_up = statistics.median(ratios)
-        waits = statistics.median(max(0.0, 1 - alone / whole) for whole, alone in found)
-        rate = statistics.median(entry.batch_size / whole for whole, _ in found)
         points.append(
             ScalingPoint(
-                device, entry.workers, entry.threads, entry.batch_size, rate,
-                speed_up, min(ratios), max(ratios), speed_up / entry.workers, waits,
+                device=device,
+                workers=entry.workers,
+                threads=entry.threads,
+                batch_size=entry.batch_size,
+                samples_per_second=statistics.median(entry.batch_size / whole for whole, _ in found),
+                speed_up=speed_up,
+                speed_up_lowest=min(ratios),
+                speed_up_highest=max(ratios),
+                efficiency=speed_up / entry.workers,
+                waiting_share=statistics.median(max(0.0, 1 - alone / whole) for whole, alone in found),
             )
-        )  # fmt: skip
+        )
     return points
 
 

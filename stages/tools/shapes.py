@@ -24,10 +24,9 @@ from stages.data.tables import is_plain
 from stages.tools import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
 from stages.tools.columns import TableColumns, named
 from stages.tools.infer_sequences import LABEL_NAMES
-from stages.tools.long_table import LongTableSource
+from stages.tools.long_table import LongTableSource, SplitFile
 from stages.tools.text_tables import Note, TextTable
 
-SAMPLE_ROWS = 1000
 ARRAYS = (".npy", ".npz")
 
 
@@ -57,12 +56,12 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
     is_alone = bool(options.get("alone"))
-    splits = {} if is_alone else halves_of(path)
+    files = [("", path)] if is_alone else halves_of(path) or [("", path)]
     ending = path.suffix.lower()
     with path.open("rb") as file:
         start = file.read(8)
     if ending == ".ts":
-        return ts_files.open_ts(path, options, splits)
+        return ts_files.open_ts(path, files)
     if ending in ARRAYS or start.startswith(b"\x93NUMPY"):
         return array_files.open_arrays(path, options, is_alone)
     if ending == ".parquet" or start.startswith(b"PAR1"):
@@ -70,7 +69,8 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
     else:
         text = text_tables.sniff(path, options.get("encoding"))
         try:
-            frame, notes = sample_of_text(text), text.notes
+            frame, notes = text_tables.sample(text), text.notes
+            frame = frame[[name for name in frame.columns if name]]
         except ValueError:
             if not text.is_ready:
                 raise
@@ -82,19 +82,19 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
         reason = "asked for" if layout else "its cells are lists (--layout long: a row per step)"
         note = ("shape", "one row per sequence", reason)
-        return list_cells.open_lists([*splits.items()] or [("", path)], columns, options, note)
+        return list_cells.open_lists(path, files, columns, options, note)
     if layout == "wide" or (why and not layout):
         other = "" if layout else " (--layout long: a row per step)"
         note = ("shape", "one row per sequence", f"{why}{other}")
-        shape = wide.open_wide(path, text, columns, options, note, splits)
+        shape = wide.open_wide(path, files, text, columns, options, note)
         return replace(shape, notes=[*notes, *shape.notes])
     if text is not None and not text.has_header:
         shown = ", ".join(first_row(frame))
         raise ValueError(f"{path.name} has no header (its first row is {shown}); write the columns' names there")
     if text is None and layout != "long" and not wide.is_long(columns):
         list_cells.check_not_nested(path)
-    if splits:
-        beside = next(file.name for file in splits.values() if file != path)
+    if len(files) > 1:
+        beside = next(file.name for _, file in files if file != path)
         notes = [*notes, ("beside", beside, "not read: of a long table only this file; join both, with a column split")]
     return LongTable(path, notes, text)
 
@@ -113,7 +113,7 @@ def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSou
         note = ("shape", "one row per sequence", "the cells of the files are lists")
         numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
         if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
-            return list_cells.open_lists(files, columns, options, note)
+            return list_cells.open_lists(found[0], files, columns, options, note)
     return folders.open_folder(path, options)
 
 
@@ -143,25 +143,19 @@ def sample_of_parquet(path: Path) -> pd.DataFrame:
     try:
         with pa.parquet.ParquetFile(path) as file:
             names = [field.name for field in file.schema_arrow if is_plain(field.type)]
-            batch = next(file.iter_batches(batch_size=SAMPLE_ROWS, columns=names), None)
+            batch = next(file.iter_batches(batch_size=text_tables.NUM_SAMPLED, columns=names), None)
             return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{path.name} cannot be read as Parquet: {text_tables.one_line(error)}") from None
 
 
-def sample_of_text(table: TextTable) -> pd.DataFrame:
-    """The first rows, with the kind that each column's text suggests."""
-    frame = text_tables.sample(table).slice(0, SAMPLE_ROWS).to_pandas()
-    return frame[[name for name in frame.columns if name]]
-
-
-def halves_of(path: Path) -> dict[str, Path]:
-    """split -> file, if `path` is one of two files whose names differ only in train and test."""
+def halves_of(path: Path) -> list[SplitFile]:
+    """The files of train and test, if `path` is one of two whose names differ only in that word; else none."""
     match = re.search(r"(?<![A-Za-z])(train|test)(?![A-Za-z])", path.name, flags=re.IGNORECASE)
     if not match or path.suffix.lower() in ARRAYS:
-        return {}
-    found = {}
+        return []
+    found = []
     for split in ("train", "test"):
         word = split.upper() if match[0].isupper() else split.capitalize() if match[0][0].isupper() else split
-        found[split] = path.with_name(path.name[: match.start()] + word + path.name[match.end() :])
-    return found if all(file.is_file() for file in found.values()) else {}
+        found.append((split, path.with_name(path.name[: match.start()] + word + path.name[match.end() :])))
+    return found if all(file.is_file() for _, file in found) else []

@@ -74,16 +74,12 @@ def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tu
         while size <= largest:
             found = measure_size(trainer, size, seconds)
             if found is None:
-                largest_there = (
-                    f"the largest that was tried and does is {size // 2}" if size > 1 else "no other is smaller"
-                )
-                stops.append(f"{device}: a batch of {size} does not fit; {largest_there}")
+                fits = f"the largest that was tried and does is {size // 2}" if size > 1 else "no other is smaller"
+                stops.append(f"{device}: a batch of {size} does not fit; {fits}")
                 break
             points.append(found)
-            print(
-                f"{device}, batch {size}: {found.samples_per_second:,.0f} samples/s, {found.peak_mib:,.1f} MiB",
-                flush=True,
-            )
+            rate, peak = f"{found.samples_per_second:,.0f} samples/s", f"{found.peak_mib:,.1f} MiB"
+            print(f"{device}, batch {size}: {rate}, {peak}", flush=True)
             size *= 2
         else:
             stops.append(f"{device}: every size up to {size // 2} fits")
@@ -125,26 +121,24 @@ def measure_size(trainer: Any, size: int, seconds: float) -> SweepPoint | None:
 
 def verdicts(points: list[SweepPoint]) -> list[str]:
     """The sufficient batch size of each device, and the size at which the curves cross."""
-    message, by_device = (
-        [],
-        {device: curve(points, device) for device in dict.fromkeys(point.device for point in points)},
-    )
-    for device, rates in by_device.items():
-        best = max(rates.values())
-        enough = next(size for size, rate in sorted(rates.items()) if rate >= ENOUGH * best)
-        message.append(
-            f"{device}: batch {enough} reaches {rates[enough] / best:.0%} of the best, {best:,.0f} samples/s"
+    rates = {device: curve(points, device) for device in dict.fromkeys(point.device for point in points)}
+    sentences = []
+    for device, own in rates.items():
+        best = max(own.values())
+        enough = min(size for size, rate in own.items() if rate >= ENOUGH * best)
+        sentences.append(
+            f"{device}: batch {enough} reaches {own[enough] / best:.0%} of the best, {best:,.0f} samples/s"
         )
-    if {"cpu", "cuda"} <= set(by_device):
-        cpu, cuda = by_device["cpu"], by_device["cuda"]
-        ahead = [size for size in sorted(set(cpu) & set(cuda)) if cuda[size] > cpu[size]]
-        message.append(
-            f"the GPU is faster from batch {ahead[0]} on ({cuda[ahead[0]] / cpu[ahead[0]]:.1f} times there, "
-            f"{cuda[ahead[-1]] / cpu[ahead[-1]]:.1f} times at {ahead[-1]})"
+    if {"cpu", "cuda"} <= {*rates}:
+        gains = {size: rate / rates["cpu"][size] for size, rate in rates["cuda"].items() if size in rates["cpu"]}
+        ahead = sorted(size for size, gain in gains.items() if gain > 1)
+        sentences.append(
+            f"the GPU is faster from batch {ahead[0]} on ({gains[ahead[0]]:.1f} times there, "
+            f"{gains[ahead[-1]]:.1f} times at {ahead[-1]})"
             if ahead
             else "the CPU is faster at every size that both were measured at"
         )
-    return message
+    return sentences
 
 
 def curve(points: list[SweepPoint], device: str) -> dict[int, float]:

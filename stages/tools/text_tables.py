@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -47,6 +48,7 @@ MISSING = ("", "NaN", "nan", "NA", "?")  # cells without a number, in converted 
 SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
 BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
 LARGE_BLOCK_BYTES = 64 << 20  # if a row may not fit into one
+NUM_SAMPLED = 1000  # rows
 NUMBER = r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|[+-]?nan|NaN|NA|\?"
 
 
@@ -104,19 +106,15 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
     if not rows:
         raise ValueError(f"{path.name} is empty; it must hold a header and at least one row")
     cells = [cell.strip() for row in rows[1:] for cell in row]
-    commas = sum(bool(re.fullmatch(r"[+-]?\d+,\d+", cell)) for cell in cells)
-    decimal = (
-        "," if delimiter != "," and commas > sum(bool(re.fullmatch(r"[+-]?\d+\.\d+", cell)) for cell in cells) else "."
-    )
+    points, commas = (sum(bool(re.fullmatch(rf"[+-]?\d+{sign}\d+", cell)) for cell in cells) for sign in (r"\.", ","))
+    decimal = "," if delimiter != "," and commas > points else "."
     if delimiter != ",":
         comma = ", with decimal commas" if decimal == "," else ""
         notes.append(("cells", f"between {DELIMITERS[delimiter]}{comma}", "as the first rows have it"))
     has_header = is_header(rows[0])
-    names = (
-        tuple(name.strip() if delimiter != "," else name for name in rows[0])
-        if has_header
-        else tuple(str(number) for number in range(1, len(rows[0]) + 1))
-    )
+    names = tuple(name.strip() if delimiter != "," else name for name in rows[0])
+    if not has_header:
+        names = tuple(str(number) for number in range(1, len(rows[0]) + 1))
     times = Counter(names)
     if again := next((name for name in names if name and times[name] > 1), None):
         raise ValueError(f"{path.name} has {times[again]} columns {again!r}; rename all but one")
@@ -160,20 +158,19 @@ def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
 
 
 def find_encoding(path: Path, compression: str) -> tuple[str, str]:
-    """The encoding and the reason if it is not UTF-8; reads the whole file."""
+    """The encoding and the reason if it is not UTF-8; reads the whole file.
+
+    By hand: charset-normalizer holds the whole file in memory, and takes short Western labels for cp1250 or mac_iceland
+    (`k\u00f8b`, `K\u00e4se`), which changes their letters.
+    """
     with opened(path, compression) as (file, raw):
         decoder = codecs.getincrementaldecoder("utf-8")()
         block = file.read(1 << 20)
         if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
-        if (
-            len(block) > 3
-            and (zeros := [block[:1000:2].count(0), block[1:1000:2].count(0)])
-            and max(zeros) > len(block[:1000]) / 4
-        ):
-            return ("utf-16-be", "utf-16-le")[
-                zeros[1] > zeros[0]
-            ], "every other byte is zero (--encoding names another)"
+        even, odd = block[:1000:2].count(0), block[1:1000:2].count(0)
+        if len(block) > 3 and max(even, odd) > len(block[:1000]) / 4:
+            return "utf-16-le" if odd > even else "utf-16-be", "every other byte is zero (--encoding names another)"
         try:
             with progress(f"reading {path.name}", path.stat().st_size, "B") as at:
                 while block:
@@ -222,9 +219,8 @@ def is_header(row: Sequence[str]) -> bool:
         return True
     if not row[0].strip() and [cell.strip() for cell in row[1:]] == [str(number) for number in range(len(row) - 1)]:
         return True  # pandas writes such a header for data without column names
-    whole = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
-    counts = len(whole) == len(numeric) > 2 and all(b - a == 1 for a, b in zip(whole, whole[1:], strict=False))
-    return counts
+    counts = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
+    return len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts))
 
 
 def blocks(
@@ -236,58 +232,55 @@ def blocks(
     """
     wanted = {name: pa.string() for name in table.names} | dict(types or {})
     missing = MISSING if types is not None else ()
+    with readable(table) as (file, raw):
+        if table.delimiter == " ":
+            yield from spaced_blocks(table, file, wanted, missing, lambda: at(raw.tell()))
+            return
+        convert = {"column_types": wanted, "null_values": missing, "strings_can_be_null": False}
+        for batch in csv_batches(table, file, newlines_in_values=types is None, **convert):
+            at(raw.tell())
+            yield pa.Table.from_batches([batch])
+
+
+def sample(table: TextTable) -> pd.DataFrame:
+    """The first rows, with the kind that each column's text suggests."""
+    with readable(table) as (file, _):
+        if table.delimiter == " ":
+            return pd.read_csv(file, nrows=NUM_SAMPLED, **spaced(table), na_values=MISSING, decimal=table.decimal)
+        batch = next(csv_batches(table, file, null_values=MISSING, strings_can_be_null=True), None)
+        return pd.DataFrame() if batch is None else batch.slice(0, NUM_SAMPLED).to_pandas()
+
+
+@contextmanager
+def readable(table: TextTable) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """As `opened`. Raises ValueError if the content is invalid."""
     try:
-        with opened(table.path, table.compression) as (file, raw):
-            if table.delimiter == " ":
-                yield from spaced_blocks(table, file, wanted, missing, lambda: at(raw.tell()))
-                return
-            reader = pa.csv.open_csv(
-                file,
-                read_options(table, BLOCK_BYTES if len(table.names) < 50_000 else LARGE_BLOCK_BYTES),
-                pa.csv.ParseOptions(delimiter=table.delimiter, newlines_in_values=types is None),
-                pa.csv.ConvertOptions(
-                    column_types=wanted,
-                    null_values=missing,
-                    strings_can_be_null=False,
-                    decimal_point=table.decimal,
-                ),
-            )
-            for batch in reader:
-                at(raw.tell())
-                yield pa.Table.from_batches([batch])
+        with opened(table.path, table.compression) as files:
+            yield files
     except (pa.ArrowException, *DAMAGED, UnicodeDecodeError, pd.errors.ParserError) as error:
         raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
 
 
-def sample(table: TextTable) -> pa.Table:
-    """The rows of the first megabyte, or of the first block, with the kind that each column's text suggests."""
-    if table.delimiter == " ":
-        first = next(blocks(table, {}), pa.table({}))
-        frame = first.to_pandas()
-        frame = frame.mask(frame.isin(MISSING))
-        return pa.Table.from_pandas(frame.apply(as_numbers), preserve_index=False)
-    parse = pa.csv.ParseOptions(delimiter=table.delimiter)
-    convert = pa.csv.ConvertOptions(null_values=MISSING, strings_can_be_null=True, decimal_point=table.decimal)
+def csv_batches(
+    table: TextTable, file: BinaryIO, newlines_in_values: bool = False, **convert: Any
+) -> Iterator[pa.RecordBatch]:
     size = BLOCK_BYTES if len(table.names) < 50_000 else LARGE_BLOCK_BYTES
-    try:
-        with opened(table.path, table.compression) as (file, _):
-            batch = next(iter(pa.csv.open_csv(file, read_options(table, size), parse, convert)), None)
-    except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
-        raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
-    return pa.table({}) if batch is None else pa.Table.from_batches([batch])
+    read = read_options(table, block_size=size, column_names=table.names, skip_rows_after_names=int(table.has_header))
+    parse = pa.csv.ParseOptions(delimiter=table.delimiter, newlines_in_values=newlines_in_values)
+    yield from pa.csv.open_csv(file, read, parse, pa.csv.ConvertOptions(decimal_point=table.decimal, **convert))
 
 
-def as_numbers(cells: pd.Series) -> pd.Series:
-    numbers = pd.to_numeric(cells, errors="coerce")
-    return numbers if numbers.notna().sum() == cells.notna().sum() else cells
+def read_options(table: TextTable, **more: Any) -> pa.csv.ReadOptions:
+    return pa.csv.ReadOptions(encoding="utf8" if table.encoding == "utf-8-sig" else table.encoding, **more)
 
 
-def read_options(table: TextTable, size: int) -> pa.csv.ReadOptions:
-    encoding = "utf8" if table.encoding == "utf-8-sig" else table.encoding
-    skipped = int(table.has_header)
-    return pa.csv.ReadOptions(
-        column_names=table.names, skip_rows_after_names=skipped, block_size=size, encoding=encoding
-    )
+def whole(table: TextTable) -> pa.Table:
+    """All rows of a small file, with the kind that each column's text suggests. Columns have the file's own names."""
+    with opened(table.path, table.compression) as (file, _):
+        data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
+    read = read_options(table, column_names=None if table.has_header else table.names, use_threads=False)
+    convert = pa.csv.ConvertOptions(decimal_point=table.decimal, null_values=MISSING)
+    return pa.csv.read_csv(data, read, pa.csv.ParseOptions(delimiter=table.delimiter), convert)
 
 
 def why_unreadable(error: Exception, table: TextTable) -> str:
@@ -302,16 +295,17 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
     return "it is not UTF-8 further down; name its encoding with --encoding" if "UTF8" in text else text
 
 
+def spaced(table: TextTable) -> dict[str, Any]:
+    """The options of pandas.read_csv for a table separated by runs of spaces, which pyarrow does not read."""
+    header = {"header": 0 if table.has_header else None, "names": list(table.names)}
+    return {"sep": r"\s+", **header, "encoding": table.encoding, "keep_default_na": False}
+
+
 def spaced_blocks(
     table: TextTable, file: BinaryIO, wanted: Mapping[str, pa.DataType], missing: Sequence[str], at: Callable[[], Any]
 ) -> Iterator[pa.Table]:
-    """The rows of a table separated by runs of spaces, which pyarrow does not read."""
     rows = max(1, BLOCK_BYTES // (20 * len(table.names)))
-    options: dict[str, Any] = {
-        "sep": r"\s+", "header": 0 if table.has_header else None, "names": list(table.names), "dtype": "str",
-        "chunksize": rows, "encoding": table.encoding, "keep_default_na": False,
-    }  # fmt: skip
-    for frame in pd.read_csv(file, **options):
+    for frame in pd.read_csv(file, chunksize=rows, **spaced(table), dtype="str"):
         at()
         columns = {}
         for name, kind in wanted.items():  # pyarrow rounds numbers correctly

@@ -44,7 +44,6 @@ class Table:
     """The table that preprocess will read, and its place until it is written."""
 
     path: Path
-    name: str
     sources: list[Path]
     notes: list[Note]
     done: str  # the conversion, for the README
@@ -58,55 +57,40 @@ class Table:
 
 def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> Table:
     """The table itself if preprocess can read it, else its conversion in `scratch`."""
+    notes, what = found.notes, "; ".join(f"{key} {value}" for key, value, _ in found.notes)
     if isinstance(found, LongTableSource):
-        path = scratch / f"{name}.parquet"
+        path, sources = scratch / f"{name}.parquet", found.sources
         index = long_table.write(found, path)
-        names = pa.parquet.read_schema(path).names
-        what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
-        came = " and ".join(str(source) for source in found.sources[:2])
-        came += f" and {num:,} files more" if (num := len(found.sources) - 2) > 0 else ""
+        came = " and ".join(str(source) for source in sources[:2])
+        came += f" and {len(sources) - 2:,} files more" if len(sources) > 2 else ""
         done = f"converted {came} ({what}) to one long table."
-        return Table(
-            path,
-            path.name,
-            found.sources,
-            found.notes,
-            done,
-            True,
-            SPLIT_COLUMN in names,
-            scratch,
-            found.known,
-            found.used,
-            index,
-        )
-    text, source = found.text, found.path
+        has_split = SPLIT_COLUMN in pa.parquet.read_schema(path).names
+        return Table(path, sources, notes, done, True, has_split, scratch, found.known, found.used, index)
+    path, source, text = scratch / found.name, found.path, found.text
+    has_split = SPLIT_COLUMN in (text.names if text else pa.parquet.read_schema(source).names)
     if text is None or text.is_ready:
-        header = list(text.names) if text else pa.parquet.read_schema(source).names
-        path = source
-        if found.name != source.name:  # with an ending that preprocess understands
-            path = scratch / found.name
+        if found.name == source.name:
+            path = source
+        else:  # with an ending that preprocess understands
             path.symlink_to(source.resolve())
-        has_split = SPLIT_COLUMN in header
-        return Table(path, found.name, [source], found.notes, "copied the table as it was.", False, has_split, scratch)
-    path = scratch / found.name
+        return Table(path, [source], notes, "copied the table as it was.", False, has_split, scratch)
     with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
         text_tables.rewrite(text, path, at)
-    notes = [*found.notes, ("table", found.name, "written anew in UTF-8, with commas")]
-    what = "; ".join(f"{key} {value}" for key, value, _ in found.notes)
     done = f"wrote {source} ({what}) anew in UTF-8, with commas, without another change."
-    return Table(path, found.name, [source], notes, done, True, SPLIT_COLUMN in text.names, scratch)
+    notes = [*notes, ("table", found.name, "written anew in UTF-8, with commas")]
+    return Table(path, [source], notes, done, True, has_split, scratch)
 
 
 def infer(
     name: str, table: Table, options: Mapping[str, Any], at: Callable[[int], Any] = lambda step: None
 ) -> tuple[Choices, dict[str, Any]]:
     """The choices, and the summary that preprocess would write. `options`: the given options."""
+    sampled = table.index if table.index is not None and num_cells(table.path) > LARGE_CELLS else None
+    path, shown = table.path, table.sources[0].name
     with TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder:
-        path, is_part = table.path, False
-        if table.index is not None and num_cells(table.path) > LARGE_CELLS:
-            path, is_part = Path(folder) / table.name, True
-            write_sample(table, path)
-        shown = table.sources[0].name
+        if sampled:
+            path = Path(folder) / path.name
+            write_sample(table.path, sampled.sequences, path)
         try:
             frame = read_frame(path, shown)
             at(1)
@@ -114,29 +98,28 @@ def infer(
             at(2)
             left = {key: value for key, value in options.items() if key not in table.used}
             choices = infer_schema(columns, left, table.known)
-            if is_part:
-                choices = with_missing(table, choices)
+            if sampled:
+                choices = with_missing(sampled, choices, shown)
             at(3)
             del columns, frame
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
             at(4)
         except ValueError as error:  # the message must not name the temporary path
-            called = table.name if table.is_converted else shown
+            called = path.name if table.is_converted else shown
             if table.index is not None:
-                called = f"{shown} as one long table" + (", of some of its sequences" if is_part else "")
+                called = f"{shown} as one long table" + (", of some of its sequences" if sampled else "")
             raise ValueError(str(error).replace(relative(path), called)) from None
-        if is_part:
-            assert table.index is not None
-            summary = of_whole(table.index, summary, preprocess_section(table.name, choices)["split"], table.has_split)
-        return choices, summary
+    if sampled:
+        split = preprocess_section(path.name, choices)["split"]
+        summary = of_whole(sampled.sequences, summary, split, table.has_split)
+    return choices, summary
 
 
-def with_missing(table: Table, choices: Choices) -> Choices:
+def with_missing(index: Index, choices: Choices, shown: str) -> Choices:
     """The choices, with the missing values of the whole large table. Raises ValueError for what a sample may miss."""
-    assert table.index is not None
-    if (shortest := int(min(lengths.min() for lengths in table.index.lengths))) < 2:
-        raise ValueError(f"a sequence of {table.sources[0].name} has {shortest} step; every sequence needs at least 2")
-    num = sum(table.index.num_missing.get(column, 0) for column in choices["features"][0])
+    if (shortest := index.sequences["length"].min()) < 2:
+        raise ValueError(f"a sequence of {shown} has {shortest} step; every sequence needs at least 2")
+    num = sum(index.num_missing.get(column, 0) for column in choices["features"][0])
     if num and choices["missing"] == ("refuse", "no cell is empty"):
         return {**choices, "missing": ("interpolate", f"{num:,} cells are empty")}
     return choices
@@ -147,39 +130,21 @@ def num_cells(path: Path) -> int:
     return int(metadata.num_rows * metadata.num_columns)
 
 
-def write_sample(table: Table, path: Path) -> None:
+def write_sample(whole: Path, sequences: pd.DataFrame, path: Path) -> None:
     """Write all rows of some sequences of each class and split, from all over the table."""
-    assert table.index is not None
-    lengths, codes = np.concatenate(table.index.lengths), kinds_of_sequences(table.index)
-    num_sampled = SAMPLED_CELLS * len(lengths) // max(1, num_cells(table.path))
-    per_kind = max(FEWEST_PER_CLASS, num_sampled // (int(codes.max()) + 1))
-    order = np.random.default_rng(0).permutation(len(codes))
-    rank = pd.Series(codes[order]).groupby(codes[order]).cumcount().to_numpy()
-    chosen = np.zeros(len(codes), dtype=bool)
-    chosen[order[rank < per_kind]] = True
-    ends = np.cumsum([len(block) for block in table.index.lengths])
-    writer = None
-    with pa.parquet.ParquetFile(table.path) as file:
-        for number, end in enumerate(ends):
-            own = slice(end - len(table.index.lengths[number]), end)
-            if not chosen[own].any():
-                continue
-            group = file.read_row_group(number)
-            rows = np.repeat(chosen[own], lengths[own])
-            writer = writer or pa.parquet.ParquetWriter(path, group.schema)
-            writer.write_table(group.filter(pa.array(rows)))
-    if writer is not None:
-        writer.close()
-
-
-def kinds_of_sequences(index: Index) -> np.ndarray:
-    """(N,) equal for sequences of one class and split. If hardly any label repeats, labels are numbers, not classes:
-    sampling a few of each would select the whole table.
-    """
-    codes, splits = np.concatenate(index.codes), np.concatenate(index.splits)
-    if len(index.labels) > len(codes) / 3 or has_fractions(index.labels):
-        codes = np.zeros_like(codes)
-    return np.unique(codes * (len(SPLITS) + 1) + splits, return_inverse=True)[1]
+    # If hardly any label repeats, labels are numbers, not classes: a few of each would be the whole table.
+    labels = sequences["label"].unique()
+    are_numbers = len(labels) > len(sequences) / 3 or has_fractions(labels)
+    kinds = sequences.groupby(["split"] if are_numbers else ["label", "split"]).ngroup()
+    num_sampled = SAMPLED_CELLS * len(sequences) // max(1, num_cells(whole))
+    per_kind = max(FEWEST_PER_CLASS, num_sampled // kinds.nunique())
+    order = np.random.default_rng(0).permutation(len(sequences))
+    is_chosen = sequences.index.isin(kinds.iloc[order].groupby(kinds).head(per_kind).index)
+    chosen = sequences.assign(is_chosen=is_chosen).groupby("block").filter(lambda block: block["is_chosen"].any())
+    with pa.parquet.ParquetFile(whole) as file, pa.parquet.ParquetWriter(path, file.schema_arrow) as writer:
+        for number, block in chosen.groupby("block"):
+            rows = np.repeat(block["is_chosen"].to_numpy(), block["length"])
+            writer.write_table(file.read_row_group(number).filter(pa.array(rows)))
 
 
 def has_fractions(labels: Iterable[str]) -> bool:
@@ -190,26 +155,27 @@ def has_fractions(labels: Iterable[str]) -> bool:
         return False
 
 
-def of_whole(index: Index, summary: dict[str, Any], split: Mapping[str, float], has_split: bool) -> dict[str, Any]:
+def of_whole(
+    sequences: pd.DataFrame, summary: dict[str, Any], split: Mapping[str, float], has_split: bool
+) -> dict[str, Any]:
     """The summary with the sizes of the whole table instead of the sample's."""
-    lengths, codes = np.concatenate(index.lengths), np.concatenate(index.codes)
-    sizes = own_sizes(index, split) if has_split else sizes_of(schema.Split(**split), len(lengths))
     changed: dict[str, Any] = {
         "num_tried": summary["num_sequences"],
-        "num_sequences": len(lengths),
-        "num_per_split": sizes,
+        "num_sequences": len(sequences),
+        "num_per_split": own_sizes(sequences["split"], split)
+        if has_split
+        else sizes_of(schema.Split(**split), len(sequences)),
+        "min_steps": int(sequences["length"].min()),
+        "max_steps": int(sequences["length"].max()),
     }
-    changed |= {"min_steps": int(lengths.min()), "max_steps": int(lengths.max())}
-    if index.labels and "classes" in summary:
-        counts = np.bincount(codes, minlength=len(index.labels)).tolist()
-        changed["num_per_class"] = {"all": {label: counts[code] for label, code in index.labels.items()}}
+    if "classes" in summary and sequences["label"].any():
+        changed["num_per_class"] = {"all": sequences.groupby("label", sort=False).size().to_dict()}
     return {**{key: value for key, value in summary.items() if key != "num_groups"}, **changed}
 
 
-def own_sizes(index: Index, split: Mapping[str, float]) -> dict[str, int]:
+def own_sizes(splits: pd.Series, split: Mapping[str, float]) -> dict[str, int]:
     """The sizes by the table's own column; a missing val is taken from train, as in preprocess."""
-    splits = np.concatenate(index.splits)
-    sizes = {name: int((splits == place).sum()) for place, name in enumerate(SPLITS)}
+    sizes = {name: int((splits == name).sum()) for name in SPLITS}
     if not sizes["val"]:
         sizes["val"] = max(1, round(sizes["train"] * split["val"] / (split["train"] + split["val"])))
         sizes["train"] -= sizes["val"]

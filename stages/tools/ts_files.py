@@ -3,7 +3,7 @@
 Format: https://www.aeon-toolkit.org/en/stable/api_reference/file_specifications/ts.html.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from stages.data.tables import SPLIT_COLUMN
-from stages.tools.long_table import BLOCK_CELLS, LongTableSource, known_of, rows_of
-from stages.tools.text_tables import Note
+from stages.tools.long_table import LongTableSource, SplitFile, known_of, parts_notes, rows_of
+
+BLOCK_BYTES = 16 << 20  # of lines that are read at once
 
 
 @dataclass(frozen=True)
@@ -53,64 +54,48 @@ def read_header(path: Path) -> Header:
     return Header(keys, num_channels, header.first_line)
 
 
-def open_ts(path: Path, options: Mapping[str, Any], splits: dict[str, Path]) -> LongTableSource:
-    files = list(splits.items()) or [("", path)]
+def open_ts(path: Path, files: Sequence[SplitFile]) -> LongTableSource:
     headers = [read_header(file) for _, file in files]
-    header = headers[0]
-    features = ["value"] if header.num_channels == 1 else [f"c{number}" for number in range(header.num_channels)]
-    others = [*([header.label] if header.label else []), *([SPLIT_COLUMN] if splits else [])]
-    known = known_of(features, others, "a number, a line each", header.label)
-    if header.label:
-        known["label"] = (
-            header.label,
-            f"behind the last colon, as @{'class' if header.label == 'label' else 'target'}Label says",
-        )
-        if header.label == "target":
-            known["task"] = ("regress", "a number behind the last colon, as @targetLabel says")
-    notes: list[Note] = [
-        ("shape", ".ts", f"a line per sequence, {header.num_channels} channel{'s' * (header.num_channels > 1)}")
-    ]
-    if splits:
-        notes.append(
-            ("files", " and ".join(file.name for _, file in files), "its parts, so the split (--alone reads one)")
-        )
+    num_channels, label = headers[0].num_channels, headers[0].label
+    features = ["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)]
+    others = [*([label] if label else []), *([SPLIT_COLUMN] if files[0][0] else [])]
+    known = known_of(features, others, "a number, a line each", label)
+    if label:
+        known["label"] = (label, f"behind the last colon, as @{'class' if label == 'label' else 'target'}Label says")
+    if label == "target":
+        known["task"] = ("regress", "a number behind the last colon, as @targetLabel says")
+    notes = [("shape", ".ts", f"a line per sequence, {num_channels} channel{'s' * (num_channels > 1)}")]
 
     def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
-        number, before = 0, 0
+        number, done = 0, 0
         for (split, file), header in zip(files, headers, strict=True):
-            if (header.num_channels, header.label) != (headers[0].num_channels, headers[0].label):
+            if (header.num_channels, header.label) != (num_channels, label):
                 raise ValueError(
                     f"{file.name} has other channels or labels than {path.name}; --alone reads {path.name} alone"
                 )
+            first = 1  # the number of a block's first line
             with file.open("rb") as data:
-                values, lengths, labels, num_steps = list[np.ndarray](), list[int](), list[str](), 0
-                for line_number, raw in enumerate(data, start=1):
-                    if line_number < header.first_line or not raw.strip() or raw.startswith(b"#"):
-                        continue
-                    steps, label = parse(decoded(raw), header, f"{file.name}, line {line_number}")
-                    values.append(steps)
-                    lengths.append(len(steps))
-                    labels.append(label)
-                    num_steps += len(steps)
-                    if num_steps * header.num_channels >= BLOCK_CELLS:
-                        yield block_of(number, values, lengths, labels, split)
-                        number, values, lengths, labels, num_steps = number + len(lengths), [], [], [], 0
-                        at(before + data.tell())
-                if lengths:
-                    yield block_of(number, values, lengths, labels, split)
-                    number += len(lengths)
-            before += file.stat().st_size
-            at(before)
+                while lines := data.readlines(BLOCK_BYTES):
+                    found = [
+                        parse(decoded(line), header, f"{file.name}, line {place}")
+                        for place, line in enumerate(lines, first)
+                        if place >= header.first_line and line.strip() and not line.startswith(b"#")
+                    ]
+                    if found:
+                        yield block_of(number, found, split)
+                    first, number = first + len(lines), number + len(found)
+                    at(done + data.tell())
+            done += file.stat().st_size
 
-    def block_of(number: int, values: list[np.ndarray], lengths: list[int], labels: list[str], split: str) -> pa.Table:
-        columns = {header.label: as_labels(labels, header, path)} if header.label else {}
-        columns |= {SPLIT_COLUMN: pa.array([split] * len(lengths))} if split else {}
-        ids = np.arange(number, number + len(lengths))
-        return rows_of(ids, np.concatenate(values), np.array(lengths), features, pa.table(columns))
+    def block_of(number: int, found: list[tuple[np.ndarray, str]], split: str) -> pa.Table:
+        values, labels = zip(*found, strict=True)
+        columns = {label: as_labels([*labels], label, path)} if label else {}
+        columns |= {SPLIT_COLUMN: pa.array([split] * len(found))} if split else {}
+        ids, steps = np.arange(number, number + len(found)), np.concatenate(values)
+        cells = {name: np.ascontiguousarray(steps[:, place]) for place, name in enumerate(features)}
+        return rows_of(ids, cells, np.array([len(each) for each in values]), pa.table(columns))
 
-    return LongTableSource(
-        [file for _, file in files], notes, known, blocks, sum(file.stat().st_size for _, file in files)
-    )
+    return LongTableSource.of_files(files, [*notes, *parts_notes(files)], known, blocks)
 
 
 def decoded(raw: bytes) -> str:
@@ -141,8 +126,8 @@ def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str]:
     return np.stack(channels, axis=1), label
 
 
-def as_labels(labels: list[str], header: Header, path: Path) -> pa.Array:
-    if header.label == "label":
+def as_labels(labels: list[str], name: str, path: Path) -> pa.Array:
+    if name == "label":
         return pa.array(labels)
     try:
         return pa.array(labels).cast(pa.float64())

@@ -14,11 +14,21 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from stages.data.tables import SPLIT_COLUMN
+from stages.params.parsing import one_line
 from stages.tools import text_tables
 from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
 from stages.tools.infer_series import find_times
-from stages.tools.long_table import BLOCK_CELLS, LongTableSource, known_of, lengths_of, long_block, unique
+from stages.tools.long_table import (
+    BLOCK_CELLS,
+    LongTableSource,
+    SplitFile,
+    known_of,
+    lengths_of,
+    long_block,
+    parts_notes,
+    unique,
+)
 from stages.tools.text_tables import Note, TextTable
 
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
@@ -76,13 +86,13 @@ def is_long(others: TableColumns, by_name: bool = True) -> bool:
 
 def open_wide(
     path: Path,
+    files: Sequence[SplitFile],
     table: TextTable | None,
     columns: TableColumns,
     options: Mapping[str, Any],
     note: Note,
-    splits: dict[str, Path],
 ) -> LongTableSource:
-    """`columns`: of the first rows. `splits`: train and test if they are two files, else empty."""
+    """`table`: the format of `path`, one of the files; None: Parquet. `columns`: of its first rows."""
     names = list(columns.frame.columns)
     has_header = table is None or table.has_header
     label = find_label(columns, has_header, options)
@@ -94,90 +104,122 @@ def open_wide(
         )
     of_steps = {name for run in runs.values() for name in run}
     others = [name for name in names if name not in of_steps]
-    ids = options.get("sequence") or find_unique_ids(columns, [name for name in others if name != label], bool(splits))
-    if ids is not None and ids not in others:
-        raise ValueError(f"--sequence is {ids!r}, which is no column besides the steps; accepted: {', '.join(others)}")
-    per_sequence = [name for name in others if name != ids]
-    called = {label: "label"} if label and not has_header else {}
-    adds_split = bool(splits) and SPLIT_COLUMN not in per_sequence
-    types = {name: pa.float64() for name in of_steps}
-    carried = [*(called.get(name, name) for name in per_sequence), *([SPLIT_COLUMN] if adds_split else [])]
+    ids, why = choose_ids(columns, others, label, files, options, "besides the steps")
+    per_sequence = {name: name for name in others if name != ids}
+    if label and not has_header:
+        per_sequence[label] = "label"
+    adds_split = bool(files[0][0]) and SPLIT_COLUMN not in per_sequence
+    carried = [*per_sequence.values(), *([SPLIT_COLUMN] if adds_split else [])]
     features, num_steps = list[str](), len(next(iter(runs.values())))
     for stem in runs:  # distinct from the other columns' names
         features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
-    why = "asked for" if "sequence" in options else f"its column {ids!r}" if ids else "a number, a row each"
     known = known_of(features, carried, why)
     if label:
-        known["label"] = (called.get(label, label), label_reason(label, table, options))
-    files = list(splits.items()) or [("", path)]
-    seen = set[Any]()
+        known["label"] = (per_sequence.get(label, label), label_reason(label, table, options))
 
     def read(file: Path, at: Callable[[int], Any]) -> Iterator[pa.Table]:
         if table is None:
-            yield from parquet_blocks(file, len(names), at)
-        else:
-            form = text_tables.sniff(file, options.get("encoding")) if file != table.path else table
-            yield from text_tables.blocks(form, types, at)
+            return parquet_batches(names, path, file, at)
+        form = text_tables.sniff(file, options.get("encoding")) if file != path else table
+        return text_tables.blocks(form, {name: pa.float64() for name in of_steps}, at)
 
     def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
-        number, done = 0, 0
-        for split, file in files:
-            for block in read(file, partial(lambda done, place: at(done + place), done)):
-                have = {*block.column_names}
-                if missing := [name for name in names if name not in have]:
-                    raise ValueError(
-                        f"{file.name} has no column {missing[0]!r}, which {path.name} has; make them alike"
-                    )
-                for part in parts_of(block, len(of_steps)):
-                    yield long_part(part, split, number)
-                    number += part.num_rows
-            done += file.stat().st_size
+        seen = set[Any]()
+        for part, split, number, _ in batches_of(files, names, path, read, at):
+            values = np.empty((part.num_rows, num_steps, len(features)))
+            for place, run in enumerate(runs.values()):
+                for step, name in enumerate(run):
+                    values[:, step, place] = to_numbers(part[name], name, path)
+            extra = part.select([*per_sequence]).rename_columns([*per_sequence.values()])
+            if adds_split:
+                extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
+            own = ids_of(part, ids, number, seen, path)
+            yield long_block(own, values, lengths_of(values), features, extra)
 
-    def long_part(part: pa.Table, split: str, number: int) -> pa.Table:
-        values = np.empty((part.num_rows, num_steps, len(features)))
-        for place, run in enumerate(runs.values()):
-            for step, name in enumerate(run):
-                values[:, step, place] = to_numbers(part[name], name, path)
-        extra = part.select(per_sequence).rename_columns([called.get(name, name) for name in per_sequence])
-        if adds_split:
-            extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
-        own: Any = list(range(number, number + part.num_rows))
-        if ids is not None:
-            own = part[ids].combine_chunks()
-            check_new(own.to_pylist(), seen, f"{path.name}: column {ids!r}")
-        return long_block(own, values, lengths_of(values), features, extra)
-
-    notes = [
-        note,
-        ("steps", f"{num_steps}", f"{shortened(next(iter(runs.values())), 3)}; empty cells at the end of a row end it"),
-    ]
+    first_run = shortened(next(iter(runs.values())), 3)
+    notes = [note, ("steps", f"{num_steps}", f"{first_run}; empty cells at the end of a row end it")]
     if fewer := [run for run in all_numbered(of_features).values() if FEWEST_STEPS <= len(run) < num_steps]:
         shown = "; ".join(shortened(run, 3) for run in fewer[:4])
         notes.append(("besides", shown, f"numbered, but not {num_steps}, so they belong to the sequence, not to steps"))
-    if splits:
-        notes.append(
-            ("files", " and ".join(file.name for _, file in files), "its parts, so the split (--alone reads one)")
-        )
-    used = ("sequence", *(("label",) if called else ()))
-    sources = [file for _, file in files]
-    return LongTableSource(sources, notes, known, blocks, sum(file.stat().st_size for file in sources), used=used)
+    used = ("sequence", *(() if has_header else ("label",)))
+    return LongTableSource.of_files(files, [*notes, *parts_notes(files)], known, blocks, used)
 
 
-def find_unique_ids(columns: TableColumns, names: Sequence[str], is_of_two: bool) -> str | None:
-    """An id column by name with a different value in every row; None for two files, each of which may count from 1."""
-    found = (name for name in named(SEQUENCE_NAMES, names) if columns.frame[name].is_unique)
-    return None if is_of_two else next(found, None)
+def choose_ids(
+    columns: TableColumns,
+    names: Sequence[str],
+    label: str | None,
+    files: Sequence[SplitFile],
+    options: Mapping[str, Any],
+    where: str,
+) -> tuple[str | None, str]:
+    """The column of ids: as asked for, or by name with a different value in every row. None for several files, each of
+    which may count from 1. Also the reason.
+    """
+    found = named(SEQUENCE_NAMES, [name for name in names if name != label]) if len(files) == 1 else []
+    ids = options.get("sequence") or next((name for name in found if columns.frame[name].is_unique), None)
+    if ids is not None and ids not in names:
+        raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {', '.join(names)}")
+    return ids, "asked for" if "sequence" in options else f"its column {ids!r}" if ids else "a number, a row each"
 
 
-def check_new(ids: Sequence[Any], seen: set[Any], what: str) -> None:
-    """Add `ids` to `seen`. Raises ValueError if one is already there: two sequences would be merged."""
-    for name in ids:
+def ids_of(part: pa.Table, ids: str | None, number: int, seen: set[Any], path: Path) -> pa.Array:
+    """The id of each row, by the column `ids` or from `number` on. Adds those of a column to `seen`.
+
+    Raises ValueError if one is already there: two sequences would be merged.
+    """
+    if ids is None:
+        return pa.array(np.arange(number, number + part.num_rows))
+    for name in part[ids].to_pylist():
         if name in seen:
             raise ValueError(
-                f"{what} holds {name!r} twice, and every row is a sequence of its own; name another column with "
-                "--sequence, or leave this one out"
+                f"{path.name}: column {ids!r} holds {name!r} twice, and every row is a sequence of its own; name "
+                "another column with --sequence, or leave this one out"
             )
         seen.add(name)
+    return part[ids].combine_chunks()
+
+
+def batches_of(
+    files: Sequence[SplitFile],
+    names: Sequence[str],
+    like: Path,
+    read: Callable[[Path, Callable[[int], Any]], Iterator[pa.Table]],
+    at: Callable[[int], Any],
+) -> Iterator[tuple[pa.Table, str, int, tuple[Path, int]]]:
+    """Some rows of a file, its split, the number of the first of them among all rows, and the file with that number
+    within it. Raises ValueError if a file lacks a column of `like`.
+    """
+    number, before = 0, 0
+    for split, path in files:
+        row = 0
+        for part in read(path, partial(lambda before, place: at(before + place), before)):
+            check_names(path, part.column_names, names, like)
+            yield part, split, number + row, (path, row)
+            row += part.num_rows
+        number, before = number + row, before + path.stat().st_size
+
+
+def check_names(path: Path, have: Sequence[str], names: Sequence[str], like: Path) -> None:
+    if missing := [name for name in names if name not in have]:
+        raise ValueError(f"{path.name} has no column {missing[0]!r}, which {like.name} has; make them alike")
+
+
+def parquet_batches(names: Sequence[str], like: Path, path: Path, at: Callable[[int], Any]) -> Iterator[pa.Table]:
+    """The columns `names` of a file, in blocks of about BLOCK_CELLS cells or entries of lists."""
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            check_names(path, file.schema_arrow.names, names, like)
+            metadata, done = file.metadata, 0
+            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+            num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+            num_rows = max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
+            for batch in file.iter_batches(num_rows, columns=names):
+                yield pa.Table.from_batches([batch])
+                done += batch.num_rows
+                at(path.stat().st_size * done // metadata.num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
 
 
 def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, Any]) -> str | None:
@@ -188,18 +230,13 @@ def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, An
             raise ValueError(f"{columns.shown} has no column {label!r}; --label names one")
         return str(label)
     if not has_header:
-        ends = [names[0], names[-1]]
-        text = [name for name in ends if columns.kinds.get(name) == "text"]
-        whole = [
-            name
-            for name in ends
-            if columns.kinds.get(name) == "whole" and columns.num_distinct(name) <= max(2, len(columns.frame) // 2)
-        ]
-        return next(iter([*text, *whole]), names[-1])
-    steps = {name for run in numbered(columns.of_kind("whole", "number", "other")).values() for name in run}
-    others = [
-        name for name in columns.kinds if name not in steps and columns.kinds[name] in ("text", "whole", "number")
-    ]
+        most = max(2, len(columns.frame) // 2)
+        ends = [name for name in (names[0], names[-1]) if name in columns.kinds]
+        texts = [name for name in ends if columns.kinds[name] == "text"]
+        whole = [name for name in ends if columns.kinds[name] == "whole" and columns.num_distinct(name) <= most]
+        return next(iter([*texts, *whole]), names[-1])
+    steps = [name for run in numbered(columns.of_kind("whole", "number", "other")).values() for name in run]
+    others = columns.of_kind("text", "whole", "number", exclude=steps)
     if found := named(LABEL_NAMES, others):
         return found[0]
     repeats = [name for name in others if 2 <= columns.num_distinct(name) <= len(columns.frame) // 2]
@@ -214,20 +251,6 @@ def label_reason(label: str, table: TextTable | None, options: Mapping[str, Any]
     if table is not None and not table.has_header:
         return f"column {label} of {len(table.names)} (--label names another by its number)"
     return "named so" if named(LABEL_NAMES, [label]) else "besides the steps (--label names another)"
-
-
-def parts_of(block: pa.Table, num_cells: int) -> Iterator[pa.Table]:
-    size = max(1, BLOCK_CELLS // max(1, num_cells))
-    return (block.slice(low, size) for low in range(0, block.num_rows, size))
-
-
-def parquet_blocks(path: Path, num_columns: int, at: Callable[[int], Any]) -> Iterator[pa.Table]:
-    with pa.parquet.ParquetFile(path) as file:
-        done, size = 0, path.stat().st_size
-        for batch in file.iter_batches(batch_size=max(1, BLOCK_CELLS // num_columns)):
-            done += batch.num_rows
-            at(size * done // file.metadata.num_rows)
-            yield pa.Table.from_batches([batch])
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
