@@ -61,10 +61,11 @@ def test_a_damaged_object_in_the_cache_is_never_read_as_good(
 
 @pytest.mark.case(46)
 def test_compare_refuses_a_damaged_score(trained: Path, tmp_path: Path, saw: Callable[[str], None]) -> None:
-    """a digit of a score changed in DVC's cache, the score removed and restored by DVC; compare"""
+    """a digit of a score changed in DVC's cache, the score removed and restored by `dvc checkout`; compare"""
     project = copy_of(trained, tmp_path / "project")
     damage(project, run_path("score.json"))
-    done = run(project, sys.executable, "-m", "flows.repro", "--force-downstream", check=False)
+    dvc(project, "checkout")
+    done = run(project, sys.executable, "-m", "flows.repro", "--force", "--single-item", "compare", check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert error_of(done.stdout).startswith(f"error: {run_path('score.json')} is altered")
     saw(error_of(done.stdout))
