@@ -37,6 +37,7 @@ from flows.stage import die_with
 from stages.files import ROOT, locked, read_json, relative, write_json
 from stages.machine.identity import identify
 from stages.params.loading import load_params
+from stages.records.run import RESULT, open_folder
 
 # Package -> module. Tests of servers and of verify are skipped if their packages are missing.
 NEEDED = {
@@ -373,16 +374,18 @@ def hardware_sentence(identity: dict[str, Any]) -> str:
 def comparison(out: Path) -> Iterator[str]:
     """Every trained and evaluated workload, a row per device."""
     rows = []
-    for folder in sorted((out / "project" / "results" / "runs").glob("*/*/")):
-        if not (folder / "result.json").exists():
+    for folder in sorted((out / "project" / "results" / "runs").glob("*/*/*/")):
+        if not (folder / RESULT / "score.json").exists():
             continue
-        result, found = read_json(folder / "result.json"), read_json(folder / "measured.json")
-        found |= read_json(folder / "timings.json")
-        cells = [folder.parent.name, found["device"], f"{result['score_name']} {result['score']:.4f}"]
+        run = open_folder(folder)
+        found, score = run.timing["timing"], run.score
+        assert score
+        cells = [run.workload, run.device, f"{score['score_name']} {score['metrics'][score['score_name']]:.4f}"]
         cells += [number(found[name], style) for name, style in (
             ("epoch_seconds", ".4f"), ("samples_per_second", ",.0f"), ("train_seconds", ".1f"),
             ("peak_allocated_mib", ",.0f"), ("process_mib", ",.0f"))]  # fmt: skip
-        rows.append(row(*cells, found["precision"], found["summary_lines"].get("bound", "")))
+        bound = run.timing.get("summary_lines", {}).get("bound", "")
+        rows.append(row(*cells, run.train["realized"]["precision"], bound))
     if rows:
         yield header(*COMPARED)
         yield from rows

@@ -123,8 +123,9 @@ def timed(command: list[str], project: Path, less_work: bool = False, **settings
 
 def seconds_of_work(project: Path) -> float:
     folder = project / "results/runs" / WORKLOAD / "cpu/0"
-    train = json.loads((folder / "timings.json").read_text())["train_seconds"]
-    return train + 2 * json.loads((folder / "evaluate.json").read_text())["evaluate_seconds"]  # with one warm-up
+    train = json.loads((folder / "train/measured/timing.json").read_text())["timing"]["train_seconds"]
+    evaluate = json.loads((folder / "evaluate/measured/timing.json").read_text())["evaluate_seconds"]
+    return float(train + 2 * evaluate)  # with one warm-up
 
 
 def make_bare(folder: Path, cmd: str) -> Path:

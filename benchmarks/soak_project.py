@@ -31,10 +31,7 @@ STORING, EVALUATION, AFTER = "DVC stores the training", "evaluation", "after the
 # The files of a round that must equal those of the uninterrupted run.
 SAME = (
     "data/prepared/*/**/*.npy", "data/prepared/*/summary.json", "data/packed/*/*/*.safetensors",
-    "results/runs/*/*/*/*.safetensors", *(f"results/runs/*/*/*/{name}" for name in (
-        "model.json", "history.csv", "predictions.csv", "scores.csv", "confusion.csv", "metrics.json", "result.json",
-        "plots/result.png",
-    )),
+    "results/runs/*/*/*/*/result/**/*.*",
 )  # fmt: skip
 # Identifies a process by a word of its command; the first match counts.
 PROCESSES = {
@@ -184,14 +181,14 @@ class Project:
     def has_result(self, workload: str, since: float) -> bool:
         """Whether a training has written its results after that time (as time.time)."""
         with suppress(FileNotFoundError):
-            return (self.path / f"results/runs/{workload}/cpu/0/tracking.json").stat().st_mtime >= since
+            return (self.path / f"results/runs/{workload}/cpu/0/train/measured/timing.json").stat().st_mtime >= since
         return False
 
     def phase(self, workload: str, since: float) -> str:
         """The phase of the run that was started at that time."""
         if self.is_saving(workload, since):
             return SAVING
-        if (self.path / f"results/runs/{workload}/cpu/0/result.json").exists():
+        if (self.path / f"results/runs/{workload}/cpu/0/evaluate/result/score.json").exists():
             return AFTER
         if self.is_stored(workload):
             return EVALUATION

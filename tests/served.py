@@ -74,7 +74,13 @@ STAGES: dict[str, tuple[list[str], Any]] = {
     "compare": (
         [
             f"results/{name}"
-            for name in ("compare/compare.json", "report.html", "figures/compare.png", "figures/sign.png")
+            for name in (
+                "compare/compare.json",
+                "compare/compare.md",
+                "report.html",
+                "figures/compare.png",
+                "figures/sign.png",
+            )
         ],
         {"rows": [ROW], "verdicts": []},
     ),

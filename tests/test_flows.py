@@ -181,8 +181,7 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     assert (progress["type"], progress["data"]) == ("progress", 100)
     assert progress["description"].startswith("epoch 2 of 2: 0 s left, 4,900 samples/s, 0.100 s")
     page, folder = artifacts["results"]["data"], f"{project.results}/{run['id']}"
-    assert "| **sign** | **0.8750** accuracy | 0.500 | 100 | none | cpu |" in page
-    assert "no VRAM peak: the device is the CPU (sign)" in page
+    assert "the comparison of all runs" in page
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
     assert f"[the report]({folder}/report.html)" in page and f"]({folder}/sign.png)" in page
     with urllib.request.urlopen(f"{folder}/report.html", timeout=60) as answer:

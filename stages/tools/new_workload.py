@@ -266,7 +266,7 @@ def next_steps(plan: WorkloadPlan) -> list[str]:
     results = f"results/runs/{plan.name}/{device}/{seed}/"
     commands = [
         ("dvc repro", "trains it, and whatever else is not up to date; results/report.html shows everything"),
-        (f"dvc repro evaluate@{plan.name}-{device}-{seed}", f"this one alone; {results} has the results"),
+        (f"dvc repro evaluate@{plan.name}-{device}-{seed}", f"this one alone; {results} contains the results"),
         (f"git add data/raw/{plan.name} params.yaml", "keeps it"),
         ("make ui", "MLflow and Prefect in the browser"),
     ]
