@@ -48,7 +48,6 @@ from stages.params.parsing import one_line
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 KILLS_PER_ROUND = 6
-KINDS = ("differ", "left running", "RUNNING", "twice", "file left", "else")
 # Processes whose death does not end the run.
 APART = ("follower", *SERVERS)
 Kill = dict[str, Any]
@@ -270,14 +269,13 @@ def table(kills: list[Kill]) -> str:
     loads, num_rounds = [kill["load"] for kill in kills], len({(kill["seed"], kill["round"]) for kill in kills})
     num_wrong = sum(bool(kill["wrong"]) for kill in kills)
     lines = [
-        f"{len(kills)} kills in {num_rounds} rounds, {num_wrong} with something wrong; "
+        f"{len(kills)} kills in {num_rounds} rounds, {num_wrong} with an error; "
         f"{kills[0]['at'][:16]} to {kills[-1]['at'][:16]}, load {min(loads)} to {max(loads)}",
     ]
-    for column in ("killed", "workload", "moment", "through"):
-        lines += ["", header(column, "kills", *KINDS)]
+    for column in ("killed", "moment"):
+        lines += ["", header(column, "kills", "with an error")]
         for value, count in Counter(kill[column] for kill in kills).most_common():
-            own = [kill["wrong"] for kill in kills if kill[column] == value]
-            lines.append(row(value, count, *(sum(kind in wrong for wrong in own) for kind in KINDS)))
+            lines.append(row(value, count, sum(bool(kill["wrong"]) for kill in kills if kill[column] == value)))
     problems = [
         f"- round {kill['round']}, {kill['killed']}, {kill['moment']}: {kind}: {one_line('; '.join(texts))}"
         for kill in kills

@@ -1,13 +1,14 @@
-"""What Tandem must survive, and what the tests saw of it: the table of `make faults`.
+"""The faults that Tandem must survive, and the table of `make faults`.
 
-A test names its cases with `@pytest.mark.case(24)` and hands over what the user read with the fixture `saw`; its
-docstring's first line says what was done. tests/conftest.py calls this from pytest's hooks.
+A test names its faults with `@pytest.mark.case(24)` and reports what the user read with the fixture `saw`.
+tests/conftest.py calls this from pytest's hooks.
 """
 
 import platform
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
+from textwrap import shorten
 
 import pytest
 
@@ -70,10 +71,10 @@ WORDS = {"passed": "nothing", "failed": "**failed**"}
 
 
 class Catalogue:
-    """Collects (what was done, what the user read, what was lost) of every test of a case."""
+    """Collects (what the user read, what was lost) of every test of a case."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, list[tuple[str, str, str]]] = defaultdict(list)
+        self.rows: dict[int, list[tuple[str, str]]] = defaultdict(list)
         self.start = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -86,37 +87,30 @@ class Catalogue:
             outcome = f"not run: {reason.removeprefix('Skipped: ')}"
         else:
             outcome = WORDS["failed" if report.failed else "passed"]
-        seen = " / ".join(dict.fromkeys(value for name, value in report.user_properties if name == "saw"))
+        seen = next((value for name, value in report.user_properties if name == "saw"), "")
         for case in properties["cases"]:
-            self.rows[case].append((properties["did"], seen, outcome))
+            self.rows[case].append((seen, outcome))
 
     def table(self) -> str:
-        ran = {case for case, rows in self.rows.items() if any(not row[2].startswith("not run") for row in rows)}
-        failed = {case for case, rows in self.rows.items() if any(row[2] == WORDS["failed"] for row in rows)}
+        ran = {case for case, rows in self.rows.items() if any(not row[1].startswith("not run") for row in rows)}
+        failed = {case for case, rows in self.rows.items() if any(row[1] == WORDS["failed"] for row in rows)}
         lines = [
             f"{len(ran)} of {len(CASES)} cases were run, {len(failed)} failed; {time.strftime('%Y-%m-%d')}, "
             f"{platform.system()}, Python {platform.python_version()}, {time.monotonic() - self.start:.0f} s.",
             "",
-            "| | case | what was done | what the user read | lost |",
+            "| | fault | tests | what a user reads, for example | lost |",
             "|---|---|---|---|---|",
         ]
-        for case, title in CASES.items():
-            for row in merged(self.rows[case]) or [("", "", "not run: no test of it was chosen")]:
-                lines.append(f"| {case} | {title} | {' | '.join(map(cell, row))} |")
+        lines += [f"| {case} | {title} | {summary(self.rows[case])} |" for case, title in CASES.items()]
         return "\n".join(lines)
 
 
-def merged(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """One row for the variants of a test: how many there are, three sentences of them, the outcome if it is one."""
-    found = []
-    for did in dict.fromkeys(did for did, _, _ in rows):
-        own = [(seen, outcome) for other, seen, outcome in rows if other == did]
-        outcomes = Counter(outcome for _, outcome in own)
-        many = f" ({len(own)} variants)" if len(own) > 1 else ""
-        said = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
-        sentences = list(dict.fromkeys(seen for seen, _ in own if seen))
-        found.append((did + many, " / ".join(sentences[:2] + sentences[2:][-1:]), said))
-    return found
+def summary(rows: list[tuple[str, str]]) -> str:
+    """The cells of a fault: the number of its tests, the first sentence that one of them saw, and what was lost."""
+    outcomes = Counter(outcome for _, outcome in rows) or {"not run: no test of it was chosen": 0}
+    lost = ", ".join(outcome if len(outcomes) == 1 else f"{n} times {outcome}" for outcome, n in outcomes.items())
+    example = next((seen for seen, _ in rows if seen and not seen.startswith("nothing")), "nothing")
+    return f"{len(rows)} | {cell(shorten(example, 240))} | {cell(lost)}"
 
 
 def cell(text: str) -> str:
@@ -124,19 +118,17 @@ def cell(text: str) -> str:
 
 
 def describe(item: pytest.Item) -> None:
-    """Have a test's report carry its cases, and what it does."""
+    """Add the cases of a test to its report."""
     cases = [case for mark in item.iter_markers("case") for case in mark.args]
     if not cases:
         return
     if unknown := set(cases) - set(CASES):
         raise pytest.UsageError(f"{item.nodeid} names the cases {sorted(unknown)}; tests/catalogue.py has 1 to 53")
-    name = item.originalname.removeprefix("test_").replace("_", " ")  # type: ignore[attr-defined]
-    did = (item.function.__doc__ or name).strip().partition("\n\n")[0]  # type: ignore[attr-defined]
-    item.user_properties += [("cases", sorted(set(cases))), ("did", did)]
+    item.user_properties.append(("cases", sorted(set(cases))))
 
 
 def write(path: Path, table: str) -> None:
-    """Put the table between the two marks of the document `path`; into a new document where there is none."""
+    """Replace the table in the document `path`, between the two marks. Creates the document if there is none."""
     first, last = "<!-- table -->", "<!-- end of table -->"
     text = path.read_text(encoding="utf-8") if path.exists() else f"{first}\n{last}\n"
     head, _, rest = text.partition(first)
