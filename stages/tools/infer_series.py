@@ -61,7 +61,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
             usual.append(candidates[0].steps)
             return candidates[0].steps, (
                 f"a year, as is usual for {interval.unit}s; it explains {max(0.0, candidates[0].strength):.0%} of the "
-                "training time without its trend, so window and horizon do not follow it (--season sets another)"
+                "detrended variance in the training data, so window and horizon do not follow it (--season sets another)"
             )
         return describe_season(found, candidates)
 
@@ -181,14 +181,14 @@ def describe_season(found: Season | None, candidates: Sequence[Season]) -> Choic
     if found:
         what = named_season(found.name) if found.name else "where it correlates most with itself"
         return found.steps, (
-            f"{what}; the same step of the other seasons explains {found.strength:.0%} of the training time "
-            "without its trend (--season sets another)"
+            f"{what}; the same step of the other seasons explains {found.strength:.0%} of the "
+            "detrended variance in the training data (--season sets another)"
         )
     why = "no number of steps after which it resembles itself"
     if candidates:
         tried = " and ".join(f"{season.steps} ({named_season(season.name)})" for season in candidates)
         most = max(0.0, *(season.strength for season in candidates))
-        why = f"{tried} explain{'s' * (len(candidates) == 1)} {most:.0%} of the training time without its trend"
+        why = f"{tried} explain{'s' * (len(candidates) == 1)} {most:.0%} of the detrended variance in the training data"
     return NO_SEASON, f"{why} (--season sets another)"
 
 
