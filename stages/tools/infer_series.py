@@ -61,7 +61,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
             usual.append(candidates[0].steps)
             return candidates[0].steps, (
                 f"a year, as is usual for {interval.unit}s; it explains {max(0.0, candidates[0].strength):.0%} of the "
-                "detrended variance in the training data, so window and horizon do not follow it (--season sets another)"
+                "detrended variance in the training data, so window and horizon ignore it (--season sets another)"
             )
         return describe_season(found, candidates)
 

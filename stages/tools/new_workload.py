@@ -273,8 +273,8 @@ def next_steps(plan: WorkloadPlan) -> list[str]:
         ("make ui", "opens MLflow and Prefect in the browser"),
     ]
     return [
-        f"Created data/raw/{plan.name}/ and the block {plan.name} in params.yaml. Add the data's source and licence to "
-        f"data/raw/{plan.name}/README.md.",
+        f"Created data/raw/{plan.name}/ and the block {plan.name} in params.yaml.",
+        f"Add the source and the licence of the data to data/raw/{plan.name}/README.md.",
         *aligned(commands),
     ]
 
