@@ -45,7 +45,7 @@ from stages.tools.params_block import from_yaml, make_block, with_workload
 from stages.tools.progress import progress
 from stages.tools.recipe import model_for, train_settings, training_sentence
 
-HEADLINE_END = "settings by the rules of thumb in docs/own-data.md"
+HEADLINE_END = "default settings (docs/own-data.md)"
 README = """\
 # {plan.name}: add a short description
 
