@@ -267,7 +267,7 @@ def next_steps(plan: WorkloadPlan) -> list[str]:
     device, seed = params.devices[0], params.seeds[0]
     results = f"results/runs/{plan.name}/{device}/{seed}/"
     commands = [
-        ("dvc repro", "runs all stages that are not up to date; results/report.html shows all workloads"),
+        ("dvc repro", "runs all outdated stages; results/report.html shows all workloads"),
         (f"dvc repro evaluate@{plan.name}-{device}-{seed}", f"runs this workload only; its results are in {results}"),
         (f"git add data/raw/{plan.name} params.yaml", "adds the workload to git"),
         ("make ui", "opens MLflow and Prefect in the browser"),
