@@ -117,7 +117,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongT
     features = [unique("value" if channels == 1 else f"c{number}", others) for number in range(channels)]
     shapes = ", ".join(f"{array.name} {array.shape}" for array in sequences)
     notes: list[Note] = [("arrays", shapes, f"{axes}, {why}")]
-    known = known_of(features, others, "its number in the array", label)
+    known = known_of(features, others, "the number of the sequence in the array", label)
     if label:
         known["label"] = (label, names_of[label])
     num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
@@ -178,10 +178,10 @@ def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
     if len(shape) == 2:
         return "NT", "one channel"
     if asked:
-        return asked, "asked for"
+        return asked, "as requested"
     axes = "NCT" if shape[1] < shape[2] else "NTC"
     other = "NTC" if axes == "NCT" else "NCT"
-    return axes, f"the longer of the last two is time (--axes {other} turns them)"
+    return axes, f"the longer of the last two is time (--axes {other} swaps them)"
 
 
 def columns_of(array: Array, found: list[Array], with_split: bool) -> tuple[pa.Table, dict[str, str]]:

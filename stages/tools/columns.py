@@ -143,5 +143,5 @@ def find_features(
     kept, known = [column for column in found if column not in dropped], {*found, *taken}
     others = [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in known]
     others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
-    chooses = "; --features takes them" if dropped else ""
-    return kept, "all other numeric columns" + (f"; left out: {shortened(others)}{chooses}" if others else "")
+    chooses = "; --features includes them" if dropped else ""
+    return kept, "all other numeric columns" + (f"; excluded: {shortened(others)}{chooses}" if others else "")

@@ -73,7 +73,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
     left = [path.name for path in found if ending_of(path) != ending]
     notes: list[Note] = [("shape", f"a folder of {num:,} {ending} files", "each is a sequence, a row per step")]
     if left:
-        notes.append(("left out", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
+        notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
     of_files, label, why = columns_of_files(files, options, labels, notes)
     reader = Reader(files, options, of_files.column_names)
     notes += reader.notes
@@ -114,7 +114,7 @@ def groups_of(of_files: pa.Table) -> Choice | None:
     if name is None or SPLIT_COLUMN in of_files.column_names or named(GROUP_NAMES, of_files.column_names):
         return None
     num = len(of_files[name].unique())
-    why = f"the names of folders; each of the {num:,} stays on one side of the split (--groups {NO_GROUPS}: all mixed)"
+    why = f"the names of folders; each of the {num:,} stays in one split (--groups {NO_GROUPS} mixes them)"
     return (name, why) if 3 <= num < of_files.num_rows else None
 
 
@@ -127,10 +127,10 @@ def columns_of_files(
     """A row per file with the values from its folders, name and table of labels; the label's column; the reason."""
     found, label = columns_of_table(files, labels, options) if labels else ({}, None)
     if labels and found:
-        reason = "asked for" if "labels" in options else "it is called so (--labels names another)"
+        reason = "as requested" if "labels" in options else "by its name (--labels selects another)"
         notes.append(("labels", labels.name, f"{reason}; a row for each file"))
     elif labels:
-        notes.append(("left out", labels.name, "called so, but no table with a row for each file"))
+        notes.append(("excluded", labels.name, "by its name a table of labels, but without a row for each file"))
     pattern, asked = options.get("pattern"), options.get("label")
     of_names = columns_of_names(files, pattern) if pattern else {}
     # If the label comes from elsewhere, folders are people or sessions.
@@ -139,12 +139,18 @@ def columns_of_files(
     if above := [name for name in columns if name.startswith("folder")]:
         notes.append(("columns", ", ".join(above), "the names of the other folders"))
     if SPLIT_COLUMN in columns:
-        notes.append(("split", ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})), "as they are called"))
-    why = "the folder's name (--pattern, --labels or --label take it from elsewhere)"
+        notes.append(
+            (
+                "split",
+                ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})),
+                "by the names of the folders or columns",
+            )
+        )
+    why = "the folder's name (--pattern, --labels or --label select another source)"
     if labels and label is not None:
         why = f"of {labels.name}"
     elif asked in columns:
-        label, why = asked, "asked for"
+        label, why = asked, "as requested"
     elif "label" in columns:
         label, why = "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
     elif labels and found and not asked:

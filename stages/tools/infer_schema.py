@@ -69,7 +69,7 @@ def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choic
     choices: Choices = {}
 
     def choose(key: str, infer: Callable[[], Choice]) -> Any:
-        choices[key] = (options[key], "asked for") if key in options else known.get(key) or infer()
+        choices[key] = (options[key], "as requested") if key in options else known.get(key) or infer()
         return choices[key][0]
 
     as_series = of_series or (is_series and not of_sequences and not known)

@@ -72,14 +72,12 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
         values = columns.frame[column].to_numpy()
         differs = (values != values[first]) & ~(pd.isna(values) & pd.isna(values[first]))
         if not differs.any():
-            why_not[column] = (
-                "never changes" if columns.num_distinct(column) < 2 else "the same throughout every sequence"
-            )
+            why_not[column] = "never changes" if columns.num_distinct(column) < 2 else "constant within every sequence"
     for column in named(
         (*LABEL_NAMES[:3], *COUNTING_NAMES), [name for name in numeric if columns.kinds[name] == "whole"]
     ):
         if named(LABEL_NAMES[:3], [column]):
-            why_not.setdefault(column, "a second label by its name")
+            why_not.setdefault(column, "a second label, by its name")
         elif (np.diff(columns.numbers(column).to_numpy()) == 1).all():
             why_not.setdefault(column, "counts the rows")
     for column in named(STEP_NAMES, numeric):
@@ -99,7 +97,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
     if columns.has_split:
         return NO_GROUPS, "the table's own column `split` decides"
     first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
-    why = "no column is named like one of people, devices or days (--groups names one)"
+    why = "no column is named like people, devices or days (--groups selects one)"
     for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
         cells, num = columns.frame[column], columns.num_distinct(column)
         if num >= 2 and not (cells.to_numpy() == cells.to_numpy()[first]).all():
@@ -114,7 +112,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
             return NO_GROUPS, f"{column!r} has {num} values, too few to keep each on one side of three splits"
         return (
             column,
-            f"named so; each of its {num:,} values stays on one side of the split (--groups {NO_GROUPS}: all mixed)",
+            f"by its name; each of its {num:,} values stays in one split (--groups {NO_GROUPS} mixes them)",
         )
     return NO_GROUPS, why
 
@@ -134,7 +132,7 @@ def find_sequence(columns: TableColumns) -> Choice:
     codes = columns.codes(column)
     if (num_runs := int((codes[1:] != codes[:-1]).sum()) + 1) > num:
         rows_each += f", in {num_runs:,} places of the table (if another column tells sequences apart too, join both)"
-    return column, f"named so; {rows_each}" if is_named else rows_each
+    return column, f"by its name; {rows_each}" if is_named else rows_each
 
 
 def find_ids(columns: TableColumns) -> list[str]:
@@ -164,9 +162,9 @@ def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = 
         values = columns.numbers(column).to_numpy()
         ordered = values[order]
         if (ordered[1:] > ordered[:-1])[same].all() and np.isfinite(values).all():
-            yield column, "it rises from row to row in every sequence"
+            yield column, "it increases from row to row in every sequence"
         elif column in names and not columns.frame.duplicated([sequence, column]).any():
-            yield column, "named so, and never twice the same in a sequence"
+            yield column, "by its name; no value repeats within a sequence"
 
 
 def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
@@ -181,7 +179,7 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
 
     numbers = [column for column in columns.of_kind("number", exclude=(sequence, step)) if is_constant(column)]
     if names := named(LABEL_NAMES, (*texts, *whole, *(numbers if CAN_REGRESS else ()))):
-        return names[0], "named so"
+        return names[0], "by its name"
 
     def is_few(column: str) -> bool:
         return 2 <= columns.num_distinct(column) <= num_sequences / 3 and is_constant(column)
@@ -198,7 +196,7 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
             if is_label(column) and columns.num_distinct(column) > 1
         ]
     if found:
-        many = f"the last of {len(found)} columns that could be one (--label chooses)"
+        many = f"the last of {len(found)} columns that could be one (--label selects another)"
         return found[-1], many if len(found) > 1 else "the only column that could be one"
     raise ValueError(
         f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
@@ -219,13 +217,13 @@ def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
                 "regress",
                 f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)",
             )
-        return "classify", f"{label!r} is the same throughout every sequence"
+        return "classify", f"{label!r} is constant within every sequence"
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
         share = 1 - events.isin(("", NO_EVENT)).mean()
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
     if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row
-        return "classify", f"{label!r} is the same throughout most sequences"
+        return "classify", f"{label!r} is constant within most sequences"
     if (share := (events == most).mean()) < 0.5:
         raise ValueError(
             f"{columns.name}: {label!r} changes within a sequence and has {events.nunique():,} values (the most "

@@ -38,7 +38,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
             f"{columns.shown} has no column of times that differ from row to row{found}; name one with --time: "
             f"{TIME_FORMS}; of several series in one table keep the rows of one"
         )
-    choose("task", lambda: ("forecast", f"{time!r} makes it one series"))
+    choose("task", lambda: ("forecast", f"the times in {time!r} (nearly) never repeat, so the table is one series"))
     target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time])))
     if columns.num_distinct(target) < 2:
         raise ValueError(
@@ -61,7 +61,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
             usual.append(candidates[0].steps)
             return candidates[0].steps, (
                 f"a year, as is usual for {interval.unit}s; it explains {max(0.0, candidates[0].strength):.0%} of the "
-                "training time without its trend, so window and horizon do not follow it (--season changes it)"
+                "detrended variance in the training data, so window and horizon ignore it (--season sets another)"
             )
         return describe_season(found, candidates)
 
@@ -80,8 +80,8 @@ def find_times(columns: TableColumns) -> list[str]:
 
 def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
     if names := named(TARGET_NAMES, numeric):
-        return max(names, key=numeric.index), "named so (--target chooses)"
-    first = f"the first of {len(numeric)} numeric columns (--target chooses)"
+        return max(names, key=numeric.index), "by its name (--target selects another)"
+    first = f"the first of {len(numeric)} numeric columns (--target selects another)"
     return numeric[0], first if numeric[1:] else "the only numeric column"
 
 
@@ -120,7 +120,7 @@ def find_interval(table: str, time: str, stamps: np.ndarray) -> Choice:
     for name, (low, high) in APART.items():
         share = counts[(apart >= low * DAY - HOUR) & (apart <= high * DAY + HOUR)].sum() / counts.sum()
         if share > 0.5:
-            return name, f"{share:.1%} of the times are {low} to {high} days apart"
+            return name, f"{share:.1%} of neighbouring times are {low} to {high} days apart"
     near_day = np.round(apart / DAY)
     is_whole_days = (np.abs(apart - near_day * DAY) <= HOUR) & (near_day > 0)
     most = int(apart[counts.argmax()])
@@ -130,7 +130,7 @@ def find_interval(table: str, time: str, stamps: np.ndarray) -> Choice:
             return "business-day", "the times are days, and none of them a Saturday or Sunday"
         if (apart != near_day * DAY).any() and round(most / DAY) in (1, 7):
             name = "day" if round(most / DAY) == 1 else "week"
-            return name, "the times are whole days apart but for changes of the clock"
+            return name, "the times are whole days apart, except at clock changes"
     share = counts[apart % most == 0].sum() / counts.sum()
     if most % SECOND or share < 0.9:
         raise ValueError(
@@ -139,7 +139,10 @@ def find_interval(table: str, time: str, stamps: np.ndarray) -> Choice:
         )
     seconds = most // SECOND
     unit = next(unit for unit in reversed(FIXED) if seconds % FIXED[unit] == 0)
-    return f"{seconds // FIXED[unit]}{unit}", f"{counts.max() / counts.sum():.1%} of the times are so far apart"
+    return (
+        f"{seconds // FIXED[unit]}{unit}",
+        f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart",
+    )
 
 
 def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) -> np.ndarray:
@@ -178,15 +181,15 @@ def describe_season(found: Season | None, candidates: Sequence[Season]) -> Choic
     if found:
         what = named_season(found.name) if found.name else "where it correlates most with itself"
         return found.steps, (
-            f"{what}; the same step of the other seasons explains {found.strength:.0%} of the training time "
-            "without its trend (--season changes it)"
+            f"{what}; the same step of the other seasons explains {found.strength:.0%} of the "
+            "detrended variance in the training data (--season sets another)"
         )
     why = "no number of steps after which it resembles itself"
     if candidates:
         tried = " and ".join(f"{season.steps} ({named_season(season.name)})" for season in candidates)
         most = max(0.0, *(season.strength for season in candidates))
-        why = f"{tried} explain{'s' * (len(candidates) == 1)} {most:.0%} of the training time without its trend"
-    return NO_SEASON, f"{why} (--season changes it)"
+        why = f"{tried} explain{'s' * (len(candidates) == 1)} {most:.0%} of the detrended variance in the training data"
+    return NO_SEASON, f"{why} (--season sets another)"
 
 
 def named_season(name: str) -> str:

@@ -88,13 +88,13 @@ def open_lists(
                 extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
             yield rows_of(ids_of(part, ids, number, seen, file), cells, lengths, extra)
 
-    notes = [note, ("lists", shortened(lists), "an entry for each step")]
+    notes = [note, ("lists", shortened(lists), "one entry per step")]
     if left := [each.name for each in schema_of(path) if not is_plain(each.type) and each.name not in lists]:
         notes.append(
-            ("left out", shortened(left, 4), "lists that --features does not name, lists of lists, or no cells")
+            ("excluded", shortened(left, 4), "lists that --features does not name, lists of lists, or other types")
         )
     if len(files) > 1:
-        what = "their names say the split" if files[0][0] else "one after the other"
+        what = "their names define the split" if files[0][0] else "read one after another"
         notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
     return LongTableSource.of_files(files, notes, known, blocks, ("sequence",))
 

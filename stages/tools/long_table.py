@@ -170,7 +170,9 @@ def rows_of(ids: Any, cells: Mapping[str, Any], lengths: np.ndarray, per_sequenc
 def parts_notes(files: Sequence[SplitFile]) -> list[Note]:
     """What to say of the two files whose names differ in train and test."""
     names = " and ".join(path.name for _, path in files)
-    return [("files", names, "its parts, so the split (--alone reads one)")] if len(files) > 1 else []
+    return (
+        [("files", names, "train and test, which define the split (--alone reads one file)")] if len(files) > 1 else []
+    )
 
 
 def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
@@ -181,5 +183,5 @@ def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
 
 def known_of(features: Sequence[str], others: Sequence[str], why: str, label: str | None = None) -> Choices:
     sequence, step = keys_of(features, others)
-    known: Choices = {"sequence": (sequence, why), "step": (step, "the place in the sequence, from 0")}
+    known: Choices = {"sequence": (sequence, why), "step": (step, "the position in the sequence, from 0")}
     return known | ({"label": (label, "")} if label else {})

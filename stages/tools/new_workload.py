@@ -45,22 +45,22 @@ from stages.tools.params_block import from_yaml, make_block, with_workload
 from stages.tools.progress import progress
 from stages.tools.recipe import model_for, train_settings, training_sentence
 
-HEADLINE_END = "settings by the rules of thumb in docs/own-data.md"
+HEADLINE_END = "default settings (docs/own-data.md)"
 README = """\
-# {plan.name}: what it is, in a few words
+# {plan.name}: add a short description
 
 {size}.
 
 | | |
 |---|---|
-| source | to fill in: who made it, and where it can be had |
-| licence | to fill in |
-| citation | to fill in |
+| source | add the author and the address |
+| licence | add |
+| citation | add |
 | {plan.table_name} | sha256 `{sha256}` |
 
-What was done: {plan.done} It inferred this:
+{plan.done} The command inferred:
 
-| what | which | why |
+| key | value | reason |
 |---|---|---|
 {choices}
 """
@@ -123,7 +123,7 @@ def remove_leftovers(folder: Path, name: str) -> None:
 def make_parser() -> ArgumentParser:
     command, form = "python -m stages.tools.new_workload", RawDescriptionHelpFormatter
     parser = ArgumentParser(command, description=__doc__, formatter_class=form, allow_abbrev=False)
-    parser.add_argument("name", metavar="NAME", help="of the workload: letters, digits, _ and -")
+    parser.add_argument("name", metavar="NAME", help="name of the workload: letters, digits, _ and -")
     parser.add_argument("table", metavar="PATH", type=Path, help="a table, an array, or a folder of sequences")
     parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
     parser.add_argument(
@@ -135,22 +135,24 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--epochs", type=int, help="default: by the size of the data")
     many = parser.add_argument_group("many sequences")
     many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
-    many.add_argument("--step", metavar="COLUMN", help="the row's place in it")
+    many.add_argument("--step", metavar="COLUMN", help="the position of a row in its sequence")
     many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
-    many.add_argument("--groups", metavar="COLUMN", help="each of its values stays on one side of the split; or none")
-    shape = parser.add_argument_group("the shape of the data, if the command takes it for another")
+    many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
+    shape = parser.add_argument_group("the shape of the data, if the detection is wrong")
     shape.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
-    shape.add_argument("--pattern", metavar="'{label}_{person}_*'", help="the parts of the names of a folder's files")
+    shape.add_argument("--pattern", metavar="'{label}_{person}_*'", help="what the file names of a folder mean")
     shape.add_argument("--labels", metavar="FILE", type=Path, help="a table with a row per file; for arrays an npy")
-    shape.add_argument("--axes", choices=("NTC", "NCT"), help="of an array: number, time, channel")
-    shape.add_argument("--encoding", help="of a text table, e.g. windows-1252")
-    shape.add_argument("--alone", action="store_true", default=None, help="do not read the file beside it (_TEST, y)")
+    shape.add_argument("--axes", choices=("NTC", "NCT"), help="the axes of an array: N sequences, T time, C channels")
+    shape.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
+    shape.add_argument("--alone", action="store_true", default=None, help="do not read the matching file (_TEST, y)")
     one = parser.add_argument_group("one series")
-    one.add_argument("--time", metavar="COLUMN", help="of a row")
+    one.add_argument("--time", metavar="COLUMN", help="the time of a row")
     one.add_argument("--target", metavar="COLUMN", help="what is forecast")
-    one.add_argument("--interval", help="between two rows, e.g. 15min or month; default: that of the times")
-    one.add_argument("--transform", choices=("log-return", "difference"), help="from levels to changes")
-    one.add_argument("--season", type=season, metavar="STEPS", help="after which the series repeats itself, or none")
+    one.add_argument("--interval", help="between two rows, e.g. 15min or month; default: inferred from the times")
+    one.add_argument("--transform", choices=("log-return", "difference"), help="how levels become changes")
+    one.add_argument(
+        "--season", type=season, metavar="STEPS", help="number of steps after which the series repeats, or none"
+    )
     one.add_argument("--horizon", type=int, metavar="STEPS", help="how far ahead to forecast")
     one.add_argument("--input-steps", type=int, metavar="STEPS", help="how far back the model looks")
     return parser
@@ -169,10 +171,10 @@ def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) 
     name, path = options.name, options.table
     given = {key: value for key, value in vars(options).items() if value is not None}
     table = trial.open_table(name, shapes.open_path(path, given), scratch)  # shows its own progress
-    with progress(f"looking at {path.name}", 4, "steps") as at:
+    with progress(f"inspecting {path.name}", 4, "steps") as at:
         choices, summary = trial.infer(name, table, given, at)
     task = choices["task"][0]
-    choices["model"] = (options.model, "asked for") if options.model else model_for(task, summary)
+    choices["model"] = (options.model, "as requested") if options.model else model_for(task, summary)
     model = choices["model"][0]
     settings = train_settings(task, model, summary, options.epochs)
     section = preprocess_section(table.path.name, choices)
@@ -248,10 +250,10 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
     sizes = summary["num_per_split"]
     of_groups = summary.get("num_groups", {})
     count = {name: f" ({of_groups[name]:,} group{'s' * (of_groups[name] != 1)})" if of_groups else "" for name in sizes}
-    own = ", as the table's own column says" if "own column" in plan.block else ""
+    own = ", by the table's own column" if "own column" in plan.block else ""
     rows.append(("split", ", ".join(f"{name} {num:,}{count[name]}" for name, num in sizes.items()) + own))
     rows += [
-        ("offset", f"{value:.15g} is taken off {name}: a 32-bit float would lose its changes")
+        ("offset", f"{value:.15g} is subtracted from {name}: a 32-bit float would lose its changes")
         for name, value in summary.get("offsets", {}).items()
     ]
     if summary.get("num_tried"):
@@ -265,13 +267,16 @@ def next_steps(plan: WorkloadPlan) -> list[str]:
     device, seed = params.devices[0], params.seeds[0]
     results = f"results/runs/{plan.name}/{device}/{seed}/"
     commands = [
-        ("dvc repro", "trains it, and whatever else is not up to date; results/report.html shows everything"),
-        (f"dvc repro evaluate@{plan.name}-{device}-{seed}", f"this one alone; {results} contains the results"),
-        (f"git add data/raw/{plan.name} params.yaml", "keeps it"),
-        ("make ui", "MLflow and Prefect in the browser"),
+        ("dvc repro", "runs all outdated stages; results/report.html shows all workloads"),
+        (f"dvc repro evaluate@{plan.name}-{device}-{seed}", f"runs this workload only; its results are in {results}"),
+        (f"git add data/raw/{plan.name} params.yaml", "adds the workload to git"),
+        ("make ui", "opens MLflow and Prefect in the browser"),
     ]
-    folder = f"data/raw/{plan.name}/, whose README.md wants a source and a licence"
-    return [f"Written: {folder}, and the block {plan.name} in params.yaml.", *aligned(commands)]
+    return [
+        f"Created data/raw/{plan.name}/ and the block {plan.name} in params.yaml.",
+        f"Add the source and the licence of the data to data/raw/{plan.name}/README.md.",
+        *aligned(commands),
+    ]
 
 
 def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:

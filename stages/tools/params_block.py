@@ -14,22 +14,22 @@ from stages.params.schema import usual_values
 
 # The comment after a key of the block.
 COMMENTS = {
-    "preprocess": "data/raw/README.md has its keys, and what else they may say",
-    "groups": "or a column, each of whose values (a person, a device) stays on one side of the split",
-    "model": "by the task and the sizes of the data: docs/recipes.md",
-    "augment": "0 turns one off (stages/training/augment.py)",
-    "warmup_epochs": "kept out of the timing statistics",
-    "step": "graph: as one CUDA graph; compile: torch.compile",
-    "probe": "spend a second or two before the first epoch on what bounds it, and what would help",
-    "threads": "the fastest number for this shape on this machine, by measuring once; or a whole number",
-    "evaluate": "best, by validation loss, or last",
+    "preprocess": "data/raw/README.md describes the keys and their values",
+    "groups": "or a column: all sequences with one value (a person, a device, a day) stay in the same split",
+    "model": "chosen by the task and the size of the data (docs/recipes.md)",
+    "augment": "0 disables one (stages/training/augment.py)",
+    "warmup_epochs": "excluded from the timing statistics",
+    "step": "auto: one CUDA graph if possible; eager, graph, compile (torch.compile)",
+    "probe": "measure the bottleneck before the first epoch, for a second or two, and suggest changes",
+    "threads": "auto: the fastest number for this shape on this machine, measured once; or a whole number",
+    "evaluate": "last, or best by validation loss",
 }
 OF_ROCKET = {
-    "epochs": "fitted in closed form; train and val together in the end",
-    "precision": "rocket takes no steps: not used, nor step, probe and learning_rate to max_grad_norm",
+    "epochs": "fitted in closed form",
+    "precision": "not used by rocket; neither are step, probe and the keys from learning_rate to max_grad_norm",
     "step": "",
     "probe": "",
-    "evaluate": "last: fitted to train and val; best: to train alone",
+    "evaluate": "last: fitted to train and val; best: fitted to train",
 }
 
 

@@ -27,8 +27,8 @@ def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
         if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
             why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
             return "transformer", why
-        return "rocket", f"the one for {task}: fixed convolutions, a linear layer in closed form"
-    return USUAL_MODEL[task], f"the one for {task}"
+        return "rocket", f"the default for {task}: fixed convolutions and a linear layer in closed form"
+    return USUAL_MODEL[task], f"the default for {task}"
 
 
 def has_velocity(features: Sequence[str], model: str = "") -> bool:
@@ -101,5 +101,5 @@ def training_sentence(train: schema.Train, num: int) -> str:
         return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}"
     batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
     if isinstance(train.model, schema.Hybrid) and not train.model.hidden_size:
-        return f"{train.epochs} epochs of {batches}, from a linear forecast that is fitted before the first"
+        return f"{train.epochs} epochs of {batches}, starting from a fitted linear forecast"
     return f"{train.epochs} epochs of {batches}, width {train.model.hidden_size}"

@@ -84,9 +84,9 @@ class Reader:
         rising = [name for name in candidates if all(rises(part[name]) for part in samples)]
         self.counts = not rising
         self.step = (
-            (rising[0], "it rises from row to row in the files")
+            (rising[0], "it increases from row to row in the files")
             if rising
-            else (keys_of(self.names, taken)[1], "the row's number in its file (--step names a column)")
+            else (keys_of(self.names, taken)[1], "the row's number in its file (--step selects a column)")
         )
 
     def raw(self, path: Path) -> pa.Table:

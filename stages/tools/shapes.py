@@ -77,10 +77,10 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
             return LongTable(path, text.notes, text)  # the reader of the table reports the place of the error
     columns = TableColumns(frame, path.name)
     layout = options.get("layout")
-    why = "asked for" if layout else wide.is_wide(columns, text is None or text.has_header)
+    why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
     lists = [] if text is not None or (why and not layout) else list_cells.list_columns(path)
     if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
-        reason = "asked for" if layout else "its cells are lists (--layout long: a row per step)"
+        reason = "as requested" if layout else "its cells are lists (--layout long: a row per step)"
         note = ("shape", "one row per sequence", reason)
         return list_cells.open_lists(path, files, columns, options, note)
     if layout == "wide" or (why and not layout):
@@ -95,7 +95,10 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
         list_cells.check_not_nested(path)
     if len(files) > 1:
         beside = next(file.name for _, file in files if file != path)
-        notes = [*notes, ("beside", beside, "not read: of a long table only this file; join both, with a column split")]
+        notes = [
+            *notes,
+            ("other file", beside, "not read: for a table with a row per step, join both files and add a column split"),
+        ]
     return LongTable(path, notes, text)
 
 

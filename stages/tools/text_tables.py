@@ -87,7 +87,7 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
     if compression and not (compression == "gzip" and path.suffix.lower() == ".gz"):
         notes.append(("compression", compression, "by its first bytes"))
     try:
-        encoding, why = (encoding, "asked for") if encoding else find_encoding(path, compression)
+        encoding, why = (encoding, "as requested") if encoding else find_encoding(path, compression)
         if why:
             notes.append(("encoding", encoding, why))
         with opened(path, compression) as (file, _):
@@ -110,7 +110,7 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
     decimal = "," if delimiter != "," and commas > points else "."
     if delimiter != ",":
         comma = ", with decimal commas" if decimal == "," else ""
-        notes.append(("cells", f"between {DELIMITERS[delimiter]}{comma}", "as the first rows have it"))
+        notes.append(("cells", f"between {DELIMITERS[delimiter]}{comma}", "detected in the first rows"))
     has_header = is_header(rows[0])
     names = tuple(name.strip() if delimiter != "," else name for name in rows[0])
     if not has_header:
@@ -121,7 +121,7 @@ def sniff(path: Path, encoding: str | None = None) -> TextTable:
     if names_index := has_header and not names[0].strip() and are_times(rows[1:]):
         name = "time" if "time" not in names else "saved index"
         names = (name, *names[1:])
-        notes.append(("index", name, "the first column, which has no name and holds times, as pandas saves them"))
+        notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
     return TextTable(path, compression, encoding, delimiter, decimal, names, has_header, notes, names_index)
 
 
@@ -170,7 +170,7 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
             return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
         even, odd = block[:1000:2].count(0), block[1:1000:2].count(0)
         if len(block) > 3 and max(even, odd) > len(block[:1000]) / 4:
-            return "utf-16-le" if odd > even else "utf-16-be", "every other byte is zero (--encoding names another)"
+            return "utf-16-le" if odd > even else "utf-16-be", "every other byte is zero (--encoding sets another)"
         try:
             with progress(f"reading {path.name}", path.stat().st_size, "B") as at:
                 while block:
@@ -186,7 +186,7 @@ def find_encoding(path: Path, compression: str) -> tuple[str, str]:
         name = "windows-1252"
     except UnicodeDecodeError:
         name = "latin-1"
-    return name, f"byte 0x{wrong:02x} is no UTF-8 (--encoding names another)"
+    return name, f"byte 0x{wrong:02x} is no UTF-8 (--encoding sets another)"
 
 
 def find_delimiter(text: str) -> tuple[str, list[list[str]]]:

@@ -73,11 +73,11 @@ def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> 
             path = source
         else:  # with an ending that preprocess understands
             path.symlink_to(source.resolve())
-        return Table(path, [source], notes, "copied the table as it was.", False, has_split, scratch)
+        return Table(path, [source], notes, "copied the table unchanged.", False, has_split, scratch)
     with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
         text_tables.rewrite(text, path, at)
-    done = f"wrote {source} ({what}) anew in UTF-8, with commas, without another change."
-    notes = [*notes, ("table", found.name, "written anew in UTF-8, with commas")]
+    done = f"wrote {source} ({what}) again in UTF-8, with commas, without another change."
+    notes = [*notes, ("table", found.name, "rewritten in UTF-8, with commas")]
     return Table(path, [source], notes, done, True, has_split, scratch)
 
 
@@ -211,7 +211,7 @@ def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choi
     with suppress(ValueError):  # any error that is not about gaps is raised again by the next attempt
         summary = summarize(name, path, choices, folder)
     if summary is None or summary["num_windows_skipped"] > summary["num_sequences"]:
-        missing, more = "interpolate", ", too many to skip; the last value stays until the next one"
+        missing, more = "interpolate", ", too many to skip; a gap repeats the last value"
         summary = summarize(name, path, {**choices, "missing": (missing, more)}, folder)
     gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{more}"
     return {**choices, "missing": (missing, gaps)}, summary

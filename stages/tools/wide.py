@@ -66,7 +66,7 @@ def is_wide(columns: TableColumns, has_header: bool) -> str:
     if is_long(TableColumns(columns.frame[[*others]], columns.name)):
         return ""
     [first, *_] = steps.values()
-    return f"{shortened(first, 3)} are numbered, and nothing says which rows belong together"
+    return f"{shortened(first, 3)} are numbered, and no column shows which rows belong together"
 
 
 def is_long(others: TableColumns, by_name: bool = True) -> bool:
@@ -140,7 +140,7 @@ def open_wide(
     notes = [note, ("steps", f"{num_steps}", f"{first_run}; empty cells at the end of a row end it")]
     if fewer := [run for run in all_numbered(of_features).values() if FEWEST_STEPS <= len(run) < num_steps]:
         shown = "; ".join(shortened(run, 3) for run in fewer[:4])
-        notes.append(("besides", shown, f"numbered, but not {num_steps}, so they belong to the sequence, not to steps"))
+        notes.append(("other", shown, f"numbered, but not {num_steps}, so they belong to the sequence, not to steps"))
     used = ("sequence", *(() if has_header else ("label",)))
     return LongTableSource.of_files(files, [*notes, *parts_notes(files)], known, blocks, used)
 
@@ -160,7 +160,7 @@ def choose_ids(
     ids = options.get("sequence") or next((name for name in found if columns.frame[name].is_unique), None)
     if ids is not None and ids not in names:
         raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {', '.join(names)}")
-    return ids, "asked for" if "sequence" in options else f"its column {ids!r}" if ids else "a number, a row each"
+    return ids, "as requested" if "sequence" in options else f"column {ids!r}" if ids else "the number of the row"
 
 
 def ids_of(part: pa.Table, ids: str | None, number: int, seen: set[Any], path: Path) -> pa.Array:
@@ -247,10 +247,10 @@ def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, An
 
 def label_reason(label: str, table: TextTable | None, options: Mapping[str, Any]) -> str:
     if "label" in options:
-        return "asked for"
+        return "as requested"
     if table is not None and not table.has_header:
-        return f"column {label} of {len(table.names)} (--label names another by its number)"
-    return "named so" if named(LABEL_NAMES, [label]) else "besides the steps (--label names another)"
+        return f"column {label} of {len(table.names)} (--label selects another by its number)"
+    return "by its name" if named(LABEL_NAMES, [label]) else "not a step (--label selects another)"
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
