@@ -160,7 +160,7 @@ def describe(trial: dict[str, Any]) -> str:
 
 
 def table(trials: list[dict[str, Any]]) -> str:
-    lines = [header("kind", "workload", "trials", "interval leaves out 1", "speed-up", "width of the interval", "load")]
+    lines = [header("kind", "workload", "trials", "interval excludes 1", "speed-up", "interval (median)", "load")]
     num_false, num_same = 0, 0
     for kind in ADAPTATIONS:
         of_kind = [trial for trial in trials if trial["kind"] == kind]
@@ -181,7 +181,7 @@ def summary(found: list[SpeedUp]) -> tuple[str, str]:
     """The geometric mean of the ratios, and the median width as the factor from the ratio to an end of the interval."""
     ratio = statistics.geometric_mean(each.ratio for each in found)
     width = statistics.median(each.high / each.ratio for each in found if each.high is not None)
-    return f"{ratio:.3f}", f"times or by {width:.3f} in the median"
+    return f"{ratio:.3f}", f"within a factor of {width:.3f}"
 
 
 def loads(trials: list[dict[str, Any]]) -> str:
@@ -191,12 +191,11 @@ def loads(trials: list[dict[str, Any]]) -> str:
 
 def limit_sentence(num_false: int, num_trials: int) -> str:
     too_many = limit(num_trials)
-    outcome = "too many: these intervals are none" if num_false >= too_many else "not too many"
-    if num_trials < ENOUGH:
-        outcome += f", but {num_trials} trials tell little; {ENOUGH} are wanted"
+    outcome = "too many: the intervals are too narrow" if num_false >= too_many else "not too many"
+    few = f" {num_trials} trials are few; run at least {ENOUGH}." if num_trials < ENOUGH else ""
     return (
-        f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}); from {too_many} on it would be "
-        f"too many for 95% intervals (binomial, one-sided, {BOUND:.0%}); {outcome}."
+        f"False alarms: {num_false} of {num_trials} ({num_false / num_trials:.1%}), which is {outcome}. With 95% "
+        f"intervals, {too_many} or more would be too many (binomial, one-sided, {BOUND:.0%}).{few}"
     )
 
 

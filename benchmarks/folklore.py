@@ -50,7 +50,7 @@ MEASUREMENT_SECONDS = 0.1  # a measurement repeats its work for about this long
 MIN_ROUNDS = 5
 MIB = 2**20
 SMALL_CARD_MIB = 6 * 1024  # the smallest GPU for which the guides have settings
-HEADER = header("case", "variant", "samples/s", "times the first", "rounds")
+HEADER = header("case", "variant", "samples/s", "ratio to the first", "rounds")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ def main() -> None:
             parser.error(f"claim {name!r} is not known{nearest(name, CLAIMS)}")
     device, _ = device_of(parser, options.device)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own messages
-    print(f"{describe_machine(options.device)}, {torch.get_num_threads()} thread unless said", flush=True)
+    threads = f"{torch.get_num_threads()} thread unless a row says otherwise"
+    print(f"{describe_machine(options.device)}, {threads}", flush=True)
     for name in options.claims or CLAIMS:
         torch.manual_seed(0)
         print(f"\n## {name}\n", flush=True)
@@ -210,7 +211,7 @@ def cell(device: torch.device, seconds: float) -> Iterator[str]:
         "price": (config, replace(data, num_sequences=2 * settings.batch_size), settings.batch_size),
         "larger": (replace(config, hidden_size=128), Data(64, "forecast", larger), 32),
     }
-    operators = [header("case", "variant", "operators called a step", "kernels on the GPU a step")]
+    operators = [header("case", "variant", "operator calls per step", "GPU kernels per step")]
     sentences = []
     yield HEADER
     for case, (model, sizes, batch_size) in cases.items():
@@ -219,7 +220,7 @@ def cell(device: torch.device, seconds: float) -> Iterator[str]:
         manual.model.load_state_dict(native.model.state_dict())
         where = " and ".join(sorted(places(native) | places(manual)))
         sentences.append(f"{case}, both with the same weights: {agreement(native, manual)}.")
-        sentences.append(f"{case}, both: parameters, inputs, outputs and gradients lie on {where}.")
+        sentences.append(f"{case}, both: parameters, inputs, outputs and gradients are on {where}.")
         for name, one in {"nn.LSTM": native, "by hand": manual}.items():
             calls, kernels = count_operators(one)
             operators.append(row(case, name, f"{calls:,}", kernels if device.type == "cuda" else "no GPU"))
@@ -290,7 +291,7 @@ def synchronizing(device: torch.device, seconds: float) -> Iterator[str]:
     for workload in ("sign", "pen"):
         case = training(workload, device)
         after_step: dict[str, Callable[[torch.Tensor], object]] = {
-            "loss read once an epoch": lambda loss: None,
+            "loss read once per epoch": lambda loss: None,
             "`.item()` after every step": lambda loss: loss.item(),
         }
         if device.type == "cuda":
@@ -337,17 +338,14 @@ def workers(device: torch.device, seconds: float) -> Iterator[str]:
     yield HEADER
     for workload, batch_size in {"sign": 32, "pen": 128}.items():
         case = training(workload, device, batch_size=batch_size)
-        name = f"{workload}, {len(case.split):,} sequences, batch {batch_size}"
+        name = f"{workload}, batch {batch_size}"
         on_host = {key: tensor.cpu() for key, tensor in case.split.tensors.items()}
         ways = loaders(TensorDataset(*(on_host[key] for key in TENSORS)), case)
         yield from rows(f"{name}: data alone", rates_of(with_each(drain, ways), device, seconds))
         yield from rows(f"{name}: training", rates_of(with_each(case.on, ways), device, seconds))
         if workload == "pen":
             ways = loaders(Parsed(on_host), case)
-            yield from rows(
-                f"{name}, parsed from text when asked for: training",
-                rates_of(with_each(case.on, ways), device, seconds),
-            )
+            yield from rows(f"{name}, text: training", rates_of(with_each(case.on, ways), device, seconds))
 
 
 def with_each(
@@ -361,9 +359,9 @@ def loaders(dataset: Dataset[Any], case: Training) -> dict[str, Callable[[], Ite
     ways: dict[str, Callable[[], Iterable[Batch]]] = {"resident slices": case.batches}
     for name, num_workers, is_kept in (
         ("no worker", 0, False),
-        ("1 worker, kept", 1, True),
-        ("2 workers, kept", 2, True),
-        ("2 workers, started every epoch", 2, False),
+        ("1 persistent worker", 1, True),
+        ("2 persistent workers", 2, True),
+        ("2 workers, restarted every epoch", 2, False),
     ):
         loader = DataLoader(dataset, case.batch_size, shuffle=True, num_workers=num_workers, persistent_workers=is_kept)
         ways[f"DataLoader, {name}"] = partial(loaded, loader, case.split.device)
@@ -417,7 +415,7 @@ def counted(action: Callable[[], object]) -> Work:
 def memory(device: torch.device, seconds: float) -> Iterator[str]:
     """Low use of VRAM means that the GPU is not used."""
     parts_of_memory = ("weights", "gradients", "optimizer", "activations", "batch")
-    yield header("MiB", *parts_of_memory, "sum", "of 6 GiB", "training data", "peak that torch allocated")
+    yield header("MiB", *parts_of_memory, "sum", "of 6 GiB", "training data", "torch's peak")
     for workload in DATA:
         gc.collect()  # the previous network is part of a reference cycle
         case = training(workload, device)
@@ -497,7 +495,7 @@ def deterministic(device: torch.device, seconds: float) -> Iterator[str]:
         variants = {
             "deterministic": with_determinism(True, True, case.epoch),
             "deterministic, new memory not filled": with_determinism(True, False, case.epoch),
-            "not, cudnn.benchmark on": with_determinism(False, True, case.epoch),
+            "cudnn.benchmark": with_determinism(False, True, case.epoch),
         }
         yield from rows(f"{workload}, batch {case.batch_size}", rates_of(variants, device, seconds))
     with_determinism(True, True, int)()

@@ -95,12 +95,12 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pieces", nargs="+", metavar="NAME", help="these alone (all)")
-    parser.add_argument("--list", action="store_true", help="show the pieces and how far they are")
-    parser.add_argument("--table", action="store_true", help="print what is known so far as Markdown")
-    parser.add_argument("--again", action="store_true", help="measure what is done again")
-    parser.add_argument("--quick", action="store_true", help="a few rounds and epochs, to see that everything runs")
-    parser.add_argument("--minutes", type=float, default=25.0, help="for this call (25)")
+    parser.add_argument("--pieces", nargs="+", metavar="NAME", help="run only these (default: all)")
+    parser.add_argument("--list", action="store_true", help="list the pieces and their state")
+    parser.add_argument("--table", action="store_true", help="print the results so far as Markdown")
+    parser.add_argument("--again", action="store_true", help="repeat finished pieces")
+    parser.add_argument("--quick", action="store_true", help="few rounds and epochs, to check that everything runs")
+    parser.add_argument("--minutes", type=float, default=25.0, help="time limit of this call (25)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="(results/gpu, or results/gpu-quick)")
     options = parser.parse_args()
     options.out = (options.out or ROOT / "results" / ("gpu-quick" if options.quick else "gpu")).absolute()
@@ -144,42 +144,42 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
     prepare = (("-m", "flows.stage", "hardware"), *(("-m", "flows.stage", "preprocess", name) for name in workloads))
     return [
         Piece("device", "driver, versions, kernels, latencies, rates", (("-m", "benchmarks.latencies"),), 120),
-        Piece("prepare", "tables to arrays, for what follows", prepare, 240, needs_gpu=False),
+        Piece("prepare", "convert the tables for the trainings", prepare, 240, needs_gpu=False),
         *trainings("sign"),
-        Piece("speed", "how many times as fast as this machine's CPU: sign, in turns",
+        Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
               (("-m", "flows.stage", "speed", "sign"),), 180),
-        Piece("graph", "what a captured step brings over an eager one: sign, in turns",
+        Piece("graph", "a captured step compared with an eager one: sign",
               (throughput("graph", "cuda", "guides", "--contenders", "tandem", "tandem graph", "--workloads", "sign"),),
               120),
-        Piece("capture", "a failed capture, then dropout; captured against eager",
+        Piece("capture", "tests: a failed capture, dropout, captured equals eager",
               (tests("gpu", "tests/test_gpu.py", "-k", "capture"),), 180, in_copy=False),
-        Piece("guides", "throughput at the guides' sizes, what tells most",
+        Piece("guides", "throughput at the guides' sizes, main contenders",
               (throughput("guides", "cuda", "guides", "--contenders", *TELLING),), 420),
         Piece("tests", "every test that needs a GPU",
               tuple(tests("gpu and not gpu_time", name, *(("-k", "same_bits") if quick else ()))
                     for name in gpu_tests), 540, in_copy=False, are_independent=True),
-        Piece("tests-time", "the tests of what is fast on a GPU", (tests("gpu_time", *files_with("gpu_time")),), 300,
+        Piece("tests-time", "the tests of speed", (tests("gpu_time", *files_with("gpu_time")),), 300,
               in_copy=False),
         *(piece for name in workloads if name != "sign" for piece in trainings(name)),
-        Piece("compare", "what may be said of GPU and CPU: in turns, then side by side",
+        Piece("compare", "speed-up of the other workloads, and the comparison",
               (*(("-m", "flows.stage", "speed", name) for name in workloads if name != "sign"),
                ("-m", "flows.stage", "compare")),
               300, needs_gpu=False),
-        Piece("advice", "what the probe promises, beside what comes of it",
+        Piece("advice", "the probe's predictions compared with measured gains",
               (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
-        Piece("sampling", "what measuring an epoch costs",
+        Piece("sampling", "the cost of measuring",
               (("-m", "benchmarks.sampling", "--device", "cuda", *(few or ("--rounds", "10"))),), 120),
-        Piece("workers", "does a second worker pay? GPUs where there are several, cores where not",
+        Piece("workers", "speed-up of a second worker, on GPUs and on the CPU",
               tuple(("-m", "stages.tools.scaling", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
                     for device in ("cuda", "cpu")), 240),
         Piece("guides-cpu", "throughput at the guides' sizes on this machine's CPU",
               (throughput("guides-cpu", "cpu", "guides", "--contenders", "plain tuned", "tandem", "tandem auto"),),
               540, needs_gpu=False),
-        Piece("guides-all", "throughput at the guides' sizes, everybody",
+        Piece("guides-all", "throughput at the guides' sizes, all contenders",
               ((*throughput("guides-all", "cuda", "guides"), "--rounds", "3"),), 540),
-        Piece("params", "throughput as params.yaml says",
+        Piece("params", "throughput with the settings of params.yaml",
               (throughput("params", "cuda", "params", "--contenders", *TELLING, "tandem auto graph"),), 420),
-        Piece("huge", "throughput where arithmetic is what counts",
+        Piece("huge", "throughput at sizes dominated by arithmetic",
               (throughput("huge", "cuda", "params" if quick else "huge", "--contenders", *TELLING,
                           "tandem auto graph"),), 540),
     ]  # fmt: skip
@@ -345,7 +345,7 @@ def table(known: Sequence[Piece], out: Path) -> str:
     if not (out / "machine.json").exists():
         raise SystemExit(f"error: nothing is measured in {relative(out)} yet; run `make gpu` first")
     identity = read_json(out / "machine.json")
-    columns = header("piece", "what", "how far", "seconds", "when", "commit")
+    columns = header("piece", "purpose", "state", "seconds", "measured at", "commit")
     lines = [f"# {identity['name']}", "", hardware_sentence(identity), "", columns]
     for piece in known:
         about = about_of(out, piece)

@@ -299,7 +299,7 @@ def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float,
 
 def table(points: list[ScalingPoint]) -> list[str]:
     """The points as a Markdown table."""
-    head = "| batch of all | workers | threads each | samples/s | times one worker | efficiency | of a step it waits |"
+    head = "| global batch | workers | threads each | samples/s | speed-up | efficiency | waiting |"
     return [head, "|---|---|---|---|---|---|---|", *map(row, points)]
 
 
