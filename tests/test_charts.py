@@ -32,11 +32,11 @@ def every_chart() -> dict[str, list[Chart | None]]:
     rows = [{**make_row(device=device, seeds=seeds), "label": f"GPU {seeds} {NASTY}"}
             for device, seeds in (("cpu", 3), ("cuda", 1))]  # fmt: skip
     many = [{"actual": f"{NASTY} {n % 31}", "predicted": f"{NASTY} {n * n % 31}"} for n in range(900)]
-    huge = {**rows[0], "score": 1e-9, "epoch_seconds": 1e5, "runs": [{**rows[0]["runs"][0], "epoch_seconds": 1e5}]}
+    huge = {**rows[0], "score": -1e5, "runs": [{**rows[0]["runs"][0], "score": -1e5}], "task": "forecast"}
     numbers = [{"sequence": str(n), "actual": str(n * n), "predicted": str(900 - n)} for n in range(30)]
     classes = [event("1", n, n, f"{NASTY} {n}") for n in range(300)]
     return {
-        "of trainings": [charts.scores(rows), charts.speeds([*rows, huge]), charts.losses(rows)],
+        "of trainings": [charts.scores([*rows, huge]), charts.losses(rows)],
         "of epochs": [charts.validation(rows), charts.validation([{**rows[0], "run": make_run(num_epochs=3)}])],
         "of classes": [*outcomes(make_run(scores=SCORES, confusion=CONFUSION)), *outcomes(make_run(confusion=many))],
         "of forecasts": [*outcomes(make_run("forecast", predictions=FORECASTS, scores=AHEAD))],

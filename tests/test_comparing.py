@@ -213,7 +213,10 @@ def test_what_was_asked_for_may_differ_where_what_came_of_it_agrees():
         ({"tree.patch_sha256": "c" * 64}, "patch of an edited tree (none against cccccccc)"),
         ({"environment.requirements_sha256": "9" * 64}, "locked packages (88888888 against 99999999)"),
         ({"conditions": DELETED}, "the state of cuda's machine is not recorded"),
-        ({"conditions.before.load_1min": 5.0}, "cuda: others kept 5.0 of 16 cores busy when the training began"),
+        (
+            {"conditions.between": {"others_share": 0.3}},
+            "cuda: others took 30% of the processors' time while it trained",
+        ),
         ({"conditions.after.gpu.throttled_by": ["power", "heat"]}, "cuda: the clocks were throttled (power, heat)"),
         (
             {"conditions.before.gpu.power_limit_watts": 700.0, "conditions.after.gpu.power_limit_watts": 300.0},

@@ -60,9 +60,7 @@ CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
 # Settings of the machine, which only people change (a clock follows the load): name -> path in a reading.
 SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limit_watts"}
-# Thresholds for a note: the share of cores that other processes take, and the relative change of a setting.
-BUSY_SHARE, CHANGED_SHARE = 0.25, 0.10
-TAKEN_SHARE = 0.10  # of all cores' time during the training
+TAKEN_SHARE = 0.10  # of all cores' time during the training: more is noted
 
 
 @dataclass(frozen=True)
@@ -200,39 +198,27 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
         return
     for what, path in SETTINGS.items():
         values = [value_of(manifest, f"conditions.before.{path}") for manifest in (first, second)]
-        if has_changed(*values):
+        if None not in values and values[0] != values[1]:
             shown = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
             yield f"{what} differs: {', '.join(shown)}"
 
 
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     """Yield the problems of one side's machine."""
-    conditions = value_of(manifest, "conditions") or {}
+    conditions = manifest.get("conditions") or {}
     before, after, between = (conditions.get(when) or {} for when in ("before", "after", "between"))
     for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
         if (share := between.get(name, 0)) > TAKEN_SHARE:
             yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
     if not before and not after:
         yield f"the state of {label}'s machine is {NOT_RECORDED}"
-    # The load after the training includes the training itself.
-    load, cores = before.get("load_1min"), value_of(manifest, "hardware.cpu.cores")
-    if load and cores and load > BUSY_SHARE * cores and "others_share" not in between:
-        yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
     throttled = [value_of(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
     for what, path in SETTINGS.items():
         start, end = (value_of(reading, path) for reading in (before, after))
-        if has_changed(start, end):
+        if None not in (start, end) and start != end:
             yield f"{label}: {what} changed while training ({short(start)} before, {short(end)} after)"
-
-
-def has_changed(start: Any, end: Any) -> bool:
-    if start is None or end is None:
-        return False
-    if isinstance(start, str) or isinstance(end, str):
-        return bool(start != end)
-    return bool(abs(end - start) > CHANGED_SHARE * max(abs(start), abs(end)))
 
 
 # Descriptions of a side.

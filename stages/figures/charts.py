@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from stages.figures.comparison import kind_of
 from stages.figures.drawing import DEVICE_COLOURS, FEW_POINTS, Chart, chart, plain, whole_numbers
-from stages.figures.text import counted, score_text, seconds, spread, words
+from stages.figures.text import counted, score_text, spread, words
 
 Row = Mapping[str, Any]
 MIN_EPOCHS = 3  # fewer do not make a curve
@@ -23,62 +23,28 @@ def scores(rows: Sequence[Row]) -> Chart | None:
     """Return the test score of every seed, for every device and the published runs; None for a single score."""
     if sum(len(row["runs"]) for row in rows) == 1:
         return None
+    values = [[run["score"] for run in row["runs"]] for row in rows]
+    said = (f"{row['label']} {spread(own, row['score'])}" for row, own in zip(rows, values, strict=True))
     # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
     floor = {"forecast": "persistence", "regress": "the mean of what is predicted"}.get(rows[0]["task"])
-    is_below = floor is not None and min(run["score"] for row in rows for run in row["runs"]) < 0
-    sentence = f"{values_in_words(rows, 'score', score_text, 'seed')}."
-    if is_below:
-        sentence += f" The dashed line is {floor}."
+    is_below = floor is not None and min(map(min, values)) < 0
+    labels = [plain(row["label"], MAX_LABEL) for row in rows]
 
     def draw(axes: Axes) -> None:
-        draw_values(axes, rows, "score")
+        for index, (row, own) in enumerate(zip(rows, values, strict=True)):
+            colour = DEVICE_COLOURS[kind_of(row)]
+            axes.plot(own, [index] * len(own), "o", color=colour, alpha=0.75, markeredgewidth=0)
+            if len(own) > 1:
+                axes.plot([row["score"]] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)
         if is_below:
             axes.axvline(0, color="black", linewidth=0.8, linestyle="--")
+        axes.set_yticks(range(len(rows)), labels)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(axis="x", alpha=0.3)
 
-    return values_chart(f"Test {words(rows[0]['score_name'])}, seed by seed", sentence, rows, draw)
-
-
-def speeds(rows: Sequence[Row]) -> Chart | None:
-    """Return the seconds per epoch of every device and of the published runs; None for a single one."""
-    timed = [row for row in rows if row["epoch_seconds"] is not None]
-    if len(timed) < 2:
-        return None
-    sentence = f"{values_in_words(timed, 'epoch_seconds', seconds, 'process')}."
-    if any(kind_of(row) == "published" for row in timed):
-        sentence += " Published times took no turns with these: their ratio holds two machines' state too."
-    if len(timed) < len(rows):
-        sentence += " Times of the published runs are not recorded."
-
-    def draw(axes: Axes) -> None:
-        draw_values(axes, timed, "epoch_seconds")
-        axes.set_xlim(left=0)
-
-    return values_chart("Seconds per epoch, less is faster", sentence, timed, draw)
-
-
-def values_in_words(rows: Sequence[Row], key: str, show: Callable[[float], str], one: str) -> str:
-    return "; ".join(f"{row['label']} {spread(values_of(row, key), row[key], show, one)}" for row in rows)
-
-
-def values_of(row: Row, key: str) -> list[float]:
-    return [run[key] for run in row["runs"] if run[key] is not None]
-
-
-def values_chart(title: str, sentence: str, rows: Sequence[Row], draw: Callable[[Axes], None]) -> Chart:
-    longest = max(len(plain(row["label"], MAX_LABEL)) for row in rows)
-    return chart(title, sentence, draw, height=0.15 + 0.3 * len(rows), left=0.15 + 0.08 * longest, bottom=0.25)
-
-
-def draw_values(axes: Axes, rows: Sequence[Row], key: str) -> None:
-    """Draw a dot for each seed's value and a line at their middle, a row for each device."""
-    for index, row in enumerate(rows):
-        values, colour = values_of(row, key), DEVICE_COLOURS[kind_of(row)]
-        axes.plot(values, [index] * len(values), "o", color=colour, alpha=0.75, markeredgewidth=0)
-        if len(values) > 1:
-            axes.plot([row[key]] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)
-    axes.set_yticks(range(len(rows)), [plain(row["label"], MAX_LABEL) for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.grid(axis="x", alpha=0.3)
+    sentence = f"{'; '.join(said)}.{f' The dashed line is {floor}.' if is_below else ''}"
+    title, left = f"Test {words(rows[0]['score_name'])}, seed by seed", 0.15 + 0.08 * max(map(len, labels))
+    return chart(title, sentence, draw, height=0.15 + 0.3 * len(rows), left=left, bottom=0.25)
 
 
 def losses(rows: Sequence[Row]) -> Chart:

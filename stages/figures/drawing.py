@@ -1,4 +1,4 @@
-"""Functions shared by all figures: charts and empty figures, text, colours, and PNG and SVG output."""
+"""Functions shared by all figures: charts, text, colours, and PNG and SVG output."""
 
 import base64
 import io
@@ -13,7 +13,6 @@ import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
@@ -22,7 +21,7 @@ from stages import files
 
 WIDTH = 3.6  # inches, of a chart: as narrow as a phone's screen
 TITLE_HEIGHT = 0.3  # inches, of a chart's title in a PNG
-DPI = 110
+DPI = 220
 LINE_STYLES = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 DEVICE_COLOURS = {"cpu": "tab:blue", "cuda": "tab:green", "published": "tab:purple"}
 FEW_POINTS = 20  # a line with at most this many points has markers, because a single point draws no line
@@ -77,21 +76,16 @@ def chart_style() -> AbstractContextManager[None]:
 
 
 def save_charts(charts: Sequence[Chart], path: Path) -> None:
-    """Write the charts with their titles to one PNG file, below each other."""
+    """Write the charts with their titles to one PNG file, below each other. Equal charts give equal bytes."""
     images, file = [], io.BytesIO()
     for each in charts:
         title = Figure((WIDTH, TITLE_HEIGHT))
         title.text(0.02, 0.25, plain(each.title, 60))
         for figure in filter(None, (title, each.figure)):
-            png = rendered(figure, format="png", dpi=2 * DPI)
+            png = rendered(figure, format="png", dpi=DPI)
             images.append(np.asarray(Image.open(io.BytesIO(png))))
     Image.fromarray(np.vstack(images)).save(file, "png")
     files.write_bytes(path, file.getvalue())
-
-
-def png_bytes(figure: Figure) -> bytes:
-    """Return `figure` as a PNG file without date or matplotlib version: the same figure gives the same bytes."""
-    return rendered(figure, format="png", dpi=DPI, metadata={"Software": None})
 
 
 def svg_address(figure: Figure) -> str:
@@ -99,7 +93,7 @@ def svg_address(figure: Figure) -> str:
     figures.
     """
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    content = rendered(figure, format="svg", dpi=2 * DPI, transparent=True, metadata=metadata)
+    content = rendered(figure, format="svg", dpi=DPI, transparent=True, metadata=metadata)
     return f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}"
 
 
@@ -111,17 +105,6 @@ def rendered(figure: Figure, **options: Any) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(file, **options)
     return file.getvalue()
-
-
-def save(figure: Figure, path: Path) -> None:
-    files.write_bytes(path, png_bytes(figure))
-
-
-def blank(width: float, height: float) -> Figure:
-    """Return an empty figure, sized in inches, that belongs to no window and no global state."""
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def plain(text: Any, limit: int = 80) -> str:

@@ -51,7 +51,7 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
 def page(section: ReportSection) -> dict[str, Any]:
     """Return one workload as the template takes it."""
     rows = section.own
-    first = [charts.scores(section.rows), charts.speeds(section.rows), charts.losses(rows), charts.validation(rows)]
+    first = [charts.scores(section.rows), charts.losses(rows), charts.validation(rows)]
     predictions = rows[0]["run"].predictions
     different = [rows[0], *(row for row in rows[1:] if row["run"].predictions != predictions)]
     seed = charts.first_seed(rows)

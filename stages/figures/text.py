@@ -1,6 +1,6 @@
 """Formats the values of a recorded run as text for people."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -27,12 +27,11 @@ def score_text(value: float) -> str:
     return f"{value:.4f}"
 
 
-def spread(values: Sequence[float], middle: float, show: Callable[[float], str], one: str) -> str:
-    """Return e.g. `0.9789 (0.9722 to 0.9889, 5 seeds)`. `one`: the singular noun for a value."""
-    if len(values) == 1:
-        return f"{show(middle)} (one {one})"
-    many = f"{one}es" if one.endswith("s") else f"{one}s"
-    return f"{show(middle)} ({show(min(values))} to {show(max(values))}, {len(values)} {many})"
+def spread(scores: Sequence[float], mean: float) -> str:
+    """Return e.g. `0.9789 (0.9722 to 0.9889, 5 seeds)`."""
+    if len(scores) == 1:
+        return f"{score_text(mean)} (one seed)"
+    return f"{score_text(mean)} ({score_text(min(scores))} to {score_text(max(scores))}, {len(scores)} seeds)"
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
