@@ -24,7 +24,7 @@ import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,22 +65,6 @@ class NotVerifiable(Exception):
         super().__init__(f"{why}: {sentence}")
 
 
-@dataclass
-class Report:
-    """The result of `verify`. `lines` is the summary that `main` prints."""
-
-    name: str
-    verdict: Verdict
-    seconds: float
-    notes: list[str] = field(default_factory=list)  # comparisons, source of the data, times
-
-    @property
-    def lines(self) -> list[str]:
-        said = [f"  {self.verdict.sentence}"] if self.verdict.sentence else []
-        took = f"  took {self.seconds:.0f} s"
-        return [f"{self.name}: {self.verdict}", *said, *(f"  {note}" for note in self.notes), took]
-
-
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     # Signals raise, so that the worktree is removed; Ctrl+C too if a shell makes background jobs ignore it.
@@ -93,15 +77,13 @@ def main(arguments: list[str]) -> int:
             from flows import published
 
             return published.write() if options.write else published.check()
-        report = verify(options.run, options.quick, options.threads, options.device)
+        return verify(options.run, options.quick, options.threads, options.device).status
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return rerun.STATUS["not verifiable"]
     except KeyboardInterrupt:
         print("interrupted; the temporary worktree is removed", file=sys.stderr)
         return 130
-    print("\n".join(report.lines))
-    return report.verdict.status
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -127,12 +109,13 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def verify(run: str, quick: bool, threads: int | None, device: str | None) -> Report:
-    """Raises ValueError if `run` names no recorded run. If MLflow has the run, the verdict becomes its tag
-    `verified`.
+def verify(run: str, quick: bool, threads: int | None, device: str | None) -> Verdict:
+    """Print the verdict with its reasons. If MLflow has the run, the verdict becomes its tag `verified`.
+
+    Raises ValueError if `run` names no recorded run.
     """
     found, start = recorded.find(run), time.monotonic()
-    notes: list[str] = []
+    notes: list[str] = []  # comparisons, source of the data, times
     try:
         verdict = judge(found, quick, threads, device, notes)
     except NotVerifiable as error:
@@ -141,7 +124,10 @@ def verify(run: str, quick: bool, threads: int | None, device: str | None) -> Re
         verdict = Verdict("different", "data", str(error))
     if found.run_id is not None:
         recorded.tag(found, {"verified": str(verdict), "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    return Report(found.name, verdict, time.monotonic() - start, notes)
+    say(f"{found.name}: {verdict}")
+    for line in filter(None, (verdict.sentence, *notes, f"took {time.monotonic() - start:.0f} s")):
+        say(f"  {line}")
+    return verdict
 
 
 def judge(found: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
