@@ -52,13 +52,6 @@ def test_fewer_than_three_pairs_have_a_ratio_and_the_way_to_an_interval():
     assert "dvc exp run -S 'seeds=[0,1,2,3,4]'" in found.processes
 
 
-def test_a_speed_up_the_other_way_round_is_that_of_the_other_side():
-    ratios = [1.2, 1.3, 1.1, 1.4]
-    found, other = paired_speed_up(ratios).reversed(), paired_speed_up([1 / ratio for ratio in ratios])
-    for name in ("ratio", "low", "high", "num_pairs"):
-        assert getattr(found, name) == pytest.approx(getattr(other, name))
-
-
 def test_what_slows_both_sides_of_a_turn_and_what_disturbs_single_turns_is_gone_from_a_pairs_figure():
     base = [2.0 * slow for slow in (1.0, 1.1, 1.5, 3.0, 2.0, 1.2, 1.0)]
     other = [1.0 * slow for slow in (1.0, 1.1, 1.5, 3.0, 2.0, 1.2, 1.0)]
@@ -134,12 +127,15 @@ def command_of(process: psutil.Process) -> list[str]:
         return []
 
 
-def test_the_sentence_names_the_faster_side_first(monkeypatch: pytest.MonkeyPatch):
+def test_the_sentence_names_the_faster_side_first_or_why_there_is_no_ratio(monkeypatch: pytest.MonkeyPatch):
     sides = speed.TimedSide("cpu", "cpu"), speed.TimedSide("cuda", "cuda")
 
-    def said(*ratios: float, out_of_memory: tuple[str, ...] = ()) -> str:
-        same = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager", "other_processes": 0}
-        about = {side.name: {**same, "out_of_memory": [side.name] * (side.name in out_of_memory)} for side in sides}
+    def said(*ratios: float, others: int = 0, **out_of_memory: list[str]) -> str:
+        same = {"device_name": "a device", "threads": 2, "precision": "fp32", "step": "eager"}
+        about = {
+            side.name: {**same, "out_of_memory": out_of_memory.get(side.name), "other_processes": others}
+            for side in sides
+        }
         pairs = [speed.Pair(0, ratio, {}, {}, about, 0.0) for ratio in ratios]
         monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter(pairs))
         return str(speed.compare("tiny", sides, [0])["sentence"]).removeprefix("tiny: ")
@@ -148,15 +144,8 @@ def test_the_sentence_names_the_faster_side_first(monkeypatch: pytest.MonkeyPatc
     assert said(0.5, 0.5, 0.5).startswith("an epoch on cpu is 2.00 times as fast as on cuda (95% interval 2.00 to 2.00")
     assert said(0.5, 4.0, 1.0).startswith("no difference in speed can be told")
     assert "; cpu: a device, 2 threads, fp32, eager; cuda: a device" in said(4.0)
-    assert said(4.0, 4.0, 4.0, out_of_memory=("cuda",)) == "no speed-up is stated, because memory ran out on cuda."
-
-
-def test_no_speed_up_is_stated_where_others_were_on_the_gpu(monkeypatch: pytest.MonkeyPatch):
-    about = {name: {"other_processes": int(name == "cuda")} for name in ("cpu", "cuda")}
-    pair = speed.Pair(0, 4.0, {"cpu": 4.0, "cuda": 1.0}, {}, about, 0.0)
-    monkeypatch.setattr(speed, "measure_pairs", lambda *_: iter([pair]))
-    found = speed.compare("tiny", (speed.TimedSide("cpu", "cpu"), speed.TimedSide("cuda", "cuda")), [0])
-    assert "speed_up" not in found and "other processes were on the GPU of cuda" in found["sentence"]
+    assert said(4.0, cuda=["2 parts"]) == "no speed-up is stated, because memory ran out on cuda."
+    assert "other processes were on the GPU of cpu and cuda" in said(4.0, others=1)
 
 
 def test_a_worker_that_fails_ends_the_stage_with_its_reason_and_the_other_worker(ready: Path):
