@@ -34,7 +34,7 @@ def every_chart() -> dict[str, list[Chart | None]]:
     many = [{"actual": f"{NASTY} {n % 31}", "predicted": f"{NASTY} {n * n % 31}"} for n in range(900)]
     huge = {**rows[0], "score": -1e5, "runs": [{**rows[0]["runs"][0], "score": -1e5}], "task": "forecast"}
     numbers = [{"sequence": str(n), "actual": str(n * n), "predicted": str(900 - n)} for n in range(30)]
-    classes = [event("1", n, n, f"{NASTY} {n}") for n in range(300)]
+    classes = [event("1", n, n, f"{NASTY} {n}") for n in range(40)]
     return {
         "of trainings": [charts.scores([*rows, huge]), charts.losses(rows)],
         "of epochs": [charts.validation(rows), charts.validation([{**rows[0], "run": make_run(num_epochs=3)}])],

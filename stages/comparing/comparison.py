@@ -260,8 +260,6 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
         found = differences.difference(name, *pair, margin)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
-    except ModuleNotFoundError as error:  # a GPU machine may have few packages
-        return f"{first.scores}, {second.scores}; the two are not compared, because {error.name} is not installed", None
     sentence = found.sentence(first.name, second.name)
     # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
     # lacks.

@@ -48,73 +48,72 @@ def scores(rows: Sequence[Row]) -> Chart | None:
 
 
 def losses(rows: Sequence[Row]) -> Chart:
-    sentences = []
-    for row in rows:
-        _, trained = epochs_of(row, "train_loss")
+    def describe(row: Row) -> str:
         epochs, validated = epochs_of(row, "val_loss")
-        if trained:
-            goes = f"training loss goes from {trained[0]:.3g} to {trained[-1]:.3g}"
-            sentences.append(f"{device_prefix(rows, row)}{goes} in {counted(len(history_of(row)), 'epoch')}")
-        if trained and validated:
-            lowest = min(validated)
-            sentences[-1] += (
-                f"; on validation it is lowest, {lowest:.3g}, in epoch {epochs[validated.index(lowest)]:g}, and "
-                f"{validated[-1]:.3g} at the end"
-            )
+        _, trained = epochs_of(row, "train_loss")
+        if not trained or not validated:
+            return "no finite loss is recorded"
+        lowest = min(validated)
+        return (
+            f"training loss goes from {trained[0]:.3g} to {trained[-1]:.3g} in "
+            f"{counted(len(history_of(row)), 'epoch')}; on validation it is lowest, {lowest:.3g}, in epoch "
+            f"{epochs[validated.index(lowest)]:g}, and {validated[-1]:.3g} at the end"
+        )
 
-    def draw(axes: Axes) -> None:
-        for index, row in enumerate(rows):
-            draw_curve(axes, rows, index, "train_loss", f"train, {row['label']}")
-            draw_curve(axes, rows, index, "val_loss", f"val, {row['label']}", "--")
+    def draw(axes: Axes, row: Row, style: dict[str, Any]) -> None:
+        axes.plot(*epochs_of(row, "train_loss"), label=f"train, {plain(row['label'], 48)}", **style)
+        axes.plot(*epochs_of(row, "val_loss"), "--", label=f"val, {plain(row['label'], 48)}", **style)
 
-    return curves(f"Loss{first_seed(rows)}", sentences, rows, draw)
+    return curves("Loss", rows, describe, draw)
 
 
 def validation(rows: Sequence[Row]) -> Chart:
     """Return the validation score over the epochs, and the test score at the end."""
-    sentences = []
-    for row in rows:
-        name, test = row["score_name"], row["runs"][0]["score"]
+    name = rows[0]["score_name"]
+
+    def describe(row: Row) -> str:
         epochs, values = epochs_of(row, f"val_{name}")
-        if values:
-            best = max(values)
-            sentences.append(
-                f"{device_prefix(rows, row)}{words(name)} on validation is {score_text(values[-1])} at the end, at "
-                f"best {score_text(best)} in epoch {epochs[values.index(best)]:g}; on the test split it is "
-                f"{score_text(test)}"
-            )
+        if not values:
+            return "no score on validation is recorded"
+        best = max(values)
+        return (
+            f"{words(name)} on validation is {score_text(values[-1])} at the end, at best {score_text(best)} in epoch "
+            f"{epochs[values.index(best)]:g}; on the test split it is {score_text(row['runs'][0]['score'])}"
+        )
 
-    def draw(axes: Axes) -> None:
-        for index, row in enumerate(rows):
-            draw_curve(axes, rows, index, f"val_{row['score_name']}", f"val, {row['label']}")
-            test, last = row["runs"][0]["score"], history_of(row)[-1]["epoch"]
-            style: dict[str, Any] = {"color": DEVICE_COLOURS[row["device"]], "markeredgecolor": "black", "zorder": 3}
-            axes.plot(last, test, "D", label=plain(f"test {test:.4f}, {row['label']}", 64), **style)
+    def draw(axes: Axes, row: Row, style: dict[str, Any]) -> None:
+        label, test = plain(row["label"], 48), row["runs"][0]["score"]
+        axes.plot(*epochs_of(row, f"val_{name}"), label=f"val, {label}", **style)
+        diamond: dict[str, Any] = {"color": style["color"], "markeredgecolor": "black", "zorder": 3}
+        axes.plot(history_of(row)[-1]["epoch"], test, "D", label=f"test {score_text(test)}, {label}", **diamond)
 
-    title = capitalized(f"{words(rows[0]['score_name'])} over the epochs{first_seed(rows)}")
-    return curves(title, sentences, rows, draw)
+    return curves(capitalized(f"{words(name)} over the epochs"), rows, describe, draw)
 
 
-def curves(title: str, sentences: Sequence[str], rows: Sequence[Row], draw: Callable[[Axes], None]) -> Chart:
-    sentence = f"{'. '.join(map(capitalized, sentences))}." if sentences else "Nothing was recorded."
-    if not sentences or max(len(history_of(row)) for row in rows) < MIN_EPOCHS:
+def curves(
+    title: str,
+    rows: Sequence[Row],
+    describe: Callable[[Row], str],
+    draw: Callable[[Axes, Row, dict[str, Any]], None],
+) -> Chart:
+    """Return a chart with the curves of every device. They nearly coincide; a wider line stays visible below the
+    other.
+    """
+    said = (f"{row['label']}, {describe(row)}" if len(rows) > 1 else describe(row) for row in rows)
+    title, sentence = f"{title}{first_seed(rows)}", f"{'. '.join(map(capitalized, said))}."
+    num_epochs = max(len(history_of(row)) for row in rows)
+    if num_epochs < MIN_EPOCHS:
         return Chart(title, sentence)
 
     def draw_all(axes: Axes) -> None:
-        draw(axes)
+        for index, row in enumerate(rows):
+            style = {"color": DEVICE_COLOURS[row["device"]], "linewidth": 1.5 if index == len(rows) - 1 else 3.5}
+            draw(axes, row, style | {"marker": "." if num_epochs <= FEW_POINTS else ""})
         axes.set_xlabel("epoch")
         axes.grid(alpha=0.3)
         whole_numbers(axes)
 
     return chart(title, sentence, draw_all)
-
-
-def draw_curve(axes: Axes, rows: Sequence[Row], index: int, key: str, label: str, linestyle: str = "-") -> None:
-    """Draw a column of history.csv. The devices' curves nearly coincide; a wider line stays visible below the other."""
-    epochs, values = epochs_of(rows[index], key)
-    style: dict[str, Any] = {"color": DEVICE_COLOURS[rows[index]["device"]], "linestyle": linestyle}
-    style |= {"linewidth": 1.5 if index == len(rows) - 1 else 3.5, "marker": "." if len(epochs) <= FEW_POINTS else ""}
-    axes.plot(epochs, values, label=plain(label, 64), **style)
 
 
 def history_of(row: Row) -> list[dict[str, Any]]:
@@ -132,10 +131,6 @@ def epochs_of(row: Row, key: str) -> tuple[list[float], list[float]]:
 def first_seed(rows: Sequence[Row]) -> str:
     """Return the seed of the curves as text if there are several: curves show the first seed."""
     return f", seed {rows[0]['seeds'][0]}" if len(rows[0]["seeds"]) > 1 else ""
-
-
-def device_prefix(rows: Sequence[Row], row: Row) -> str:
-    return f"{row['label']}, " if len(rows) > 1 else ""
 
 
 def capitalized(sentence: str) -> str:

@@ -17,7 +17,6 @@ from stages.records.run import Run
 
 MIN_POINTS = 3  # fewer do not make a figure
 MAX_NUMBERED_CLASSES = 20  # with more classes the cells of a matrix are too small for numbers
-MAX_LEGEND_CLASSES = 22
 NUM_FORECASTS = 150
 ROUNDING = 1e-6  # relative to the error of other steps, a smaller error is rounding of 32-bit floats
 NETWORK, BASELINES = "tab:orange", ("tab:grey", "tab:purple", "tab:brown", "tab:cyan")
@@ -221,9 +220,6 @@ def events(run: Run) -> Chart | None:
         axes.set_xlabel("step")
         shown = sorted({classes.index(each["event"]) for name in chosen for each in by_sequence[name]})
         handles = [Line2D([], [], label=plain(classes[index], 24), **class_style(index)) for index in shown]
-        if len(shown) > MAX_LEGEND_CLASSES:
-            more = f"and {len(shown) - MAX_LEGEND_CLASSES} more"
-            handles[MAX_LEGEND_CLASSES:] = [Line2D([], [], linestyle="", label=more)]
         return [*handles, Line2D([], [], label="miss or false alarm", markersize=8, **RING)]
 
     height = 0.75 * len(chosen)
