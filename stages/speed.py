@@ -4,14 +4,10 @@ Reads results/hardware/devices/ for every device of params.yaml, data/packed/<wo
 Writes results/speed/<workload>.json: the times of every process, the speed-up with its interval, and a sentence. If all
 devices are of one kind, there is no pair to measure; the sentence says so and torch is not imported.
 
-A machine's speed varies by 1.3 times between processes and hours, and the epochs of one process resemble each other, so
-an interval over epochs is not valid. Instead, a pair consists of two processes, one per side, that run at the same time
-and take turns of a fraction of a second. A disturbance that lasts longer than a turn slows both. Each pair gives one
-ratio, and there is one pair per seed. The timed quantity is epoch_seconds of timings.csv, the training steps of an
-epoch, measured over fewer steps.
-
-The CPU uses the number of threads with which it is fastest, whatever train.threads is, so a GPU is compared with the
-CPU's best.
+A pair consists of two processes, one per side, that run at the same time and take turns of a fraction of a second. A
+disturbance that lasts longer than a turn slows both. Each pair gives one ratio, and there is one pair per seed
+(docs/comparing.md). The timed quantity is epoch_seconds of timings.csv, measured over fewer steps. The CPU uses the
+number of threads with which it is fastest, whatever train.threads is.
 """
 
 from __future__ import annotations

@@ -3,13 +3,6 @@
 A manifest is the record of one training, a plain dict (`Run.manifest` in stages/records/run.py). A missing value is
 "not recorded" and does not count as equal to any value.
 
-- `refusals`: the work differs, so a ratio of times says nothing about the devices: data, split, parameters, realized
-  precision and micro-batches, the training's code, torch. Also an out-of-memory error, because the fallbacks slow down
-  the steps after it, and a GPU shared with other processes.
-- `named`: the differences that the comparison is about, or that are stated with the ratio: device, machine, threads,
-  kernels, step execution mode, data location, seed.
-- `notes`: possible influences on the times that cannot be removed: versions, and the machine's state during training.
-
 A different torch release refuses the comparison; a different driver, cuDNN or Python does not. A torch release changes
 kernels of the CPU and of the GPU alike, so a ratio across two releases compares releases as much as devices, and one
 `make setup` from the same lock removes the difference. The driver belongs to the machine and cuDNN to torch's build for
@@ -79,9 +72,10 @@ class Mismatch:
 class Comparability:
     """The comparability of two runs. A speed-up may be stated only if `refusals` is empty."""
 
+    # The work differs, memory ran out (the fallbacks slow down the steps after it), or a GPU was shared.
     refusals: tuple[str, ...]
-    named: tuple[Mismatch, ...]
-    notes: tuple[str, ...]
+    named: tuple[Mismatch, ...]  # what the comparison is about, or what is stated with the ratio
+    notes: tuple[str, ...]  # possible influences on the times: versions, and the machine's state during training
 
 
 def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
