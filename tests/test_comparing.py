@@ -391,22 +391,12 @@ def test_blocks_hold_where_windows_move_together():
 
 
 def test_numbers_are_compared_by_their_absolute_error_sequence_by_sequence():
-    draw = np.random.default_rng(0)
-    actual = 1e6 + draw.normal(size=80)
+    def rows(error: float) -> list[dict[str, str]]:
+        return [{"sequence": str(n), "actual": repr(1e6 + n), "predicted": repr(1e6 + n + error)} for n in range(80)]
 
-    def rows(scale: float) -> list[dict[str, str]]:
-        predicted = actual + scale * draw.normal(size=80)
-        return [
-            {"sequence": str(number), "actual": repr(float(true)), "predicted": repr(float(found))}
-            for number, (true, found) in enumerate(zip(actual, predicted, strict=True))
-        ]
-
-    better, worse = rows(0.1), rows(1.0)
-    found = difference("r2", {0: better}, {0: worse})
-    expected = np.mean([abs(float(row["predicted"]) - float(row["actual"])) for row in worse])
-    assert found.second[0] == pytest.approx(expected)
-    assert found.verdict == "different" and found.low > 0
-    assert difference("r2", {0: worse}, {0: worse[::-1]}).verdict == "equal"
+    found = difference("r2", {0: rows(0.125)}, {0: rows(-2.0)})
+    assert found.second == {0: 2.0} and found.verdict == "different" and found.low > 0
+    assert difference("r2", {0: rows(2.0)}, {0: rows(2.0)[::-1]}).verdict == "equal"
 
 
 def test_event_f1_from_the_rows_is_the_tasks_own_score():
