@@ -33,12 +33,9 @@ def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained with seed 0 alone, then with two more, the last of which was killed in its epoch 2 and went on."""
     project = copy_of(trained, tmp_path_factory.mktemp("seeds") / "project", PARAMS)
     held_in_epoch_2 = held(project.parent / "held", epoch=2, word="5")
-    process = start(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "5", **held_in_epoch_2)
-    try:
+    with start(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "5", **held_in_epoch_2) as process:
         assert process.stdout and any("epoch 2/3" in line for line in process.stdout)
-    finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
     every = (f"{name} tiny cpu {seed}" for name in ("train", "evaluate") for seed in (1, 5))
     assert "going on from" in stages_at_once(project, *every, "compare").stdout
     wait_until_published(project)
