@@ -123,8 +123,9 @@ def history_of(row: Row) -> list[dict[str, Any]]:
 
 def epochs_of(row: Row, key: str) -> tuple[list[float], list[float]]:
     """Return epochs and finite values of a column of history.csv: a training that diverges has non-finite losses."""
-    present = [(each["epoch"], each[key]) for each in history_of(row)
-               if each.get(key) is not None and math.isfinite(each[key])]  # fmt: skip
+    present = [
+        (each["epoch"], each[key]) for each in history_of(row) if each.get(key) is not None and math.isfinite(each[key])
+    ]
     return [epoch for epoch, _ in present], [value for _, value in present]
 
 

@@ -24,8 +24,12 @@ NETWORK, BASELINES = "tab:orange", ("tab:grey", "tab:purple", "tab:brown", "tab:
 CLASS_COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:pink", "tab:olive", "tab:cyan")
 CLASS_MARKERS = "oDs^vPX"
 RING: dict[str, Any] = {
-    "linestyle": "", "marker": "o", "fillstyle": "none", "color": "tab:red", "markeredgewidth": 1.8,
-}  # fmt: skip
+    "linestyle": "",
+    "marker": "o",
+    "fillstyle": "none",
+    "color": "tab:red",
+    "markeredgewidth": 1.8,
+}
 LANES = {"actual": 2.2, "predicted": 1.4}  # heights
 
 
@@ -95,8 +99,9 @@ def errors_ahead(run: Run) -> Chart | None:
     is_known = base > ROUNDING * base.max()
     if not is_known.any():
         return None
-    relative = {name: np.where(is_known, 100 * (error / np.maximum(base, 1e-300) - 1), np.nan)
-                for name, error in errors.items()}  # fmt: skip
+    relative = {
+        name: np.where(is_known, 100 * (error / np.maximum(base, 1e-300) - 1), np.nan) for name, error in errors.items()
+    }
     said = "; ".join(
         f"the error of the {words(name)} is {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}% away from it"
         for name, values in relative.items()
