@@ -96,12 +96,10 @@ def errors_ahead(run: Run) -> Chart | None:
     reference = "seasonal_naive" if "seasonal_naive" in names else "persistence"
     errors = {name: np.array([float(each[f"{name}_mae"]) for each in rows]) for name in names}
     base = errors.pop(reference)
-    is_known = base > ROUNDING * base.max()
-    if not is_known.any():
+    base[base <= ROUNDING * base.max()] = np.nan
+    if np.isnan(base).all():
         return None
-    relative = {
-        name: np.where(is_known, 100 * (error / np.maximum(base, 1e-300) - 1), np.nan) for name, error in errors.items()
-    }
+    relative = {name: 100 * (error / base - 1) for name, error in errors.items()}
     said = "; ".join(
         f"the error of the {words(name)} is {np.nanmin(values):+.2f}% to {np.nanmax(values):+.2f}% away from it"
         for name, values in relative.items()
