@@ -22,9 +22,9 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -54,12 +54,6 @@ verdict                    exit  what it means
   different: <first cause>    1  data, environment, initial weights, draws, epoch N, tensor or predictions
   not verifiable: <why>       2  the code, the environment or the data of the run is not to be had
   inconclusive                3  the test split is too small to tell
-
-examples
-  python -m flows.verify sign@cpu                 train it again as it was
-  python -m flows.verify sign@cpu --quick         the first epochs alone
-  python -m flows.verify pen@cpu-0 --threads 2    does it hold with another number of threads?
-  python -m flows.verify pen@cuda --device cpu    does the GPU's run hold on a CPU?
 """
 
 
@@ -69,22 +63,6 @@ class NotVerifiable(Exception):
     def __init__(self, why: str, sentence: str) -> None:
         self.why, self.sentence = why, sentence
         super().__init__(f"{why}: {sentence}")
-
-
-@dataclass
-class Report:
-    """The result of `verify`. `lines` is the summary that `main` prints."""
-
-    name: str
-    verdict: Verdict
-    seconds: float
-    notes: list[str] = field(default_factory=list)  # comparisons, source of the data, times
-
-    @property
-    def lines(self) -> list[str]:
-        said = [f"  {self.verdict.sentence}"] if self.verdict.sentence else []
-        took = f"  took {self.seconds:.0f} s"
-        return [f"{self.name}: {self.verdict}", *said, *(f"  {note}" for note in self.notes), took]
 
 
 def main(arguments: list[str]) -> int:
@@ -99,15 +77,13 @@ def main(arguments: list[str]) -> int:
             from flows import published
 
             return published.write() if options.write else published.check()
-        report = verify(options.run, options.quick, options.threads, options.python, device=options.device)
+        return verify(options.run, options.quick, options.threads, options.device).status
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return rerun.STATUS["not verifiable"]
     except KeyboardInterrupt:
         print("interrupted; the temporary worktree is removed", file=sys.stderr)
         return 130
-    print("\n".join(report.lines))
-    return report.verdict.status
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -125,58 +101,41 @@ def parse(arguments: list[str]) -> Namespace:
     parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
     parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
     parser.add_argument("--device", help="instead of the recorded one, as params.yaml's devices: cpu, cuda, auto")
-    parser.add_argument(
-        "--python", default=None, metavar="FILE", help="the Python of the run's environment, where that is another one"
-    )
     parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
     return parser.parse_args(arguments)
 
 
-def print_now(line: str) -> None:
+def say(line: str) -> None:
     print(line, flush=True)
 
 
-def verify(
-    run: str,
-    quick: bool = False,
-    threads: int | None = None,
-    python: str | None = None,
-    say: Callable[[str], None] = print_now,
-    device: str | None = None,
-) -> Report:
-    """Raises ValueError if `run` names no recorded run. `say` receives a line for each step.
+def verify(run: str, quick: bool, threads: int | None, device: str | None) -> Verdict:
+    """Print the verdict with its reasons. If MLflow has the run, the verdict becomes its tag `verified`.
 
-    If MLflow has the run, the verdict becomes its tag `verified`.
+    Raises ValueError if `run` names no recorded run.
     """
     found, start = recorded.find(run), time.monotonic()
-    notes: list[str] = []
+    notes: list[str] = []  # comparisons, source of the data, times
     try:
-        verdict = judge(found, quick, threads, python, device, say, notes)
+        verdict = judge(found, quick, threads, device, notes)
     except NotVerifiable as error:
         verdict = Verdict("not verifiable", error.why, error.sentence)
     except OtherTable as error:
         verdict = Verdict("different", "data", str(error))
     if found.run_id is not None:
         recorded.tag(found, {"verified": str(verdict), "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    return Report(found.name, verdict, time.monotonic() - start, notes)
+    say(f"{found.name}: {verdict}")
+    for line in filter(None, (verdict.sentence, *notes, f"took {time.monotonic() - start:.0f} s")):
+        say(f"  {line}")
+    return verdict
 
 
-def judge(
-    found: Run,
-    quick: bool,
-    threads: int | None,
-    python: str | None,
-    device: str | None,
-    say: Callable[[str], None],
-    notes: list[str],
-) -> Verdict:
+def judge(found: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
     manifest = found.manifest
-    if python is None:
-        refuse_other_environment(manifest)
-    with checkout(manifest["tree"], say) as (project, folder):
-        copy = Copy(project, folder, manifest, python or sys.executable, threads, device, say)
-        where = copy.place_table()
-        notes.append(f"data: {where}")
+    refuse_other_environment(manifest)
+    with checkout(manifest["tree"]) as (project, folder):
+        copy = Copy(project, folder, manifest, threads, device)
+        notes.append(f"data: {copy.place_table()}")
         copy.prepare()
         if data := copy.other_data():
             return Verdict("different", "data", "; ".join(data))
@@ -226,13 +185,11 @@ def refuse_other_environment(manifest: dict[str, Any]) -> None:
     wanted, here = manifest["environment"]["requirements_sha256"], provenance.environment()["requirements_sha256"]
     if wanted == here:
         return
-    commit, version = manifest["tree"]["commit"], manifest["environment"]["versions"]["python"]
     raise NotVerifiable(
         "another environment",
-        f"requirements.txt has sha256 {str(here)[:12]} here, and the run was made with {str(wanted)[:12]}; make that "
-        f"environment with `git show {commit}:requirements.txt > /tmp/requirements.txt`, `uv venv --python {version} "
-        "/tmp/venv` and `uv pip install --python /tmp/venv -r /tmp/requirements.txt`, and add `--python "
-        "/tmp/venv/bin/python`",
+        f"requirements.txt has sha256 {str(here)[:12]} here, and the run was made with {str(wanted)[:12]}; clone the "
+        f"project, check out {manifest['tree']['commit']} and `make setup` there, and verify the run there, by its "
+        "folder or its MLflow run id",
     )
 
 
@@ -250,7 +207,7 @@ def own_environment() -> dict[str, str]:
 
 
 @contextmanager
-def checkout(tree: dict[str, Any], say: Callable[[str], None]) -> Iterator[tuple[Path, Path]]:
+def checkout(tree: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
     """(the project with the run's code, its temporary parent folder). Both are removed at the end.
 
     Raises NotVerifiable if the commit or the patch is unavailable.
@@ -296,10 +253,8 @@ class Copy:
     project: Path
     folder: Path  # temporary; the reruns are written here
     manifest: dict[str, Any]
-    python: str
-    threads: int | None  # replaces the recorded number
-    device: str | None  # replaces the requested device
-    say: Callable[[str], None]
+    threads: int | None = None  # replaces the recorded number
+    device: str | None = None  # replaces the requested device
 
     @cached_property
     def item(self) -> tuple[str, str]:
@@ -321,7 +276,7 @@ class Copy:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(present, target)
             return f"{relative} as it lies here, which the commit does not hold"
-        if self.pull(target) and sha256_file(target) == sha256:
+        if self.pull(relative, target) and sha256_file(target) == sha256:
             return f"{relative} by DVC"
         if present.is_file():
             raise OtherTable(f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded")
@@ -331,44 +286,29 @@ class Copy:
             "there",
         )
 
-    def pull(self, target: Path) -> bool:
-        """Let DVC fetch the table from the project's cache or a remote. Returns whether it exists then."""
-        known = [path for path in (target, target.parent) if path.with_name(f"{path.name}.dvc").exists()]
-        if not known or not (ROOT / ".dvc").is_dir():
-            return False
-        own = self.project / ".dvc" / "config.local"
-        if (kept := ROOT / ".dvc" / "config.local").exists():
-            shutil.copy(kept, own)
-        named = self.call("dvc", "config", "cache.dir", cwd=ROOT).stdout.decode().strip()
-        for key, value in (("cache.dir", ROOT / ".dvc" / (named or "cache")), ("core.no_scm", "true")):
-            self.call("dvc", "config", "--local", key, str(value))
-        wanted = f"{known[0].relative_to(self.project)}.dvc"
-        for verb in ("checkout", "pull"):  # `pull` needs a remote
-            if not self.call("dvc", verb, wanted).returncode:
-                break
-        return target.is_file()
+    def pull(self, relative: Path, target: Path) -> bool:
+        """Let DVC fetch the commit's table from the project's cache or a remote. Returns whether it could."""
+        from dvc.api import DVCFileSystem
+        from dvc.exceptions import DvcException
 
-    def call(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-m", *words]
-        return subprocess.run(command, cwd=cwd or self.project, env=own_environment(), capture_output=True, check=False)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            DVCFileSystem(str(ROOT), rev=self.manifest["tree"]["commit"]).get_file(str(relative), str(target))
+        except (OSError, DvcException):
+            return False
+        return True
 
     def prepare(self) -> None:
         """Write params.yaml as the run saw it, with the realized settings, and run the stages before `train`."""
-        if not (self.project / f"{RETRACE.replace('.', '/')}.py").exists():
-            raise NotVerifiable(
-                "its code cannot be rerun",
-                f"commit {self.manifest['tree']['commit'][:12]} has no {RETRACE}, which later ones do",
-            )
         block, realized = json.loads(json.dumps(self.manifest["block"])), self.manifest["realized"]
         block["train"] |= {name: realized[name] for name in ("threads", "precision", "step")}
         workload, device = self.item
         params = {"workloads": [workload], "devices": [device], "seeds": [self.manifest["seed"]]}
         write_json(self.project / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
         for stage in (["hardware"], ["preprocess", workload], ["preload", workload, device]):
-            self.say(" ".join(stage))
+            say(" ".join(stage))
             self.run("flows.stage", *stage)
-        places = [self.project / f"results/{folder}/{workload}/train.json" for folder in ("hardware/code", "code")]
-        code = read_json(next(path for path in places if path.exists()))  # `code` is the place in earlier commits
+        code = read_json(self.project / f"results/hardware/code/{workload}/train.json")
         if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
             raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
 
@@ -396,7 +336,7 @@ class Copy:
         out = self.folder / "reruns.json"
         epochs = f"{num_epochs or self.manifest['block']['train']['epochs']} epochs"
         moved = f" with its weights moved by one unit in the last place, {len(perturbations)} times"
-        self.say(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}")
+        say(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}")
         self.run(
             RETRACE,
             *self.item,
@@ -421,9 +361,7 @@ class Copy:
                 last[:] = [*last, line][-NUM_LAST_LINES:]
                 show(line)
 
-        status = processes.run(
-            [*words], on_line, environment=own_environment(), python=self.python, folder=self.project
-        )
+        status = processes.run([*words], on_line, environment=own_environment(), folder=self.project)
         show("")
         if status:
             reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))

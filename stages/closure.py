@@ -29,7 +29,7 @@ COMPUTING = ("data", "tasks", "models", "training", "machine")
 # Stages whose results include figures and sentences.
 SHOWING = {"evaluate": ("figures",), "compare": ("figures", "comparing"), "speed": ("comparing",)}
 # Packages that import their modules by name. Only the module that the workload names is a dependency.
-REGISTRIES = {"stages.models": "model", "stages.tasks": "task", "stages.data": "source", "stages.figures": "task"}
+REGISTRIES = {"stages.models": "model", "stages.tasks": "task", "stages.data": "source"}
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
 

@@ -1,24 +1,22 @@
 """Compare all workloads and devices in one table, with a verdict for each workload.
 
-Reads results/runs/ and results/speed/. Writes results/compare/ (compare.json, compare.md), results/figures/
-(compare.png, one figure per workload), results/report.html, which contains all of it, and the small files that git
-tracks: scores.json and timings.json for `dvc metrics`, losses.csv and seconds.csv for `dvc plots`.
+Reads results/runs/ and results/speed/. Writes results/compare/ (compare.json, compare.md), results/report.html, which
+contains all of it with figures, and the small files that git tracks: scores.json and timings.json for `dvc metrics`,
+losses.csv and seconds.csv for `dvc plots`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from stages import files
 from stages.comparing import published
 from stages.comparing.comparison import Comparison, Side, compare
-from stages.figures import comparison, drawing, overview, report, training
+from stages.figures import comparison, report
 from stages.figures.comparison import ReportSection
 from stages.files import read_json, run_dir
-from stages.params.loading import load_params, load_workload
-from stages.params.parsing import flatten
-from stages.records.run import MEASURED, RESULT, Run, open_folder
+from stages.params.loading import load_params
+from stages.records.run import RESULT, open_folder
 
 
 def main() -> None:
@@ -36,13 +34,11 @@ def main() -> None:
     folder = files.compare_dir()
     files.write_json(folder / "compare.json", {"rows": rows, "verdicts": verdicts})
     files.write_text(folder / "compare.md", text)
-    figures = files.results_dir() / "figures"
-    drawing.save(overview.summary(rows), figures / "compare.png")
-    for name, sides in by_workload.items():
-        save_training(name, [side.runs[0] for side in sides], figures / f"{name}.png")
     write_tracked(by_workload, comparisons)
     sections = [
-        ReportSection([*map(facts, sides), *(known.row for known in each.references)], each)
+        ReportSection(
+            [*({**side.row, "run": side.runs[0]} for side in sides), *(known.row for known in each.references)], each
+        )
         for each, sides in zip(comparisons, by_workload.values(), strict=True)
     ]
     report.write_report(files.results_dir() / "report.html", sections)
@@ -106,33 +102,3 @@ def timings(row: Mapping[str, Any]) -> dict[str, Any]:
     measured["vram_peak_mib"] = "peak_allocated_mib"
     found = {name: row[key] for name, key in measured.items() if row[key] is not None}
     return {**found, "device": row["device"]}
-
-
-def save_training(workload: str, runs: list[Run], path: Path) -> None:
-    """Save the figure of a workload's trainings, one per device. For a single device, evaluate's figure is copied,
-    because drawing takes a second.
-    """
-    (drawn, *others) = [run_dir(workload, run.train["requested"], run.seed) / MEASURED / "training.png" for run in runs]
-    if not others and drawn.exists():
-        files.write_bytes(path, drawn.read_bytes())
-    else:
-        drawing.save(training.draw(workload, [training.of_run(run) for run in runs]), path)
-
-
-def facts(side: Side) -> dict[str, Any]:
-    """Return a row with additional data for the report: parameters and data, and the curves, scores and predictions of
-    its first seed.
-    """
-    run = side.runs[0]
-    summary = read_json(files.prepared_dir(run.workload) / "summary.json")
-    return {
-        **side.row,
-        **{name: run.table(name) for name in ("scores", "confusion", "predictions")},
-        **{name: run.epochs(name) for name in ("history", "timings")},
-        "parameters": flatten(load_workload(run.workload)),
-        "data": {
-            name: value
-            for name, value in summary.items()
-            if isinstance(value, str | int | float) and "sha256" not in name
-        },
-    }

@@ -2,8 +2,8 @@
 
 Reads the weights that `evaluate.weights` names and the packed test split. Writes two folders to
 results/runs/<workload>/<device>/<seed>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced:
-`score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and the figures of the result. `measured` has the times
-(`timing.json`) and the figure of the training. The results are added to the training's MLflow run.
+`score.json`, `scores.csv`, `confusion.csv`, `predictions.csv` and their figure `result.png`. `measured` has the times
+(`timing.json`). The results are added to the training's MLflow run.
 """
 
 import platform
@@ -15,7 +15,8 @@ import torch
 
 from stages import files
 from stages.data import open_source
-from stages.figures import draw_result, drawing, sweeps, training
+from stages.figures import drawing
+from stages.figures.outcomes import outcomes
 from stages.machine.regions import measure
 from stages.params.schema import Rally
 from stages.records import schemas
@@ -47,8 +48,8 @@ def main(workload: str, device: str, seed: str) -> None:
     remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
     with recording(trained.timing["token"], "evaluate") as run:
         run.open(workload, f"{workload}-{device}")
-        result, by_noise, measured = evaluate(context, trained)
-        paths = write_files(context, trained, result, by_noise, measured)
+        result, measured = evaluate(context, trained)
+        paths = write_files(context, trained, result, measured)
         run.metrics({f"test/{name}": value for name, value in result.metrics.items()})
         seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
         run.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
@@ -66,10 +67,8 @@ def main(workload: str, device: str, seed: str) -> None:
     print(f"{workload} on {context.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
 
 
-def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, dict[float, float], EvaluationTiming]:
-    """Return the result on the test split, the score by noise level in px (simulated data only), and the
-    measurements.
-    """
+def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, EvaluationTiming]:
+    """Return the result on the test split and the measurements."""
     # The number of threads of the training, not a new `auto` choice.
     device, task = context.open_device(trained.train["realized"]["threads"]), context.task
     split = context.open_split("test", device)
@@ -84,12 +83,9 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, dict[float,
         with measure(device) as measured:
             outputs = predict(model, split, oom)
 
-        result, by_noise = task.evaluate(outputs.cpu(), context.read), {}
+        result = task.evaluate(outputs.cpu(), context.read)
         if isinstance(params := context.params.preprocess, Rally):
-            by_noise = scores_by_noise(context, params, model, device, oom)
-            name = f"{task.score_name}_at_noise"
-            result.metrics.update({f"{name}_{noise:g}px": score for noise, score in by_noise.items()})
-            by_noise[params.noise] = result.metrics[task.score_name]
+            result.metrics.update(scores_by_noise(context, params, model, device, oom))
     timing: EvaluationTiming = {
         "schema": schemas.SCHEMA,
         "device": context.kind,
@@ -100,7 +96,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, dict[float,
         "num_samples": len(split),
         "out_of_memory": oom.actions,
     }
-    return result, by_noise, timing
+    return result, timing
 
 
 def validation_score(context: RunContext, trained: Run) -> float:
@@ -118,9 +114,9 @@ def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tenso
 
 def scores_by_noise(
     context: RunContext, params: Rally, model: torch.nn.Module, device: torch.device, oom: OomPolicy
-) -> dict[float, float]:
-    """Return the score on newly simulated sequences with less and with more noise than in training. It shows how
-    precise the camera must be.
+) -> dict[str, float]:
+    """Return metrics: the score on newly simulated sequences with less and with more noise than in training. They show
+    how precise the camera must be.
     """
     task, found = context.task, {}
     new = open_source(params.source).with_noises(params, NUM_NOISE_SEQUENCES, context.summary)
@@ -128,15 +124,13 @@ def scores_by_noise(
         values, targets = torch.from_numpy(simulated.values), torch.from_numpy(simulated.labels)
         mask = torch.ones(targets.shape, dtype=torch.bool)
         outputs = predict(model, Split({"values": values, "mask": mask, "targets": targets}, device), oom).cpu()
-        found[pixels] = task.score(task.predict(outputs, mask), targets, mask)
+        found[f"{task.score_name}_at_noise_{pixels:g}px"] = task.score(task.predict(outputs, mask), targets, mask)
     return found
 
 
-def write_files(
-    context: RunContext, trained: Run, result: Evaluation, by_noise: dict[float, float], measured: EvaluationTiming
-) -> list[Path]:
-    """Write the files and figures. Returns the paths that are copied to MLflow."""
-    out, times, score = context.folder / RESULT, context.folder / MEASURED, context.task.score_name
+def write_files(context: RunContext, trained: Run, result: Evaluation, measured: EvaluationTiming) -> list[Path]:
+    """Write the files and the figure. Returns the paths that are copied to MLflow."""
+    out = context.folder / RESULT
     files.write_table(out / "scores.csv", result.scores)
     confusion = [{"actual": actual, "predicted": predicted} for actual, predicted in result.confusion]
     files.write_table(out / "confusion.csv", confusion, columns=("actual", "predicted"))
@@ -144,7 +138,7 @@ def write_files(
     tables = [out / f"{name}.csv" for name in TABLES]
     record: ScoreRecord = {
         "schema": schemas.SCHEMA,
-        "score_name": score,
+        "score_name": context.task.score_name,
         "metrics": result.metrics,
         "weights": context.params.evaluate.weights,
         "sentence": result.sentence,
@@ -152,19 +146,11 @@ def write_files(
         "files": {path.name: files.sha256_file(path) for path in tables},
     }
     schemas.write(out / "score.json", ScoreRecord, record)
-    schemas.write(times / "timing.json", EvaluationTiming, measured)
+    schemas.write(context.folder / MEASURED / "timing.json", EvaluationTiming, measured)
 
-    num_test = context.summary["num_per_split"]["test"]
-    title = f"{context.workload}: {score} {result.metrics[score]:.3f} on {num_test:,} test sequences"
-    evaluated = replace(trained, score=record)
-    figures = {
-        out / "result.png": draw_result(context.params.task, result.picture, title),
-        times / "training.png": training.draw(context.workload, [training.of_run(evaluated)]),
-    }
-    if by_noise:
-        levels = sorted(by_noise)
-        title = f"{context.workload}: {score} against noise"
-        figures[out / "noise.png"] = sweeps.noise(levels, [by_noise[level] for level in levels], title)
-    for path, figure in figures.items():
-        drawing.save(figure, path)
-    return [out / "score.json", *tables, *figures]
+    paths = [out / "score.json", *tables]
+    with drawing.chart_style():
+        if charts := outcomes(replace(trained, score=record)):
+            drawing.save_charts(charts, out / "result.png")
+            paths.append(out / "result.png")
+    return paths

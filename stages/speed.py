@@ -4,14 +4,10 @@ Reads results/hardware/devices/ for every device of params.yaml, data/packed/<wo
 Writes results/speed/<workload>.json: the times of every process, the speed-up with its interval, and a sentence. If all
 devices are of one kind, there is no pair to measure; the sentence says so and torch is not imported.
 
-A machine's speed varies by 1.3 times between processes and hours, and the epochs of one process resemble each other, so
-an interval over epochs is not valid. Instead, a pair consists of two processes, one per side, that run at the same time
-and take turns of a fraction of a second. A disturbance that lasts longer than a turn slows both. Each pair gives one
-ratio, and there is one pair per seed. The timed quantity is epoch_seconds of timings.csv, the training steps of an
-epoch, measured over fewer steps.
-
-The CPU uses the number of threads with which it is fastest, whatever train.threads is, so a GPU is compared with the
-CPU's best.
+A pair consists of two processes, one per side, that run at the same time and take turns of a fraction of a second. A
+disturbance that lasts longer than a turn slows both. Each pair gives one ratio, and there is one pair per seed
+(docs/comparing.md). The timed quantity is epoch_seconds of timings.csv, measured over fewer steps. The CPU uses the
+number of threads with which it is fastest, whatever train.threads is.
 """
 
 from __future__ import annotations
@@ -21,14 +17,13 @@ import signal
 import statistics
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from multiprocessing import get_context, parent_process
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from stages import files
@@ -39,7 +34,6 @@ from stages.params.loading import load_params
 
 if TYPE_CHECKING:
     from stages.training.trainer import Trainer
-    from stages.training.workload import RunContext
 
 
 @dataclass(frozen=True)
@@ -96,13 +90,6 @@ def sides_of(devices: Sequence[str]) -> list[TimedSide]:
     single = [device for device in devices if "workers" not in found[device]] or devices
     by_kind = {found[device]["kind"]: device for device in reversed(single)}
     return [TimedSide(kind, by_kind[kind], {"threads": "auto"} if kind == "cpu" else {}) for kind in sorted(by_kind)]
-
-
-def context_of(workload: str, side: TimedSide, seed: int) -> RunContext:
-    from stages.training.workload import RunContext
-
-    context = RunContext.of(workload, side.device, seed)
-    return replace(context, params=replace(context.params, train=replace(context.params.train, **side.changes)))
 
 
 def compare(
@@ -166,7 +153,7 @@ def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int
             about_of = {worker.side.name: worker.ask("about") for worker in workers}
         finally:
             for worker in workers:
-                worker.end()
+                worker.process.shutdown(cancel_futures=True)
         turns = {side.name: found[side.name] for side in sides}
         about = {side.name: about_of[side.name] for side in sides}
         seconds = {name: statistics.median(values) for name, values in turns.items()}
@@ -174,7 +161,7 @@ def measure_pairs(workload: str, sides: Sequence[TimedSide], seeds: Sequence[int
 
 
 class Worker:
-    """Handle of a process that trains on request.
+    """A process that trains on request.
 
     The process is spawned, not forked: forked processes share their memory layout, so they would differ less than
     separate trainings do.
@@ -182,86 +169,65 @@ class Worker:
 
     def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
         self.workload, self.side = workload, side
-        start = get_context("spawn")
-        self.pipe, other = start.Pipe()
-        self.process = start.Process(target=serve, args=(other, workload, side, seed, length))
-        self.process.start()
-        other.close()
+        self.process = ProcessPoolExecutor(1, get_context("spawn"), end_with_stage)
+        self.process.submit(prepare, workload, side, seed, length)
 
-    def ask(self, *request: Any) -> Any:
-        """Return the process's answer. Raises ValueError with the reason if it failed or died, MemoryError if it ran
-        out of memory and has no fallback left.
+    def ask(self, name: str, *arguments: Any) -> Any:
+        """Return the result of a method of TimedTraining. Raises ValueError with the reason if it failed or the process
+        died, MemoryError if it ran out of memory and has no fallback left.
         """
-        with suppress(OSError):  # if it failed earlier, its reason is waiting in the pipe
-            self.pipe.send(request)
         try:
-            answer = self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join()
-            answer = Failed(f"its process {how_it_ended(self.process.exitcode)}")
-        if isinstance(answer, Failed) and answer.is_out_of_memory:
-            raise MemoryError(f"memory ran out on {self.side.name}: {answer.reason}")
-        if isinstance(answer, Failed):
-            raise ValueError(f"the speed of {self.workload} on {self.side.name} was not measured: {answer.reason}")
-        return answer
-
-    def end(self) -> None:
-        self.process.kill()  # it has nothing to save
-        self.process.join()
-        self.pipe.close()
-
-
-def how_it_ended(exitcode: int | None) -> str:
-    if exitcode is None or exitcode >= 0:
-        return f"ended with exit code {exitcode}"
-    name = signal.Signals(-exitcode).name
-    hint = ", which the system does where memory runs out" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}; run the same command again"
+            return self.process.submit(answer, name, *arguments).result()
+        except MemoryError as error:
+            raise MemoryError(f"memory ran out on {self.side.name}: {error}") from None
+        except BrokenProcessPool:
+            why = "its process was killed, which the system does where memory runs out; run the same command again"
+        except (ValueError, OSError) as error:
+            why = str(error)
+        raise ValueError(f"the speed of {self.workload} on {self.side.name} was not measured: {why}")
 
 
 # Functions of the process that trains.
 
 
-@dataclass(frozen=True)
-class Failed:
-    reason: str
-    is_out_of_memory: bool = False
-
-
-def serve(pipe: Connection, workload: str, side: TimedSide, seed: int, length: Length) -> None:
-    """Answer requests until the pipe closes. Sends `Failed` after an error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C ends the stage, which ends this process
-    threading.Thread(target=end_with_stage, daemon=True).start()
-    try:
-        training = TimedTraining(workload, side, seed, length)
-        while True:
-            name, *arguments = pipe.recv()
-            pipe.send(getattr(training, name)(*arguments))
-    except EOFError:
-        return
-    except (ValueError, OSError) as error:
-        pipe.send(Failed(str(error), isinstance(error, MemoryError)))  # memory.OutOfMemory is both
-    except Exception as error:  # a bug, for which the traceback is needed
-        traceback.print_exc()
-        pipe.send(Failed(f"{type(error).__name__}: {' '.join(str(error).split())}"))
-
-
 def end_with_stage() -> None:
-    """End this process with the stage, even after `kill -9`: the stage's death closes a pipe on which this thread
-    waits.
+    """End this process with the stage, even after `kill -9`: the stage's death closes a pipe on which a thread waits.
+    Ctrl+C ends the stage.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     stage = parent_process()
     assert stage is not None
-    stage.join()
-    os._exit(1)
+
+    def wait() -> None:
+        stage.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+training: TimedTraining  # of this process
+
+
+def prepare(*arguments: Any) -> None:
+    """Import torch, while the other side's process does the same."""
+    global training
+    training = TimedTraining(*arguments)
+
+
+def answer(name: str, *arguments: Any) -> Any:
+    try:
+        return getattr(training, name)(*arguments)
+    except MemoryError as error:
+        raise MemoryError(str(error)) from None  # memory.OutOfMemory cannot be pickled
 
 
 class TimedTraining:
     """A workload's training that runs some steps per turn."""
 
     def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
-        # Imports torch, while the other side's process does the same.
-        self.context, self.side, self.length = context_of(workload, side, seed), side, length
+        import stages.training.workload  # noqa: F401
+
+        self.workload, self.side, self.seed, self.length = workload, side, seed, length
 
     def open(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
         """Open the training as `train` does, and warm up. `chosen`: the values that `auto` chose in another process on
@@ -269,9 +235,10 @@ class TimedTraining:
         """
         from stages.training import auto
         from stages.training.memory import translate_oom
-        from stages.training.workload import open_trainer
+        from stages.training.workload import RunContext, open_trainer
 
-        settings = self.context.params.train
+        self.context = RunContext.of(self.workload, self.side.device, self.seed)
+        settings = replace(self.context.params.train, **self.side.changes)
         self.asked = {name: getattr(settings, name) for name in ("threads", "precision")}
         known = {name: value for name, value in chosen.items() if self.asked[name] == "auto"}
         self.context = replace(self.context, params=replace(self.context.params, train=replace(settings, **known)))

@@ -71,7 +71,7 @@ tiny:
 PLACES = {
     "train/result": ("best.safetensors", "last.safetensors", "model.json", "history.csv", "train.json"),
     "train/measured": ("timing.json", "timings.csv"),
-    "evaluate/result": ("score.json", "scores.csv", "confusion.csv", "predictions.csv", "result.png", "noise.png"),
+    "evaluate/result": ("score.json", "scores.csv", "confusion.csv", "predictions.csv", "result.png"),
 }
 
 

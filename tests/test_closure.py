@@ -70,7 +70,7 @@ def replace(old: str, new: str):
             {"preprocess@rally", "evaluate@rally"},
         ),
         ("stages/training/step.py", append, stages_of(*WORKLOADS)),
-        ("stages/figures/classify.py", append, {"evaluate@sign", "evaluate@pen", "compare"}),
+        ("stages/figures/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
         ("stages/figures/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
         ("stages/records/publish.py", append, set()),
         ("stages/diagnosis/probe.py", append, set()),

@@ -61,16 +61,6 @@ def test_other_threads_are_judged_by_the_published_envelope(project: Path, tmp_p
     ), done.stdout
 
 
-def test_the_nearest_published_run_is_the_one_that_counts(trained: Path) -> None:
-    run = open_folder(trained / RUN)
-    own = published.entry_of([run], [])
-    elsewhere = json.loads(json.dumps(own))
-    elsewhere["hardware"]["cpu"]["name"] = elsewhere["hardware"]["name"] = "Another Processor"
-    gpu = {**elsewhere, "device": "cuda"}
-    assert published.best_match([gpu, elsewhere, own], run) is own
-    assert published.best_match([gpu, elsewhere], run) is elsewhere
-
-
 def test_the_report_shows_the_published_runs_of_the_same_work_beside_ones_own(project: Path, tmp_path: Path) -> None:
     other = copy_of(project, tmp_path / "other")
     stage(other, "compare")

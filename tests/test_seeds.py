@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +16,11 @@ from stages.records.run import open_folder
 from tests.projects import (
     TINY,
     copy_of,
-    dvc,
-    environment,
     held,
     read_record,
     stage,
     stages_at_once,
-    wait_for,
+    start,
     wait_until_published,
 )
 
@@ -31,28 +28,14 @@ SEEDS = [0, 1, 5]
 PARAMS = TINY.replace("seeds: [0]", f"seeds: {SEEDS}")
 
 
-def kill_in_the_third(project: Path, after: str, *command: str) -> None:
-    """Start `command`, and kill it with all that it started in epoch 2 of the training whose output begins `after`."""
-    log = project.parent / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            command, cwd=project, env=environment(**held(project.parent / "held", epoch=2, word="5")),
-            start_new_session=True, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            third = lambda: log.read_text().partition(after)[2]  # noqa: E731
-            wait_for(lambda: "epoch 2/3" in third() or process.poll() is not None, what="the third training")
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    assert "epoch 2/3" in third(), log.read_text()
-
-
 @pytest.fixture(scope="module")
 def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained with seed 0 alone, then with two more, the last of which was killed and went on."""
+    """Trained with seed 0 alone, then with two more, the last of which was killed in its epoch 2 and went on."""
     project = copy_of(trained, tmp_path_factory.mktemp("seeds") / "project", PARAMS)
-    kill_in_the_third(project, "tiny on ", sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "5")
+    held_in_epoch_2 = held(project.parent / "held", epoch=2, word="5")
+    with start(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "5", **held_in_epoch_2) as process:
+        assert process.stdout and any("epoch 2/3" in line for line in process.stdout)
+        os.killpg(process.pid, signal.SIGKILL)
     every = (f"{name} tiny cpu {seed}" for name in ("train", "evaluate") for seed in (1, 5))
     assert "going on from" in stages_at_once(project, *every, "compare").stdout
     wait_until_published(project)
@@ -61,16 +44,6 @@ def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def results(project: Path, seed: int, name: str) -> Any:
     return read_record(project, name, seed=seed)
-
-
-@pytest.mark.long
-def test_dvc_goes_on_in_the_third_seed(trained: Path, tmp_path: Path) -> None:
-    project = copy_of(trained, tmp_path / "project", PARAMS)
-    kill_in_the_third(project, "Running stage 'train@tiny-cpu-5'", "dvc", "repro")
-    output = dvc(project, "repro").stdout
-    assert "'train@tiny-cpu-0' didn't change, skipping" in output, "trained before there were several"
-    assert "'train@tiny-cpu-1' didn't change, skipping" in output
-    assert "going on from" in output.partition("Running stage 'train@tiny-cpu-5'")[2]
 
 
 def test_a_seed_gives_the_same_bytes_resumed_or_not_and_other_ones_than_its_siblings(

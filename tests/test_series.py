@@ -18,7 +18,6 @@ from stages.data import series, write_arrays
 from stages.data.series import Grid, Windows, to_grid
 from stages.data.tables import read_table
 from stages.data.times import iso
-from stages.figures import draw_result, drawing
 from stages.models.linear_forecast import ChangeUnit, fit
 from stages.params.intervals import parse_interval
 from stages.params.schema import Series, SeriesColumns, Split
@@ -402,7 +401,6 @@ def test_no_skill_is_given_where_persistence_makes_no_error(tmp_path: Path, tran
         assert result.metrics["mase"] == pytest.approx(result.metrics["mae"] / 0.8)
     json.dumps([result.metrics, result.scores], allow_nan=False)
     assert [row["skill"] is None for row in result.scores] == [False, True, False]
-    assert drawing.png_bytes(draw_result("forecast", result.picture, "title")).startswith(b"\x89PNG")
 
 
 def test_directional_accuracy_of_always_up_is_the_share_of_rises(tmp_path: Path):

@@ -9,13 +9,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 
 from stages.comparing import rerun
 from stages.files import sha256_file
 from stages.records import provenance
 from stages.records.run import open_folder
-from tests.projects import TINY, commit, copy_of, dvc, environment, git, held, run, stages_at_once, wait_for
+from tests.projects import TINY, commit, copy_of, dvc, git, held, run, stages_at_once, start, wait_for
 
 RUN = "results/runs/tiny/cpu/0"
 TABLE = "data/raw/tiny/table.csv"
@@ -198,11 +199,7 @@ def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     extra = held(tmp_path / "held", epoch=1, word=RETRACE)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flows.verify", RUN],
-        cwd=project, env=environment(TMPDIR=str(temporary), **extra), start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+    process = start(project, sys.executable, "-m", "flows.verify", RUN, TMPDIR=str(temporary), **extra)
     try:
         assert process.stdout
         shown = ""
@@ -222,15 +219,8 @@ def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
 
 def retracing(temporary: Path) -> list[str]:
     """The processes that train below `temporary`."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if RETRACE in line and str(temporary) in line:
-            found.append(line)
-    return found
+    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if RETRACE in line and str(temporary) in line]
 
 
 # The verdict's arithmetic, on numbers that say by themselves what is right.

@@ -3,13 +3,6 @@
 A manifest is the record of one training, a plain dict (`Run.manifest` in stages/records/run.py). A missing value is
 "not recorded" and does not count as equal to any value.
 
-- `refusals`: the work differs, so a ratio of times says nothing about the devices: data, split, parameters, realized
-  precision and micro-batches, the training's code, torch. Also an out-of-memory error, because the fallbacks slow down
-  the steps after it, and a GPU shared with other processes.
-- `named`: the differences that the comparison is about, or that are stated with the ratio: device, machine, threads,
-  kernels, step execution mode, data location, seed.
-- `notes`: possible influences on the times that cannot be removed: versions, and the machine's state during training.
-
 A different torch release refuses the comparison; a different driver, cuDNN or Python does not. A torch release changes
 kernels of the CPU and of the GPU alike, so a ratio across two releases compares releases as much as devices, and one
 `make setup` from the same lock removes the difference. The driver belongs to the machine and cuDNN to torch's build for
@@ -60,9 +53,7 @@ CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
 OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
 # Settings of the machine, which only people change (a clock follows the load): name -> path in a reading.
 SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limit_watts"}
-# Thresholds for a note: the share of cores that other processes take, and the relative change of a setting.
-BUSY_SHARE, CHANGED_SHARE = 0.25, 0.10
-TAKEN_SHARE = 0.10  # of all cores' time during the training
+TAKEN_SHARE = 0.10  # of all cores' time during the training: more is noted
 
 
 @dataclass(frozen=True)
@@ -81,9 +72,10 @@ class Mismatch:
 class Comparability:
     """The comparability of two runs. A speed-up may be stated only if `refusals` is empty."""
 
+    # The work differs, memory ran out (the fallbacks slow down the steps after it), or a GPU was shared.
     refusals: tuple[str, ...]
-    named: tuple[Mismatch, ...]
-    notes: tuple[str, ...]
+    named: tuple[Mismatch, ...]  # what the comparison is about, or what is stated with the ratio
+    notes: tuple[str, ...]  # possible influences on the times: versions, and the machine's state during training
 
 
 def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
@@ -200,39 +192,27 @@ def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
         return
     for what, path in SETTINGS.items():
         values = [value_of(manifest, f"conditions.before.{path}") for manifest in (first, second)]
-        if has_changed(*values):
+        if None not in values and values[0] != values[1]:
             shown = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
             yield f"{what} differs: {', '.join(shown)}"
 
 
 def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
     """Yield the problems of one side's machine."""
-    conditions = value_of(manifest, "conditions") or {}
+    conditions = manifest.get("conditions") or {}
     before, after, between = (conditions.get(when) or {} for when in ("before", "after", "between"))
     for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
         if (share := between.get(name, 0)) > TAKEN_SHARE:
             yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
     if not before and not after:
         yield f"the state of {label}'s machine is {NOT_RECORDED}"
-    # The load after the training includes the training itself.
-    load, cores = before.get("load_1min"), value_of(manifest, "hardware.cpu.cores")
-    if load and cores and load > BUSY_SHARE * cores and "others_share" not in between:
-        yield f"{label}: others kept {load:.1f} of {cores:g} cores busy when the training began"
     throttled = [value_of(reading, "gpu.throttled_by") for reading in (before, after)]
     if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
         yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
     for what, path in SETTINGS.items():
         start, end = (value_of(reading, path) for reading in (before, after))
-        if has_changed(start, end):
+        if None not in (start, end) and start != end:
             yield f"{label}: {what} changed while training ({short(start)} before, {short(end)} after)"
-
-
-def has_changed(start: Any, end: Any) -> bool:
-    if start is None or end is None:
-        return False
-    if isinstance(start, str) or isinstance(end, str):
-        return bool(start != end)
-    return bool(abs(end - start) > CHANGED_SHARE * max(abs(start), abs(end)))
 
 
 # Descriptions of a side.

@@ -79,32 +79,32 @@ class Side:
         """
         rows = [row_of(run) for run in self.runs]
         first, scores = rows[0], [row["score"] for row in rows]
-        found = {name: value for name, value in first.items() if name not in ("seed", "tracking")} | {
-            "seeds": [row["seed"] for row in rows],
-            "runs": [{name: row[name] for name in OF_SEED} for row in rows],
-            "score_lowest": min(scores),
-            "score_highest": max(scores),
-        }
-        if len(rows) == 1:
-            return found
+        found = {name: value for name, value in first.items() if name not in ("seed", "tracking")}
         for name, reduce in REDUCED.items():
             values = [row[name] for row in rows if row[name] is not None]
             found[name] = reduce(values) if values else None
         names = dict.fromkeys(name for row in rows for name in row["metrics"])
-        seconds = [row["epoch_seconds"] for row in rows if row["epoch_seconds"] is not None]
-        mean, score_name = statistics.fmean(scores), first["score_name"]
-        return found | {
-            "score": mean,
+        found |= {
+            "seeds": [row["seed"] for row in rows],
+            "runs": [{name: row[name] for name in OF_SEED} for row in rows],
+            "score": statistics.fmean(scores),
+            "score_lowest": min(scores),
+            "score_highest": max(scores),
             "metrics": {name: mean_of(row["metrics"].get(name) for row in rows) for name in names},
-            **dict.fromkeys(QUARTILES),
-            "epoch_seconds_lowest": min(seconds, default=None),
-            "epoch_seconds_highest": max(seconds, default=None),
-            "sentence": (
-                f"{score_name} {mean:.4f} on average over {len(scores)} seeds ({min(scores):.4f} to {max(scores):.4f}),"
-                " which vary weights, order and draws and leave the split as it is; with seed "
-                f"{first['seed']}: {first['sentence']}"
-            ),
         }
+        if len(rows) > 1:
+            seconds = [row["epoch_seconds"] for row in rows if row["epoch_seconds"] is not None]
+            found |= {
+                **dict.fromkeys(QUARTILES),
+                "epoch_seconds_lowest": min(seconds, default=None),
+                "epoch_seconds_highest": max(seconds, default=None),
+                "sentence": (
+                    f"{found['score_name']} {found['score']:.4f} on average over {len(scores)} seeds ({min(scores):.4f}"
+                    f" to {max(scores):.4f}), which vary weights, order and draws and leave the split as it is; with "
+                    f"seed {first['seed']}: {first['sentence']}"
+                ),
+            }
+        return found
 
 
 def row_of(run: Run) -> dict[str, Any]:
@@ -260,8 +260,6 @@ def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
         found = differences.difference(name, *pair, margin)
     except ValueError as error:
         return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
-    except ModuleNotFoundError as error:  # a GPU machine may have few packages
-        return f"{first.scores}, {second.scores}; the two are not compared, because {error.name} is not installed", None
     sentence = found.sentence(first.name, second.name)
     # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
     # lacks.

@@ -3,15 +3,12 @@
 A side is one training, or several with different seeds: {seed: the rows of its predictions.csv}. Both sides are scored
 on the same test split, so everything is paired.
 
-- If both sides have three or more seeds in common, the difference is taken per seed, and its interval is Student's t
-  over these differences. It estimates how much the difference would vary if the models were trained again, on this test
-  split. Predictions of one sequence by several seeds are not independent, so they are never pooled.
-- With fewer seeds, the interval is over the sequences or windows of the test split. It describes these trained networks
-  and does not include the effect of another seed. With two seeds, a sequence counts once, with the mean over both.
+With three or more seeds in common, the interval is over the differences per seed: predictions of one sequence by
+several seeds are not independent, so they are never pooled. With fewer seeds it is over the sequences or windows of the
+test split, and describes these trained networks only. With two seeds, a sequence counts once, with the mean over both.
 
-"No difference" is claimed only against a margin: the whole 95% interval must lie inside it (two one-sided tests at 2.5%
-each: Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680). Without a margin, the best result
-is "not told apart", stated with the smallest difference that 80% of such comparisons would detect.
+"No difference" is claimed only if the whole 95% interval lies inside a margin (two one-sided tests at 2.5% each:
+Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680).
 """
 
 from __future__ import annotations

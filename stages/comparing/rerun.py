@@ -1,13 +1,5 @@
 """Judges whether a recorded run and a rerun of the same training agree. It compares their manifests (`as_manifest`
-makes one of the output of stages/tools/retrace.py) and returns a verdict:
-
-    bit-equal                  all digests are equal; required on the same hardware, environment and settings
-    within rounding            elsewhere: data, initial weights and draws are equal, the losses inside the envelope
-    statistically compatible   beyond the envelope's horizon: the test scores differ by less than the margin
-    inconclusive               the interval of the scores is wider than the margin, or there is no interval
-    different                  with the first cause: data, environment, initial weights, draws, epoch, tensor,
-                               predictions
-    not verifiable             the run cannot be repeated here, with the reason
+makes one of the output of stages/tools/retrace.py) and returns a verdict; docs/comparing.md has their rules.
 
 No tolerance is a fixed constant. The effect of rounding is measured: the training is repeated a few times with every
 initial weight perturbed by one unit in the last place. The spread between different trainings is measured with other

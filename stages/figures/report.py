@@ -1,10 +1,9 @@
 """results/report.html: all runs in one file that needs no network, no script and no other file.
 
-Takes a `comparison.ReportSection` for each workload, with the rows that `stages.compare.facts` extends, and fills in
-report.html.j2. Equal input gives equal bytes.
+Takes a `comparison.ReportSection` for each workload and fills in report.html.j2. Equal input gives equal bytes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -15,10 +14,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from stages import files
 from stages.figures import charts, comparison, drawing
 from stages.figures.comparison import ReportSection
-from stages.figures.text import as_number, number, readable, words
-
-Row = Mapping[str, Any]
-Table = tuple[list[tuple[str, str]], list[tuple[str, ...]]]  # (title, CSS class) of each column; lines
+from stages.figures.outcomes import outcomes
+from stages.figures.text import number, words
 
 
 def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
@@ -30,9 +27,7 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        function.__name__: function for function in (by_device, facts, metrics, records, drawing.svg_address)
-    }
+    environment.filters |= {"number": number, "words": words, "svg_address": drawing.svg_address}
     rows, hardware = comparison.named([row for section in sections for row in section.rows])
     labelled = iter(rows)
     shown = [replace(section, rows=list(islice(labelled, len(section.rows)))) for section in sections]
@@ -40,7 +35,7 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
     for own in (section.comparison for section in shown):
         if not own.judgements and not own.references:
             alone.setdefault(own.no_reference, []).append(own.workload)
-    with drawing.report_style():
+    with drawing.chart_style():
         pages = [page(section) for section in shown]
         text = environment.get_template("report.html.j2").render(
             rows=[row for section in shown for row in section.own],
@@ -56,13 +51,17 @@ def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
 def page(section: ReportSection) -> dict[str, Any]:
     """Return one workload as the template takes it."""
     rows = section.own
-    first = [charts.scores(section.rows), charts.speeds(section.rows), charts.losses(rows), charts.validation(rows)]
-    different = [rows[0], *(row for row in rows[1:] if row["predictions"] != rows[0]["predictions"])]
+    first = [charts.scores(section.rows), charts.losses(rows), charts.validation(rows)]
+    predictions = rows[0]["run"].predictions
+    different = [rows[0], *(row for row in rows[1:] if row["run"].predictions != predictions)]
     seed = charts.first_seed(rows)
-    outcomes = [
-        (row["label"], charts.outcomes(row, f", {row['label']}{seed}" if len(different) > 1 else seed))
+    found = {
+        row["label"]: outcomes(row["run"], f", {row['label']}{seed}" if len(different) > 1 else seed)
         for row in different
-    ]
+    }
+    names = dict.fromkeys(name for row in rows for name in row["metrics"])
+    metrics = [{"metric": words(name), **{row["label"]: row["metrics"].get(name) for row in rows}} for name in names]
+    details = {f"Scores in detail, {row['label']}": row["run"].table("scores") for row in different}
     return {
         "section": section,
         "lines": [(comparison.kind_of(row), comparison.cells(row)) for row in section.rows],
@@ -70,46 +69,6 @@ def page(section: ReportSection) -> dict[str, Any]:
         "verdict": comparison.verdict(section),
         "sentences": comparison.sentences(section.comparison),
         "charts": [each for each in first if each],
-        "times": [charts.epoch_times(row, rows) for row in rows],
-        "outcomes": [each for each in outcomes if each[1]],  # device -> its charts
+        "outcomes": [each for each in found.items() if each[1]],  # device -> its charts
+        "tables": {"Metrics": metrics, **details},
     }
-
-
-def metrics(rows: Sequence[Row]) -> list[Row]:
-    """Return one row per metric, with one column per device."""
-    names = dict.fromkeys(name for row in rows for name in row["metrics"])
-    columns = {row["label"]: row["metrics"] for row in rows}
-    return [{"metric": words(name), **{title: own.get(name) for title, own in columns.items()}} for name in names]
-
-
-def by_device(rows: Sequence[Row], key: str) -> list[tuple[Row, str]]:
-    """Return the rows that have a value for `key`, each with its device as text; only the first row if all values are
-    equal.
-    """
-    if rows[0][key] and all(row[key] == rows[0][key] for row in rows):
-        return [(rows[0], "")]
-    return [(row, f", {row['label']}") for row in rows if row[key]]
-
-
-def records(rows: Sequence[Row]) -> Table:
-    """Return columns (title, CSS class) and lines of a table of dicts. Its columns are all keys, in order of
-    appearance.
-
-    Numbers, or their text as in a CSV, are shortened. The first column names the row and is not changed.
-    """
-    columns, contents = [], []
-    for index, key in enumerate(dict.fromkeys(key for row in rows for key in row)):
-        values = [row.get(key) for row in rows]
-        numbers = [as_number(value) for value in values]
-        pairs = zip(values, numbers, strict=True)
-        is_numeric = index > 0 and all(found is not None or value in (None, "") for value, found in pairs)
-        columns.append((words(key), "number" if is_numeric else ""))
-        contents.append([number(value) for value in (numbers if is_numeric else values)])
-    return columns, list(zip(*contents, strict=True))
-
-
-def facts(values: Row, has_words: bool = True) -> Table:
-    """Return a table of names and values."""
-    return [("name", ""), ("value", "")], [
-        (words(name) if has_words else name, readable(value)) for name, value in values.items()
-    ]

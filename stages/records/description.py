@@ -6,7 +6,6 @@ is reproduced; train/measured/ with timings.csv and timing.json. Copies them to 
 (run_dir.py).
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -207,10 +206,6 @@ def add_mlflow_ids(context: RunContext, run: RunDir) -> None:
     schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run.ids}})
 
 
-def digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
 def describe_model(context: RunContext) -> dict[str, Any]:
     """Return the content of model.json: how to build the network and how to preprocess a new table for it."""
     learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
@@ -247,8 +242,8 @@ def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict
             "data.sha256": data_sha256(context),
             "git.commit": git.get("mlflow.source.git.commit", "none"),
             "git.dirty": git.get("git.dirty", "unknown"),
-            "code.sha256": digest(inputs["code"])[:16],
-            "environment.sha256": digest(provenance.environment())[:16],
+            "code.sha256": schemas.digest(inputs["code"])[:16],
+            "environment.sha256": schemas.digest(provenance.environment())[:16],
             "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
             "data_location": trainer.oom.residency,
             **record.bound,
@@ -273,7 +268,7 @@ def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict
 
 def group_of(inputs: dict[str, Any]) -> str:
     """Return the digest that all runs share if they differ only in their seed."""
-    return digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
+    return schemas.digest({**inputs, "seed": None, "experiment": os.environ.get("DVC_EXP_NAME")})[:32]
 
 
 def data_sha256(context: RunContext) -> str:

@@ -22,7 +22,6 @@ TRAIN_RESULT, TRAIN_MEASURED = "train/result", "train/measured"
 RESULT, MEASURED = "evaluate/result", "evaluate/measured"
 # Where a run's files are: in these folders, all in one folder, or as in MLflow, where tables are in `evaluation`.
 PLACES = (TRAIN_RESULT, TRAIN_MEASURED, RESULT, MEASURED, "", "evaluation")
-RECORDS = ("train.json", "timing.json", "score.json", *schema1.NAMES)
 # Takes a file name; returns the content and the source (for messages). Raises FileNotFoundError.
 Read = Callable[[str], tuple[bytes, str]]
 

@@ -27,7 +27,6 @@ class Evaluation:
     scores: list[dict[str, Any]]  # the scores in detail: one row per class, or per step ahead
     confusion: list[tuple[str, str]]  # (actual, predicted), one pair per counted case
     predictions: list[dict[str, Any]]  # one row per prediction
-    picture: dict[str, Any]  # arguments of `draw` in stages/figures/<task>.py
 
 
 class Task(Protocol):

@@ -85,7 +85,6 @@ class Task:
             each,
             list(zip(actual, predicted, strict=True)),
             [dict(zip(keys, row, strict=True)) for row in rows],
-            {"cells": confusion.tolist(), "classes": self.classes},
         )
 
     def predict_baselines(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:

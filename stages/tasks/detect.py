@@ -110,16 +110,6 @@ class Task:
             per_class,
             self.confusion_pairs(predictions, actual),
             rows,
-            {
-                "ids": read("test", "ids"),
-                "values": read("test", "values"),
-                "actual": actual,
-                "predicted": predictions,
-                "probabilities": probabilities.numpy(),
-                "classes": self.classes,
-                "features": self.features,
-                "tolerance": TOLERANCE,
-            },
         )
 
     def count_baselines(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:

@@ -98,7 +98,6 @@ class Task:
             rows,
             directions(forecasts["network"], actual, anchors),
             list_forecasts(times, anchors, actual, forecasts),
-            {"times": times, "anchors": anchors, "actual": actual, "forecasts": forecasts},
         )
 
     def levels(self, standardized: np.ndarray, anchors: np.ndarray) -> np.ndarray:

@@ -81,7 +81,6 @@ class Task:
                 {"sequence": name, "actual": true, "predicted": guess}
                 for name, true, guess in zip(ids, actual.tolist(), predicted.tolist(), strict=True)
             ],
-            {"actual": actual, "predicted": predicted, "linear": baseline_predictions["linear"], "target": self.target},
         )
 
 

@@ -1,8 +1,8 @@
 """Is a second worker faster? `python -m stages.tools.scaling WORKLOAD [options]`.
 
-Reads the workload's prepared data and its block of params.yaml. Writes results/scaling/<workload>-<device>.csv and
-.png, and prints from which batch size on several workers are faster than one, and which share of a step waits for the
-all-reduce of the gradients. No stage depends on it; weights and results do not change.
+Reads the workload's prepared data and its block of params.yaml. Writes results/scaling/<workload>-<device>.csv, and
+prints from which batch size on several workers are faster than one, and which share of a step waits for the all-reduce
+of the gradients. No stage depends on it; weights and results do not change.
 
 All workers live at the same time, and the worker counts take turns of a fraction of a second, so a slowdown of the
 machine affects all of them. On the CPU one worker uses its faster number of threads, one or all cores, and several
@@ -69,13 +69,10 @@ def main(arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    from stages.figures import drawing, sweeps
-
     path = files.results_dir() / "scaling" / f"{options.workload}-{points[0].device}"
     files.write_table(path.with_suffix(".csv"), [vars(point) for point in points])
-    drawing.save(sweeps.scaling(options.workload, points), path.with_suffix(".png"))
     print(*table(points), *verdicts(points), sep="\n")
-    print(f"{files.relative(path)}.csv, .png")
+    print(f"{files.relative(path)}.csv")
     return 0
 
 

@@ -1,6 +1,6 @@
 """Throughput and memory by batch size on every device: `python -m stages.tools.sweep WORKLOAD [options]`.
 
-Reads the workload's prepared data and its block of params.yaml. Writes results/sweep/<workload>.csv and .png, and
+Reads the workload's prepared data and its block of params.yaml. Writes results/sweep/<workload>.csv, and
 prints the largest batch that fits, the size above which throughput hardly grows, and the size from which the GPU is
 faster than the CPU. No stage depends on it; weights and results do not change.
 """
@@ -43,14 +43,11 @@ def main(arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    from stages.figures import drawing, sweeps
-
     folder = files.results_dir() / "sweep"
     files.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
-    drawing.save(sweeps.sweep(options.workload, points), folder / f"{options.workload}.png")
     for sentence in (*verdicts(points), *stops):
         print(sentence)
-    print(f"{files.relative(folder / options.workload)}.csv, .png")
+    print(f"{files.relative(folder / options.workload)}.csv")
     return 0
 
 
