@@ -32,10 +32,10 @@ class TableColumns:
     numbers, see ODD_DATE), or other (empty, lists).
     """
 
-    def __init__(self, frame: pd.DataFrame, name: str, has_split: bool = False):
+    def __init__(self, frame: pd.DataFrame, name: str):
         self.frame, self.name = frame, name
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != SPLIT_COLUMN}
-        self.has_split = has_split or SPLIT_COLUMN in frame.columns
+        self.has_split = SPLIT_COLUMN in frame.columns
         self.shown = f"{name} ({shortened(list(self.kinds))})"
 
     def of_kind(self, *kinds: str, exclude: Sequence[str] = ()) -> list[str]:

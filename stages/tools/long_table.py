@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet
 
-from stages.data.tables import LARGEST, SPLIT_COLUMN
 from stages.params.parsing import one_line
 from stages.tools.columns import Choices
 from stages.tools.progress import progress
@@ -46,80 +43,26 @@ class LongTableSource:
         return cls(paths, notes, known, blocks, sum(path.stat().st_size for path in paths), used=used)
 
 
-@dataclass
-class Index:
-    """Locates each sequence in a written table, so that some can be read without the others."""
-
-    sequences: pd.DataFrame  # a row each: its block, length, label as text and split; empty text: none
-    num_missing: dict[str, int]  # number of cells without a number, by column
-
-
-def write(shape: LongTableSource, target: Path) -> Index:
+def write(shape: LongTableSource, target: Path) -> None:
     """Write the long table as Parquet, one row group per block, so the largest block limits the memory.
 
     Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
-    parts, num_missing, writer = list[pd.DataFrame](), dict[str, int](), None
-    sequence, name = shape.known["sequence"][0], shape.sources[0].name
+    writer, name = None, shape.sources[0].name
     with progress(f"converting {name}", shape.total, shape.unit) as at:
         try:
             for block in shape.blocks(at):
-                if not block.num_rows:
-                    continue
-                if writer is None:
-                    writer = pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
-                block = cast_as(block, writer.schema, name)
-                count_missing(block, num_missing, name, sequence)
-                writer.write_table(block, row_group_size=block.num_rows)
-                parts.append(sequences_of(block, shape.known, name).assign(block=len(parts)))
+                if block.num_rows:
+                    writer = writer or pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
+                    writer.write_table(block.cast(writer.schema), row_group_size=block.num_rows)
+        except pa.ArrowException as error:  # a number of a second array that the first one's type does not hold
+            why = one_line(error)
+            raise ValueError(f"the parts of {name} hold other kinds of cells than the first one: {why}") from None
         finally:
             if writer is not None:
                 writer.close()
-    if not parts:
+    if writer is None:
         raise ValueError(f"{name} holds no sequence")
-    return Index(pd.concat(parts, ignore_index=True), num_missing)
-
-
-def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
-    """Cast numbers of another width, as of a second array, to the first's. Raises ValueError if they do not fit."""
-    try:
-        return block if block.schema.equals(schema) else block.cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise ValueError(
-            f"the parts of {name} hold other kinds of cells than the first one: {one_line(error)}"
-        ) from None
-
-
-def sequences_of(block: pa.Table, known: Choices, name: str) -> pd.DataFrame:
-    """The length, label and split of each sequence. Raises ValueError if a sequence has no label."""
-    ids = block[known["sequence"][0]].combine_chunks()
-    codes = pd.Series((ids if isinstance(ids, pa.DictionaryArray) else ids.dictionary_encode()).indices.to_numpy())
-    first = np.flatnonzero(~codes.duplicated())
-    found = pd.DataFrame({"length": np.bincount(codes)[codes[first]], "label": "", "split": ""})
-    for key, column in (("label", known.get("label", ("",))[0]), ("split", SPLIT_COLUMN)):
-        if column in block.column_names:  # as preprocess names classes: 1.0 is `1`
-            texts = block[column].take(pa.array(first)).cast(pa.string()).fill_null("")
-            found[key] = texts.to_pandas(strings_to_categorical=True).astype(object)
-            if key == "label" and (found[key].str.strip() == "").any():
-                which = ids[int(first[(found[key].str.strip() == "").argmax()])]
-                raise ValueError(f"{name}: sequence {which} has no {column!r}; give it one, or leave it out")
-    return found
-
-
-def count_missing(block: pa.Table, num_missing: dict[str, int], name: str, sequence: str) -> None:
-    """Count what a sample of a large table may miss. Raises ValueError if a number is too large for a feature."""
-    for column in block.column_names:
-        if not pa.types.is_floating(block[column].type):
-            continue
-        missing = pc.sum(pc.is_null(block[column], nan_is_null=True)).as_py()
-        num_missing[column] = num_missing.get(column, 0) + (missing or 0)
-        wrong = pc.greater(pc.abs(block[column]), LARGEST)
-        if pc.any(wrong).as_py():
-            row = pc.index(wrong, True).as_py()
-            raise ValueError(
-                f"{name}, sequence {block[sequence][row]}: column {column!r} must hold numbers from {-LARGEST:g} to "
-                f"{LARGEST:g}, found {block[column][row]}; correct the data and run again"
-            )
 
 
 def unique(name: str, taken: Sequence[str]) -> str:
