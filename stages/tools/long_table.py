@@ -17,7 +17,8 @@ from stages.tools.columns import Choices
 from stages.tools.progress import progress
 from stages.tools.text_tables import Note
 
-Blocks = Callable[[Callable[[int], Any]], Iterator[pa.Table]]
+Progress = Callable[[int], Any]
+Blocks = Callable[[Progress], Iterator[pa.Table]]
 SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
 BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
 
@@ -54,15 +55,20 @@ def write(shape: LongTableSource, target: Path) -> None:
             for block in shape.blocks(at):
                 if block.num_rows:
                     writer = writer or pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
-                    writer.write_table(block.cast(writer.schema), row_group_size=block.num_rows)
-        except pa.ArrowException as error:  # a number of a second array that the first one's type does not hold
-            why = one_line(error)
-            raise ValueError(f"the parts of {name} hold other kinds of cells than the first one: {why}") from None
+                    writer.write_table(cast_as(block, writer.schema, name), row_group_size=block.num_rows)
         finally:
             if writer is not None:
                 writer.close()
     if writer is None:
         raise ValueError(f"{name} holds no sequence")
+
+
+def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
+    """Cast numbers of another width, as of a second array, to the first's. Raises ValueError if they do not fit."""
+    try:
+        return block.cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise ValueError(f"the parts of {name} hold other columns or kinds of cells: {one_line(error)}") from None
 
 
 def unique(name: str, taken: Sequence[str]) -> str:
@@ -72,32 +78,20 @@ def unique(name: str, taken: Sequence[str]) -> str:
     return name
 
 
-def lengths_of(values: np.ndarray) -> np.ndarray:
-    """(N,) for values (N, T, C), the number of steps before only NaN follows."""
-    if values.dtype.kind != "f":
-        return np.full(len(values), values.shape[1])
-    real = ~np.isnan(values).all(axis=2)
-    return np.where(real.any(axis=1), values.shape[1] - real[:, ::-1].argmax(axis=1), 0)
-
-
-def long_block(
-    ids: Any, values: np.ndarray, lengths: np.ndarray, features: Sequence[str], per_sequence: pa.Table
-) -> pa.Table:
-    """values (N, T, C), of which lengths (N,) steps are real; each row gets its sequence's cells of `per_sequence`
-    (N rows).
+def real_steps(values: np.ndarray, first: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """values (N, T, C) -> the number of steps of each sequence before only NaN follows, and the values (R,) of each
+    feature, one sequence after another. `first`: the number of the first sequence.
 
     Raises ValueError if a sequence has no step: it would disappear.
     """
-    without = np.flatnonzero(lengths == 0)
-    if len(without):
-        raise ValueError(
-            f"sequence {ids[int(without[0])]} has no value at all ({len(without):,} of these {len(lengths):,} have "
-            "none); leave it out, or give it values"
-        )
-    real = np.arange(values.shape[1])[None, :] < lengths[:, None]
-    steps = values[real]
-    cells = {name: np.ascontiguousarray(steps[:, place]) for place, name in enumerate(features)}
-    return rows_of(ids, cells, lengths, per_sequence)
+    lengths = np.full(len(values), values.shape[1])
+    if values.dtype.kind == "f":
+        real = ~np.isnan(values).all(axis=2)
+        lengths = np.where(real.any(axis=1), values.shape[1] - real[:, ::-1].argmax(axis=1), 0)
+    for without in np.flatnonzero(lengths == 0)[:1]:
+        raise ValueError(f"sequence {first + without} has no value at all; leave it out, or give it values")
+    steps = values[np.arange(values.shape[1])[None, :] < lengths[:, None]]
+    return lengths, [np.ascontiguousarray(steps[:, place]) for place in range(values.shape[2])]
 
 
 def rows_of(ids: Any, cells: Mapping[str, Any], lengths: np.ndarray, per_sequence: pa.Table) -> pa.Table:
@@ -106,7 +100,11 @@ def rows_of(ids: Any, cells: Mapping[str, Any], lengths: np.ndarray, per_sequenc
     owner = np.repeat(np.arange(len(lengths)), lengths)
     steps = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns = {sequence: pa.array(ids).take(pa.array(owner)), step: pa.array(steps.astype(np.int32)), **cells}
-    columns |= {name: per_sequence[name].take(pa.array(owner)) for name in per_sequence.column_names}
+    for name, kind in zip(per_sequence.column_names, per_sequence.schema.types, strict=True):
+        own = per_sequence[name]
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # stored once per sequence, not per step
+            own = own.dictionary_encode()
+        columns[name] = own.take(pa.array(owner))
     return pa.table(columns)
 
 
@@ -122,7 +120,6 @@ def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
     return unique("sequence", taken), unique("step", taken)
 
 
-def known_of(features: Sequence[str], others: Sequence[str], why: str, label: str | None = None) -> Choices:
+def known_of(features: Sequence[str], others: Sequence[str], why: str) -> Choices:
     sequence, step = keys_of(features, others)
-    known: Choices = {"sequence": (sequence, why), "step": (step, "the place in the sequence, from 0")}
-    return known | ({"label": (label, "")} if label else {})
+    return {"sequence": (sequence, why), "step": (step, "the place in the sequence, from 0")}

@@ -97,12 +97,7 @@ class Reader:
             if self.kind == "npy":
                 return self.of_array(path)
             assert self.form is not None
-            form = replace(self.form, path=path)
-            if form.delimiter == " ":
-                form = text_tables.sniff(path, form.encoding)
-                types = {name: pa.float64() for name in form.names}
-                return pa.concat_tables(text_tables.blocks(form, types))
-            return text_tables.whole(form)
+            return text_tables.whole(replace(self.form, path=path))
         except (pa.ArrowException, *text_tables.DAMAGED) as error:
             why = text_tables.one_line(error)
             raise ValueError(f"{path.name} cannot be read as {self.kind}: {why}") from None
@@ -110,12 +105,12 @@ class Reader:
     def of_array(self, path: Path) -> pa.Table:
         [array] = arrays_of(path)
         kind = array.values.dtype
-        if len(array.shape) not in (1, 2) or kind.kind not in "fiub":
-            more = "; of an array of many sequences give the path itself" if len(array.shape) == 3 else ""
+        if len(array.values.shape) not in (1, 2) or kind.kind not in "fiub":
+            more = "; of an array of many sequences give the path itself" if len(array.values.shape) == 3 else ""
             raise ValueError(
-                f"{path.name} has the shape {array.shape} of {kind}; a sequence is (T, C) or (T,) numbers{more}"
+                f"{path.name} has the shape {array.values.shape} of {kind}; a sequence is (T, C) or (T,) numbers{more}"
             )
-        cells = as_plain_type(array.values).reshape(array.shape[0], -1)
+        cells = as_plain_type(array.values).reshape(array.values.shape[0], -1)
         names = ["value"] if cells.shape[1] == 1 else [f"c{number}" for number in range(cells.shape[1])]
         return pa.table({name: np.ascontiguousarray(cells[:, place]) for place, name in enumerate(names)})
 

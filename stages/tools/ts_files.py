@@ -59,7 +59,7 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> LongTableSource:
     num_channels, label = headers[0].num_channels, headers[0].label
     features = ["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)]
     others = [*([label] if label else []), *([SPLIT_COLUMN] if files[0][0] else [])]
-    known = known_of(features, others, "a number, a line each", label)
+    known = known_of(features, others, "a number, a line each")
     if label:
         known["label"] = (label, f"behind the last colon, as @{'class' if label == 'label' else 'target'}Label says")
     if label == "target":
