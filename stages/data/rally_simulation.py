@@ -64,20 +64,7 @@ NET_FAULTS, VOLLEYS, RETURNS = 0.13, 0.15, 0.88
 
 # Each stroke uses one uniform random number of each name. They also determine the events before the stroke: the bounce,
 # or the wait and the toss before a serve.
-RANDOM_NUMBERS = (
-    "hold",
-    "end",
-    "stand",
-    "pace",
-    "depth",
-    "width",
-    "clearance",
-    "fault",
-    "answer",
-    "delay",
-    "ground",
-    "pause",
-)
+RANDOM_NUMBERS = "hold end stand pace depth width clearance fault answer delay ground pause".split()
 
 
 class Balls:

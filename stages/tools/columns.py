@@ -123,11 +123,15 @@ def is_odd(cells: pd.Series) -> bool:
     return bool(units.notna().mean() > 0.9 and units.nunique() == 1 and cells.nunique() > 2)
 
 
+def words_of(column: str) -> set[str]:
+    """`sensor` and `id` of sensorId."""
+    return set(map(str.lower, re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column)))
+
+
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name contains one of the words `names`, in the order of these words."""
-    words = {column: re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column) for column in columns}
-    found = [column for name in names for column in words if name in map(str.lower, words[column])]
-    return list(dict.fromkeys(found))
+    words = {column: words_of(column) for column in columns}
+    return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
 
 
 def shortened(names: Sequence[str], most: int = 8) -> str:
