@@ -50,18 +50,14 @@ def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> 
     """The table itself if preprocess can read it, else its conversion in `scratch`."""
     notes, what = found.notes, "; ".join(f"{key} {value}" for key, value, _ in found.notes)
     if isinstance(found, LongTableSource):
-        path, sources = scratch / f"{name}.parquet", found.sources
+        path = scratch / f"{name}.parquet"
         long_table.write(found, path)
-        came = " and ".join(str(source) for source in sources[:2])
-        came += f" and {len(sources) - 2:,} files more" if len(sources) > 2 else ""
+        came = ", ".join(map(str, found.sources))
         done = f"converted {came} ({what}) to one long table."
-        return Table(path, sources, notes, done, True, scratch, found.known, found.used)
+        return Table(path, found.sources, notes, done, True, scratch, found.known, found.used)
     path, source, text = scratch / found.name, found.path, found.text
     if text is None or text.is_ready:
-        if found.name == source.name:
-            path = source
-        else:  # with an ending that preprocess understands
-            path.symlink_to(source.resolve())
+        path.symlink_to(source.resolve())  # with an ending that preprocess understands
         return Table(path, [source], notes, "copied the table as it was.", False, scratch)
     with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
         text_tables.rewrite(text, path, at)
