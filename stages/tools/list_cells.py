@@ -21,7 +21,7 @@ from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES
 from stages.tools.long_table import LongTableSource, SplitFile
 from stages.tools.text_tables import Note
-from stages.tools.wide import RowsOfSequences, find_label, label_reason, parquet_batches
+from stages.tools.wide import choose_ids, find_label, label_reason, parquet_batches, rows_source
 
 
 def list_columns(path: Path) -> list[str]:
@@ -77,8 +77,9 @@ def open_lists(
         what = "their names say the split" if files[0][0] else "one after the other"
         notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
     read, cells_of = partial(parquet_batches, [*lists, *plain], path), partial(flattened, lists)
-    rows = RowsOfSequences(path, files, columns, plain, lists, read, cells_of)
-    return rows.source(label, label_reason(label, None, options), options, "without lists", notes, ("sequence",))
+    ids = choose_ids(columns, plain, label, files, options, "without lists")
+    known, called = (label, label_reason(label, None, options)), {name: name for name in plain}
+    return rows_source(files, ids, known, called, lists, read, cells_of, notes, ("sequence",))
 
 
 def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tuple[np.ndarray, list[pa.Array]]:

@@ -89,7 +89,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
         shape = wide.open_wide(path, files, text, columns, options, note)
         return replace(shape, notes=[*notes, *shape.notes])
     if text is not None and not text.has_header:
-        shown = ", ".join(first_row(frame))
+        shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path.name} has no header (its first row is {shown}); write the columns' names there")
     if text is None and layout != "long" and not wide.is_long(columns):
         list_cells.check_not_nested(path)
@@ -133,10 +133,6 @@ def check_uses(path: Path, options: Mapping[str, Any]) -> None:
     for key, kinds in USES.items():
         if key in options and kind not in kinds:
             raise ValueError(f"--{key} is for {' and '.join(kinds)}, and {path.name} is {kind}; leave it out")
-
-
-def first_row(frame: pd.DataFrame) -> list[str]:
-    return [str(cell) for cell in frame.iloc[0].tolist()[:4]] if len(frame) else ["empty"]
 
 
 def sample_of_parquet(path: Path) -> pd.DataFrame:

@@ -5,7 +5,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,6 +108,7 @@ def open_wide(
         if table is None:
             return parquet_batches(names, path, file, at)
         form = text_tables.sniff(file, options.get("encoding")) if file != path else table
+        check_names(file, form.names, names, path)
         return text_tables.blocks(form, {name: pa.float64() for name in of_steps}, at)
 
     def cells_of(part: pa.Table, file: Path, row: int) -> tuple[np.ndarray, list[Any]]:
@@ -120,78 +120,75 @@ def open_wide(
 
     first_run = shortened(next(iter(runs.values())), 3)
     notes = [note, ("steps", f"{num_steps}", f"{first_run}; empty cells at the end of a row end it")]
-    rename = {} if has_header or label is None else {label: "label"}
-    reason = label_reason(label, table, options)
-    rows = RowsOfSequences(path, files, columns, others, [*runs], read, cells_of, rename)
+    ids = choose_ids(columns, others, label, files, options, "besides the steps")
+    called = {name: "label" if name == label and not has_header else name for name in others}
+    known, notes = (label, label_reason(label, table, options)), [*notes, *parts_notes(files)]
     used = ("sequence", *(() if has_header else ("label",)))
-    return rows.source(label, reason, options, "besides the steps", [*notes, *parts_notes(files)], used)
+    return rows_source(files, ids, known, called, [*runs], read, cells_of, notes, used)
 
 
-@dataclass(frozen=True)
-class RowsOfSequences:
-    """Files with one row per sequence, with its steps in numbered columns or in lists."""
+def rows_source(
+    files: Sequence[SplitFile],
+    ids: tuple[str | None, str],
+    label: tuple[str | None, str],
+    others: Mapping[str, str],
+    stems: Sequence[str],
+    read: Callable[[Path, Progress], Iterator[pa.Table]],
+    cells_of: Callable[[pa.Table, Path, int], tuple[np.ndarray, list[Any]]],
+    notes: list[Note],
+    used: tuple[str, ...],
+) -> LongTableSource:
+    """Files with one row per sequence, with its steps in numbered columns or in lists.
 
-    path: Path  # one of the files
-    files: Sequence[SplitFile]
-    columns: TableColumns  # of the first rows of `path`
-    others: Sequence[str]  # columns that belong to the sequence
-    stems: Sequence[str]  # the names of the features in the file
-    read: Callable[[Path, Progress], Iterator[pa.Table]]
-    cells_of: Callable[[pa.Table, Path, int], tuple[np.ndarray, list[Any]]]  # -> lengths, and the cells of each feature
-    rename: Mapping[str, str] = field(default_factory=dict)  # of `others`
+    `ids` and `label`: the column, and the reason. `others`: the columns that belong to the sequence, with their new
+    names. `stems`: the names of the features. `cells_of`: from some rows of a file and the number of the first one to
+    the number of steps of each row, and the cells of each feature.
+    """
+    per_sequence = {name: called for name, called in others.items() if name != ids[0]}
+    adds_split = bool(files[0][0]) and SPLIT_COLUMN not in per_sequence
+    carried = [*per_sequence.values(), *([SPLIT_COLUMN] if adds_split else [])]
+    features = list[str]()
+    for stem in stems:  # distinct from the other columns' names
+        features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
+    known = known_of(features, carried, ids[1])
+    if label[0]:
+        known["label"] = (others.get(label[0], label[0]), label[1])
 
-    def source(
-        self,
-        label: str | None,
-        reason: str,
-        options: Mapping[str, Any],
-        where: str,
-        notes: list[Note],
-        used: tuple[str, ...],
-    ) -> LongTableSource:
-        """`reason`: of the label. `where`: where the id's column must be, for a message."""
-        ids, why = self.choose_ids(label, options, where)
-        per_sequence = {name: self.rename.get(name, name) for name in self.others if name != ids}
-        adds_split = bool(self.files[0][0]) and SPLIT_COLUMN not in per_sequence
-        carried = [*per_sequence.values(), *([SPLIT_COLUMN] if adds_split else [])]
-        features = list[str]()
-        for stem in self.stems:  # distinct from the other columns' names
-            features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
-        known = known_of(features, carried, why)
-        if label:
-            known["label"] = (per_sequence.get(label, label), reason)
+    def blocks(at: Progress) -> Iterator[pa.Table]:
+        seen, number, done = set[Any](), 0, 0
+        for split, file in files:
+            first = number
+            for part in read(file, partial(lambda done, place: at(done + place), done)):
+                lengths, cells = cells_of(part, file, number - first)
+                extra = part.select([*per_sequence]).rename_columns([*per_sequence.values()])
+                if adds_split:
+                    extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
+                own = ids_of(part, ids[0], number, seen, file)
+                yield rows_of(own, dict(zip(features, cells, strict=True)), lengths, extra)
+                number += part.num_rows
+            done += file.stat().st_size
 
-        def blocks(at: Progress) -> Iterator[pa.Table]:
-            seen, number, done = set[Any](), 0, 0
-            for split, file in self.files:
-                first = number
-                for part in self.read(file, partial(lambda done, place: at(done + place), done)):
-                    check_names(file, part.column_names, list(self.columns.frame.columns), self.path)
-                    lengths, cells = self.cells_of(part, file, number - first)
-                    extra = part.select([*per_sequence]).rename_columns([*per_sequence.values()])
-                    if adds_split:
-                        extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
-                    own = ids_of(part, ids, number, seen, file)
-                    yield rows_of(own, dict(zip(features, cells, strict=True)), lengths, extra)
-                    number += part.num_rows
-                done += file.stat().st_size
+    return LongTableSource.of_files(files, notes, known, blocks, used)
 
-        return LongTableSource.of_files(self.files, notes, known, blocks, used)
 
-    def choose_ids(self, label: str | None, options: Mapping[str, Any], where: str) -> tuple[str | None, str]:
-        """The column of ids: as asked for, or by name with a different value in every row. None for several files, each
-        of which may count from 1. Also the reason.
-        """
-        if ids := options.get("sequence"):
-            if ids not in self.others:
-                accepted = ", ".join(self.others)
-                raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {accepted}")
-            return ids, "asked for"
-        if len(self.files) == 1:
-            for name in named(SEQUENCE_NAMES, [name for name in self.others if name != label]):
-                if self.columns.frame[name].is_unique:
-                    return name, f"its column {name!r}"
-        return None, "a number, a row each"
+def choose_ids(
+    columns: TableColumns,
+    names: Sequence[str],
+    label: str | None,
+    files: Sequence[SplitFile],
+    options: Mapping[str, Any],
+    where: str,
+) -> tuple[str | None, str]:
+    """The column of ids: as asked for, or by name with a different value in every row. None for several files, each of
+    which may count from 1. Also the reason.
+    """
+    if ids := options.get("sequence"):
+        if ids not in names:
+            raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {', '.join(names)}")
+        return ids, "asked for"
+    found = named(SEQUENCE_NAMES, [name for name in names if name != label]) if len(files) == 1 else []
+    ids = next((name for name in found if columns.frame[name].is_unique), None)
+    return ids, f"its column {ids!r}" if ids else "a number, a row each"
 
 
 def ids_of(part: pa.Table, ids: str | None, number: int, seen: set[Any], path: Path) -> pa.Array:
