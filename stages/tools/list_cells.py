@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 
 from stages.data.tables import is_plain
-from stages.params.parsing import one_line
 from stages.tools.array_files import word_and_split
 from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES
-from stages.tools.long_table import LongTableSource, SplitFile
+from stages.tools.long_table import LongTableSource, SplitFile, open_parquet
 from stages.tools.text_tables import Note
 from stages.tools.wide import choose_ids, find_label, label_reason, parquet_batches, rows_source
 
@@ -40,10 +38,8 @@ def check_not_nested(path: Path) -> None:
 
 
 def schema_of(path: Path) -> pa.Schema:
-    try:
-        return pa.parquet.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
+    with open_parquet(path) as file:
+        return file.schema_arrow
 
 
 def is_list(kind: pa.DataType) -> bool:

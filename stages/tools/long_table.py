@@ -4,6 +4,7 @@ N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,18 @@ def write(shape: LongTableSource, target: Path) -> None:
                 writer.close()
     if writer is None:
         raise ValueError(f"{name} holds no sequence")
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[pa.parquet.ParquetFile]:
+    """Raises ValueError if the file is no Parquet or is damaged. It has the file's own columns: pyarrow's read_table
+    would add columns for folders named `a=b`.
+    """
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
 
 
 def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from stages.tools import text_tables
 from stages.tools.array_files import arrays_of, as_plain_type
 from stages.tools.columns import named
 from stages.tools.infer_sequences import LABEL_NAMES, STEP_NAMES
+from stages.tools.long_table import open_parquet
 
 KINDS = {".csv": "text", ".tsv": "text", ".txt": "text", ".dat": "text", ".parquet": "parquet", ".npy": "npy"}
 ENDING = re.compile(r"(\.[^.]*)?(?:\.(?:gz|bz2|xz))?$", re.IGNORECASE)
@@ -38,8 +38,7 @@ def without_ending(name: str) -> str:
 
 
 def whole_parquet(path: Path) -> pa.Table:
-    """The file's own columns: pyarrow's read_table would add columns for folders named `a=b`."""
-    with pa.parquet.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         return file.read()
 
 
@@ -66,12 +65,9 @@ class Reader:
 
     def raw(self, path: Path) -> pa.Table:
         """The file with the kinds that it alone suggests."""
-        try:
-            if self.form is not None:
-                return text_tables.whole(replace(self.form, path=path))
-            return whole_parquet(path) if self.kind == "parquet" else self.of_array(path)
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(f"{path.name} cannot be read as {self.kind}: {text_tables.one_line(error)}") from None
+        if self.form is not None:
+            return text_tables.whole(replace(self.form, path=path))
+        return whole_parquet(path) if self.kind == "parquet" else self.of_array(path)
 
     def of_array(self, path: Path) -> pa.Table:
         [array] = arrays_of(path)

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from stages.data.tables import SPLIT_COLUMN
-from stages.params.parsing import one_line
 from stages.tools import text_tables
 from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
@@ -25,6 +23,7 @@ from stages.tools.long_table import (
     Progress,
     SplitFile,
     known_of,
+    open_parquet,
     parts_notes,
     real_steps,
     rows_of,
@@ -215,19 +214,16 @@ def check_names(path: Path, have: Sequence[str], names: Sequence[str], like: Pat
 
 def parquet_batches(names: Sequence[str], like: Path, path: Path, at: Progress) -> Iterator[pa.Table]:
     """The columns `names` of a file, in blocks of about BLOCK_CELLS cells or entries of lists."""
-    try:
-        with pa.parquet.ParquetFile(path) as file:
-            check_names(path, file.schema_arrow.names, names, like)
-            metadata, done = file.metadata, 0
-            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-            num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
-            num_rows = max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
-            for batch in file.iter_batches(num_rows, columns=names):
-                yield pa.Table.from_batches([batch])
-                done += batch.num_rows
-                at(path.stat().st_size * done // metadata.num_rows)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
+    with open_parquet(path) as file:
+        check_names(path, file.schema_arrow.names, names, like)
+        metadata, done = file.metadata, 0
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+        num_rows = max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
+        for batch in file.iter_batches(num_rows, columns=names):
+            yield pa.Table.from_batches([batch])
+            done += batch.num_rows
+            at(path.stat().st_size * done // metadata.num_rows)
 
 
 def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, Any]) -> str | None:
