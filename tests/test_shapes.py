@@ -124,7 +124,7 @@ def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
     plan = expect(tmp_path / "Hand_TRAIN.csv")
     assert plan.summary["num_per_split"]["test"] == 6 and "{train: 10, val: 2, test: 6}" in plan.block
     assert own_tables.planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
-    with pytest.raises(ValueError, match="column 'id' holds '0' twice, and every row is a sequence"):
+    with pytest.raises(ValueError, match="the same sequence and step stand in an earlier row"):
         planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
 
 
@@ -414,8 +414,12 @@ def written(path: Path, text: str) -> Path:
         (flat, "", "nothing says which label the 18 files"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
         (with_other_columns, "", r"3.csv has other columns than the files before it \(y, z\)"),
-        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"shape \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
-        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)), "", r"a.npz: y has the shape \(3,\)"),
+        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"X \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
+        (
+            lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)),
+            "",
+            r"a.npz: y \(3,\) does not go with a.npz: X",
+        ),
         (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
         (lambda at: arrays(at / "a.npz", X=padded()), "", "a.npz has no labels: put an array y"),
         (lambda at: wide_with(at, "y_1", "abc"), "", "column 'y_1' must hold numbers, found 'abc' in line 6; correct"),

@@ -154,7 +154,7 @@ def rows_source(
         known["label"] = (others.get(label[0], label[0]), label[1])
 
     def blocks(at: Progress) -> Iterator[pa.Table]:
-        seen, number, done = set[Any](), 0, 0
+        number, done = 0, 0
         for split, file in files:
             first = number
             for part in read(file, partial(lambda done, place: at(done + place), done)):
@@ -162,7 +162,7 @@ def rows_source(
                 extra = part.select([*per_sequence]).rename_columns([*per_sequence.values()])
                 if adds_split:
                     extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
-                own = ids_of(part, ids[0], number, seen, file)
+                own = part[ids[0]].combine_chunks() if ids[0] else np.arange(number, number + part.num_rows)
                 yield rows_of(own, dict(zip(features, cells, strict=True)), lengths, extra)
                 number += part.num_rows
             done += file.stat().st_size
@@ -188,23 +188,6 @@ def choose_ids(
     found = named(SEQUENCE_NAMES, [name for name in names if name != label]) if len(files) == 1 else []
     ids = next((name for name in found if columns.frame[name].is_unique), None)
     return ids, f"its column {ids!r}" if ids else "a number, a row each"
-
-
-def ids_of(part: pa.Table, ids: str | None, number: int, seen: set[Any], path: Path) -> pa.Array:
-    """The id of each row, by the column `ids` or from `number` on. Adds those of a column to `seen`.
-
-    Raises ValueError if one is already there: two sequences would be merged.
-    """
-    if ids is None:
-        return pa.array(np.arange(number, number + part.num_rows))
-    for name in part[ids].to_pylist():
-        if name in seen:
-            raise ValueError(
-                f"{path.name}: column {ids!r} holds {name!r} twice, and every row is a sequence of its own; name "
-                "another column with --sequence, or leave this one out"
-            )
-        seen.add(name)
-    return part[ids].combine_chunks()
 
 
 def check_names(path: Path, have: Sequence[str], names: Sequence[str], like: Path) -> None:
