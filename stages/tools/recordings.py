@@ -59,7 +59,7 @@ class Reader:
         self.types = kinds_of([first, *(self.checked(self.raw(path), path) for path in sampled[1:])])
         self.step, self.why_step = None, "the row's number in its file (--step names a column)"
         samples = [self.read(path) for path in sampled]
-        for name in [options["step"]] if options.get("step") else named(STEP_NAMES, self.names):
+        for name in named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}:
             if self.step is None and all(rises(part[name]) for part in samples):
                 self.step, self.why_step = name, "it rises from row to row in the files"
 
