@@ -106,11 +106,10 @@ def plan(path: Path, number: int) -> tuple[tuple[int, int, int], float, float]:
 
     before, seconds, write = largest_resident_bytes(), [], long_table.write
 
-    def timed(*arguments: object) -> long_table.Index:
+    def timed(*arguments: object) -> None:
         start = time.perf_counter()
-        index = write(*arguments)  # type: ignore[arg-type]
+        write(*arguments)  # type: ignore[arg-type]
         seconds.append(time.perf_counter() - start)
-        return index
 
     long_table.write = timed
     words = new_workload.make_parser().parse_args(["mine", str(path)])

@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 
 from stages.data import rally, rally_simulation
-from stages.data.rally_simulation import (
-    BOUNCE,
-    GRAVITY,
-    HIT,
-    NET,
-    SERVE,
-    fly,
-    rallies,
-    simulate,
-)
+from stages.data.rally_simulation import BOUNCE, GRAVITY, HIT, NET, SERVE, fly, rallies
 from stages.params.schema import Rally, Split
 
 PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
 USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}
 NUM_SEQUENCES, NUM_STEPS = 300, 96
+
+
+def simulate(
+    num_sequences: int, num_steps: int, seed: int, noise: float, missed: float, occlusion: float
+) -> tuple[np.ndarray, np.ndarray]:
+    values, labels = rally_simulation.simulate(num_sequences, num_steps, seed, [noise], missed, occlusion)
+    return values[0], labels
 
 
 @pytest.fixture(scope="module")
@@ -77,35 +75,22 @@ def test_a_flight_is_the_parabola_and_drag_slows_as_its_closed_form_says(drag: f
     assert position[:, 0] == pytest.approx([math.log(growth) / drag if drag else 20.0, 0.0, fallen], abs=1e-3)
 
 
-def test_the_ball_turns_upwards_at_a_bounce(flights: tuple[np.ndarray, np.ndarray]) -> None:
+def test_events_are_where_the_ball_turns(flights: tuple[np.ndarray, np.ndarray]) -> None:
+    """Upwards with less energy at a bounce, to the other side at a stroke, and hardly on at the net."""
     path, labels = flights
-    where = alone(labels, BOUNCE)
-    before, after = steps(path, *where)
-    assert len(before) > 200
-    assert (before[:, 2] < 0).all() and (after[:, 2] > 0).all()
-    assert (after[:, 2] < -before[:, 2]).all()  # it loses energy
-    assert (path[where][:, 2] < 0.5).all()  # at most half a frame from the ground
-
-
-def test_a_stroke_turns_the_ball_to_the_other_side(flights: tuple[np.ndarray, np.ndarray]) -> None:
-    path, labels = flights
+    where, fewest = {event: alone(labels, event) for event in (BOUNCE, SERVE, HIT, NET)}, {NET: 20}
+    turns = {event: steps(path, *place) for event, place in where.items()}
+    assert all(len(before) > fewest.get(event, 150) for event, (before, _) in turns.items())
+    before, after = turns[BOUNCE]
+    assert (before[:, 2] < 0).all() and (after[:, 2] > 0).all() and (after[:, 2] < -before[:, 2]).all()
+    assert (path[where[BOUNCE]][:, 2] < 0.5).all()  # at most half a frame from the ground
     for event in (SERVE, HIT):
-        where = alone(labels, event)
-        _, after = steps(path, *where)
-        assert len(after) > 150
-        assert (after[:, 0] * path[where][:, 0] < 0).all()
-    before, after = steps(path, *alone(labels, HIT))
+        assert (turns[event][1][:, 0] * path[where[event]][:, 0] < 0).all()
+    before, after = turns[HIT]
     assert (before[:, 0] * after[:, 0] < 0).all()
-
-
-def test_the_net_stops_the_ball(flights: tuple[np.ndarray, np.ndarray]) -> None:
-    path, labels = flights
-    where = alone(labels, NET)
-    before, after = steps(path, *where)
-    assert len(before) > 20
+    before, after = turns[NET]
     assert (np.abs(after[:, 0]) < 0.2 * np.abs(before[:, 0])).all()
-    assert (np.abs(path[where][:, 0]) < 1.0).all()  # at most half a frame from the net
-    assert (path[where][:, 2] < 1.4).all()
+    assert (np.abs(path[where[NET]][:, [0, 2]]) < [1.0, 1.4]).all()  # at most half a frame from the net
 
 
 def test_between_events_only_gravity_and_drag_act(flights: tuple[np.ndarray, np.ndarray]) -> None:

@@ -155,14 +155,6 @@ def test_no_statistic_leaks_from_test_and_validation(tmp_path: Path):
     np.testing.assert_array_equal(second.mean, first.mean)
 
 
-def test_a_feature_that_never_changes_becomes_zero(tmp_path: Path):
-    table = make_table()
-    table["y"] = 0.1
-    found = prepared(tmp_path, table)
-    assert (found.sequences.values[..., [1, 3]] == 0).all()
-    assert found.std[1] == found.std[3] == 1
-
-
 # Splits ---------------------------------------------------------------------------------------------------------------
 
 
@@ -448,15 +440,6 @@ def test_written_files_have_the_digests_and_types_that_are_returned(tmp_path: Pa
 
 
 # Text and lines as they stand in the file -----------------------------------------------------------------------------
-
-
-def test_text_cells_keep_their_characters(tmp_path: Path):
-    table = make_table(num_sequences=24, num_classes=2)
-    table["sequence"] = [f"{number:03d}" for number in table["sequence"]]
-    table["label"] = np.where(table["label"] == "class 0", "NA", "None")
-    sequences = prepared(tmp_path, table).sequences
-    assert sequences.classes == ("NA", "None")
-    assert sequences.ids.tolist() == [f"{number:03d}" for number in range(24)]
 
 
 def test_the_type_of_a_column_is_that_of_all_its_cells(tmp_path: Path):

@@ -20,7 +20,7 @@ import pytest
 
 from stages.data import open_source
 from stages.data.arrays import PreparedSequences
-from stages.tools import new_workload, trial, wide
+from stages.tools import new_workload, wide
 from tests import own_tables
 from tests.projects import ROOT
 
@@ -124,7 +124,7 @@ def test_train_and_test_in_two_files_are_the_split(tmp_path: Path):
     plan = expect(tmp_path / "Hand_TRAIN.csv")
     assert plan.summary["num_per_split"]["test"] == 6 and "{train: 10, val: 2, test: 6}" in plan.block
     assert own_tables.planned(tmp_path / "Hand_TRAIN.csv", "--alone").summary["num_sequences"] == 12
-    with pytest.raises(ValueError, match="column 'id' holds '0' twice, and every row is a sequence"):
+    with pytest.raises(ValueError, match="the same sequence and step stand in an earlier row"):
         planned(tmp_path / "Hand_TRAIN.csv", "--sequence", "id")
 
 
@@ -368,7 +368,7 @@ def test_leftovers_of_a_killed_conversion_are_removed(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f".mine.{os.getpid()}.abc", ".mine.notes"]
 
 
-# What is refused, or sampled ------------------------------------------------------------------------------------------
+# What is refused ---------------------------------------------------------------------------------------------------
 
 
 def arrays(path: Path, **named: np.ndarray) -> Path:
@@ -414,12 +414,16 @@ def written(path: Path, text: str) -> Path:
         (flat, "", "nothing says which label the 18 files"),
         (flat, "--pattern {label}-*", "does not fit 18 of 18 names"),
         (with_other_columns, "", r"3.csv has other columns than the files before it \(y, z\)"),
-        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"shape \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
-        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)), "", r"a.npz: y has the shape \(3,\)"),
+        (lambda at: arrays(at / "a.npz", X=np.ones((4, 5, 2, 2))), "", r"X \(4, 5, 2, 2\); accepted: \(N, T, C\)"),
+        (
+            lambda at: arrays(at / "a.npz", X=np.ones((4, 5)), y=np.ones(3)),
+            "",
+            r"a.npz: y \(3,\) does not go with a.npz: X",
+        ),
         (lambda at: arrays(at / "a.npz", X=np.array([[1], [1, 2]], dtype=object)), "", "which only pickle"),
         (lambda at: arrays(at / "a.npz", X=padded()), "", "a.npz has no labels: put an array y"),
         (lambda at: wide_with(at, "y_1", "abc"), "", "column 'y_1' must hold numbers, found 'abc' in line 6; correct"),
-        (lambda at: wide_with(at, "label", ""), "", "t.csv: sequence 4 has no 'label'; give it one"),
+        (lambda at: wide_with(at, "label", ""), "", "t.csv as one long table, row 29: column 'label' is empty"),
         (lambda at: torn(arrays(at / "a.npz", X=np.ones((200, 100)), y=np.ones(200))), "", "a.npz: X cannot be read"),
         (
             lambda at: written(at / "a.ts", "@classLabel true a\n@data\n1:a\n1,b:a"),
@@ -434,30 +438,3 @@ def test_a_shape_that_cannot_be_read_gets_one_sentence(tmp_path: Path, make: Any
     with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
         planned(make(tmp_path), *options.split())
     assert "\n" not in str(caught.value)
-
-
-def test_a_sample_of_a_large_table_finds_its_classes_and_its_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trial, "LARGE_CELLS", 100)
-    monkeypatch.setattr(trial, "SAMPLED_CELLS", 10)
-    monkeypatch.setattr(trial, "FEWEST_PER_CLASS", 5)
-    plan = own_tables.planned(write_ts(tmp_path / "a.ts", range(18)))
-    assert plan.summary["num_tried"] == 15 and plan.summary["num_sequences"] == 18
-    assert sum(plan.summary["num_per_split"].values()) == 18
-    for number in range(18):  # whichever sequence has the empty cell, in the sample or not
-        array = padded()
-        array[number, 1, 0] = np.nan
-        plan = own_tables.planned(arrays(tmp_path / "a.npz", X=array, y=np.array(LABELS)), "--axes", "NTC")
-        assert plan.workload.preprocess.missing == "interpolate"
-
-
-def test_sizes_of_a_large_table_are_those_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trial, "LARGE_CELLS", 100)
-    monkeypatch.setattr(trial, "SAMPLED_CELLS", 10)
-    array = np.random.default_rng(0).normal(size=(100, 6, 2))
-    parts = {"X_train": array[:88], "X_test": array[88:]}
-    labels = {"y_train": np.arange(88) % 2 * 1.0, "y_test": np.arange(12) % 2 * 1.0}  # 1.0 is the class 1
-    plan = own_tables.planned(arrays(tmp_path / "a.npz", **parts, **labels))
-    assert plan.summary["num_tried"] == 2 * (8 + 6) and plan.summary["classes"] == [0, 1]
-    assert plan.summary["num_per_split"] == {"train": 72, "val": 16, "test": 12}  # as preprocess will share them out
-    plan = own_tables.planned(arrays(tmp_path / "a.npz", X=array, y=np.arange(100) / 7))
-    assert plan.workload.task == "regress" and plan.summary["num_tried"] == 8  # of every number a few would be all

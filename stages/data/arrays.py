@@ -94,10 +94,10 @@ class PreparedSequences:
         for number, name in enumerate(SPLITS):
             split[parts[name]] = number
         group_fields = {}
-        if (kept_together := sequences.groups) is not None:
-            per_split = {name: len(np.unique(kept_together[rows])) for name, rows in parts.items()}
-            num_across = sum(per_split.values()) - len(np.unique(kept_together))
-            group_fields = {"num_groups": per_split, "num_groups_across_splits": num_across}
+        if (together := sequences.groups) is not None:
+            num = {name: len(np.unique(together[rows])) for name, rows in parts.items()}
+            num_across = sum(num.values()) - len(np.unique(together))
+            group_fields = {"num_groups": num, "num_groups_across_splits": num_across}
         has_other_label = (labels != labels[first][group]).reshape(len(groups), -1).any(axis=1)
         return {
             "num_sequences": len(sequences.ids),
@@ -121,10 +121,11 @@ class PreparedSequences:
     def message(self) -> str:
         sequences, summary = self.sequences, self.summary
         counts = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
-        message = (
-            f"{summary['num_sequences']:,} sequences of up to {summary['max_steps']} steps, "
-            f"{self.label_message(summary)}; {counts}"
-        )
+        labels = f"{len(sequences.classes)} classes"
+        if self.target:
+            name, mean, std = (self.target[key] for key in ("name", "mean", "std"))
+            labels = f"{name} {mean:,.6g} on average in train, deviation {std:,.4g}"
+        message = f"{len(sequences.ids):,} sequences of up to {summary['max_steps']} steps, {labels}; {counts}"
         if summary["num_filled"]:
             message += f"; {summary['num_filled']:,} empty cells interpolated"
         for feature, offset in sequences.offsets.items():
@@ -137,12 +138,6 @@ class PreparedSequences:
         if crossing := summary["num_duplicates_across_splits"]:
             message += f"\nwarning: {crossing} sequences of val and test also stand in another split, because {why}"
         return message
-
-    def label_message(self, summary: dict[str, Any]) -> str:
-        if self.target is None:
-            return f"{len(summary['classes'])} classes"
-        name, mean, std = (self.target[key] for key in ("name", "mean", "std"))
-        return f"{name} {mean:,.6g} on average in train, deviation {std:,.4g}"
 
 
 def prepared(

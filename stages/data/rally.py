@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stages.data.arrays import PreparedSequences, Sequences, interpolate, prepared, standardize
-from stages.data.rally_simulation import EVENTS, FEATURES, simulate_noises
+from stages.data.rally_simulation import EVENTS, FEATURES, simulate
 from stages.data.splits import SPLITS
 from stages.params.schema import Rally
 
@@ -38,9 +38,7 @@ def with_noises(params: Rally, num_sequences: int, summary: dict[str, Any]) -> d
 
 
 def simulated(params: Rally, num_sequences: int, noises: Sequence[float]) -> list[Sequences]:
-    values, labels = simulate_noises(
-        num_sequences, params.num_steps, params.seed, noises, params.missed, params.occlusion
-    )
+    values, labels = simulate(num_sequences, params.num_steps, params.seed, noises, params.missed, params.occlusion)
     return [interpolated(each, labels) for each in values]
 
 

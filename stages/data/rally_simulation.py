@@ -64,20 +64,7 @@ NET_FAULTS, VOLLEYS, RETURNS = 0.13, 0.15, 0.88
 
 # Each stroke uses one uniform random number of each name. They also determine the events before the stroke: the bounce,
 # or the wait and the toss before a serve.
-RANDOM_NUMBERS = (
-    "hold",
-    "end",
-    "stand",
-    "pace",
-    "depth",
-    "width",
-    "clearance",
-    "fault",
-    "answer",
-    "delay",
-    "ground",
-    "pause",
-)
+RANDOM_NUMBERS = "hold end stand pace depth width clearance fault answer delay ground pause".split()
 
 
 class Balls:
@@ -104,30 +91,23 @@ class Balls:
 
 
 def simulate(
-    num_sequences: int, num_steps: int, seed: int, noise: float, missed: float, occlusion: float
+    num_sequences: int, num_steps: int, seed: int, noises: Sequence[float], missed: float, occlusion: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return values (N, T, 3) float32 in the order of FEATURES, and labels (N, T) int64, indices into EVENTS.
+    """Return values (len(noises), N, T, 3) float32 in the order of FEATURES, and labels (N, T) int64, indices into
+    EVENTS.
 
     u, v: position in pixels from the upper left corner of a 1280 x 720 image. visible: 1.0 if the detector found the
     ball, else 0.0 (outside the image, missed or occluded); then u and v are 0. An event belongs to the nearest frame;
     if two events have the same frame, the later one is used. The first and last EDGE frames have no event.
 
-    `noise`: standard deviation of u and v in pixels. `missed`: probability that a frame has no detection. `occlusion`:
-    probability that a sequence has an occlusion of 3 to 8 consecutive frames.
+    `noises`: standard deviations of u and v in pixels. `missed`: probability that a frame has no detection.
+    `occlusion`: probability that a sequence has an occlusion of 3 to 8 consecutive frames.
 
     The same arguments give the same arrays. The first sequences do not depend on N. Noise, missed frames and occlusions
     have separate generators: a change of one of these settings does not change the rallies or the effect of the other
     two. Another T gives other rallies. Other machines and versions of numpy may round logarithms differently, so the
     last digits may differ.
     """
-    values, labels = simulate_noises(num_sequences, num_steps, seed, [noise], missed, occlusion)
-    return values[0], labels
-
-
-def simulate_noises(
-    num_sequences: int, num_steps: int, seed: int, noises: Sequence[float], missed: float, occlusion: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Like `simulate`, with several noises. Returns values (len(noises), N, T, 3) and labels (N, T)."""
     values = np.empty((len(noises), num_sequences, num_steps, len(FEATURES)), dtype=np.float32)
     labels = np.empty((num_sequences, num_steps), dtype=np.int64)
     for block, start in enumerate(range(0, num_sequences, BLOCK)):

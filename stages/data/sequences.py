@@ -85,16 +85,12 @@ def to_sequences(
     starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
     first_rows = starts if order is None else order[starts]
 
-    # (N, T) True at real steps; None if all sequences have the same length.
-    is_real = None if int(lengths.min()) == num_steps else np.arange(num_steps)[None, :] < lengths[:, None]
+    is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
 
     def pad(cells: np.ndarray) -> np.ndarray:
         """(R,) -> (N, T), zero after a sequence's end."""
-        cells = cells if order is None else cells[order]
-        if is_real is None:
-            return cells.reshape(num_sequences, num_steps)
         padded = np.zeros((num_sequences, num_steps), dtype=cells.dtype)
-        padded[is_real] = cells
+        padded[is_real] = cells if order is None else cells[order]
         return padded
 
     if per_step:
@@ -123,7 +119,6 @@ def to_sequences(
             cells = cells - offset
         padded = pad(cells.astype(np.float32, copy=False))
         if allow_missing:
-            padded = np.require(padded, requirements="W")  # float32 cells of a Parquet file are read-only
             filled, without_any = interpolate(padded, lengths)
             if len(without_any):
                 raise ValueError(
@@ -133,25 +128,12 @@ def to_sequences(
             num_filled += filled
         values[:, :, index] = padded
         if velocity:
-            difference = padded[:, 1:] - padded[:, :-1]
             # The difference between the padding and the last value is not a velocity.
-            if is_real is not None:
-                difference = np.where(is_real[:, 1:], difference, 0.0)
-            values[:, 1:, num_features + index] = difference
+            values[:, 1:, num_features + index] = np.where(is_real[:, 1:], padded[:, 1:] - padded[:, :-1], 0.0)
     names = columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ())
-    labels = labels.astype(np.float64 if is_number else np.int64)
-    return Sequences(
-        values,
-        lengths,
-        labels,
-        ids.astype(np.str_),
-        splits,
-        tuple(classes.tolist()),
-        names,
-        num_filled,
-        group_ids,
-        used_offsets,
-    )
+    labels, ids = labels.astype(np.float64 if is_number else np.int64), ids.astype(np.str_)
+    named = tuple(classes.tolist())
+    return Sequences(values, lengths, labels, ids, splits, named, names, num_filled, group_ids, used_offsets)
 
 
 def first_of_sequence(
@@ -287,15 +269,11 @@ def check_no_split_is_empty(
     for name, rows in parts.items():
         if not len(rows):
             num, num_different = len(sequences.ids), len(np.unique(duplicates))
-            why = (
-                f"its share of {num:,} is {sizes[name]}; give more sequences, or it a larger share in preprocess.split"
+            raise ValueError(
+                f"no sequence is left for {name}: its share is {sizes[name]} and of {num:,} only {num_different:,} "
+                "differ, and equal ones stay in one split; give more different ones, or it a larger share in "
+                "preprocess.split"
             )
-            if num_different < num:
-                why = (
-                    f"of {num:,} only {num_different:,} differ, and equal ones stay in one split; give more different "
-                    "ones, or a larger share to it"
-                )
-            raise ValueError(f"no sequence is left for {name}: {why}")
 
 
 def check_class_sizes(sequences: Sequences, num_splits: int) -> None:

@@ -145,11 +145,13 @@ def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
     mean, std = statistics_of(steps[:train_end])
     standardized_steps = standardized(steps, mean, std, grid.times)
 
-    if not steps[points["train"] + 1, 0].any():
-        raise ValueError(
-            f"column {columns.target!r} never changes in the time of train, so there is nothing to learn; "
-            "choose another target or split"
-        )
+    changes = sliding_window_view(steps[:, 0], params.horizon)
+    for name, last in points.items():
+        if not changes[last + 1].any():  # the persistence forecast has no error
+            raise ValueError(
+                f"column {columns.target!r} never changes in the time of {name}, so no forecast can be learned or "
+                "scored; choose another target or split"
+            )
     inputs = sliding_window_view(standardized_steps, params.input_steps, axis=0).transpose(0, 2, 1)
     targets = sliding_window_view(standardized_steps[:, 0], params.horizon)
     parts = {
@@ -164,23 +166,13 @@ def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
         )
         for name, last in points.items()
     }
-    changes = sliding_window_view(steps[:, 0], params.horizon)
-    for name, last in points.items():
-        if not changes[last + 1].any():  # the persistence forecast has no error
-            raise ValueError(
-                f"column {columns.target!r} never changes in the time of {name}, so no forecast can be scored; "
-                "choose another target or split"
-            )
     features = (columns.target, *columns.features)
     naive_error = naive_error_of(grid.levels[:train_end, 0], params.season or 1)
     return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, params, path)
 
 
 def read_values(table: RawTable, column: str, above_zero: bool) -> np.ndarray:
-    """Return the column (R,) float64; empty cells become NaN.
-
-    Raises ValueError about text and infinite numbers and, if `above_zero`, about numbers that are not above 0.
-    """
+    """Return the column (R,) float64; empty cells become NaN."""
     cells = table.columns[column]
     values = read_numbers(table, column, allow_missing=True).astype(np.float64)
     if above_zero:
@@ -317,18 +309,9 @@ def choose_windows(known: np.ndarray, params: Series) -> tuple[dict[str, np.ndar
             f"{', '.join(f'{len(rows):,} {name}' for name, rows in points.items())} windows of {before} input steps "
             f"and {after} target steps, {counts['num_windows_skipped']:,} left out because a point is missing and "
             f"{counts['num_windows_across_boundaries']:,} across a boundary; give the empty split a larger share, "
-            f"lower input_steps, horizon or stride, or set missing to interpolate{largest_window(sizes, after)}"
+            "lower input_steps, horizon or stride, or set missing to interpolate"
         )
     return points, counts
-
-
-def largest_window(sizes: dict[str, int], horizon: int) -> str:
-    """The largest window that fits into splits of these `sizes` without gaps, as the end of an error message."""
-    horizon = min(horizon, sizes["val"], sizes["test"])
-    input_steps = sizes["train"] - 1 - horizon
-    if horizon < 1 or input_steps < 2:
-        return "; there are too few points for any window"
-    return f"; without gaps there is room for input_steps up to {input_steps} with a horizon of {horizon}"
 
 
 def statistics_of(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ N sequences, T steps, C channels. An npy is mapped into memory and read in block
 
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from stages.data.tables import SPLIT_COLUMN
 from stages.params.parsing import one_line
-from stages.tools.long_table import BLOCK_CELLS, LongTableSource, known_of, lengths_of, long_block, unique
+from stages.tools.long_table import BLOCK_CELLS, LongTableSource, Progress, known_of, real_steps, rows_of, unique
 from stages.tools.text_tables import DAMAGED, Note
 
 VALUES = "x data values samples signals sequences series features".split()
@@ -33,13 +33,8 @@ class Array:
     split: str  # `train` of X_train; empty if the name contains none
     values: np.ndarray
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
-
-    @property
-    def is_label(self) -> bool:
-        return self.word in LABELS
+    def __str__(self) -> str:
+        return f"{self.name} {self.values.shape}"
 
 
 def arrays_of(path: Path) -> list[Array]:
@@ -74,68 +69,56 @@ def word_and_split(name: str) -> tuple[str, str]:
 def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongTableSource:
     """The arrays of `path`; for an npy, also those of the files next to it with matching names (X_train, y_train)."""
     found = arrays_with(path, options.get("labels"), is_alone)
-    many = [array for array in found if len(array.shape) >= 2 and array.values.dtype.kind in "fiub"]
-    sequences = [array for array in many if array.word in VALUES]
-    sequences = sequences or [array for array in many if not array.is_label][:1]
-    if not sequences:
-        shown = ", ".join(f"{array.name} {array.shape}" for array in found) or "nothing"
-        raise ValueError(f"{path.name} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
-    check_sequences(path, sequences)
+    sequences = sequences_of(path, found)
     if len(sequences) == 1 and "labels" in options:  # they may be in a file of any name
         found = [
-            replace(array, word=array.word if array.is_label else "label", split=sequences[0].split)
+            replace(array, word=array.word if array.word in LABELS else "label", split=sequences[0].split)
             if array.path == Path(options["labels"])
             else array
             for array in found
         ]
-    per_sequence, names_of = list[pa.Table](), dict[str, str]()
-    for array in reversed(sequences):  # the messages name the arrays of the first split
-        table, names_of = columns_of(array, found, with_split=len(sequences) > 1)
-        per_sequence.insert(0, table)
-    others = per_sequence[0].column_names
-    for array, table in zip(sequences, per_sequence, strict=True):
-        if odd := sorted({*table.column_names} ^ {*others}):
-            have, lack = (array, sequences[0]) if odd[0] in table.column_names else (sequences[0], array)
-            raise ValueError(
-                f"{path.name} has {odd[0]} for {have.name} and none for {lack.name}; give it for both, "
-                "or one of the two alone"
-            )
-    label = next((name for name in LABELS if name in others), None)
-    label = label or next((name for name in others if len(name) == 1), None)
+    per_sequence = [columns_of(array, found) for array in sequences]
+    names = [*per_sequence[0]]
+    label = next((name for name in (*LABELS, *(name for name in names if len(name) == 1)) if name in names), None)
     if label is None and "label" not in options:
         raise ValueError(
             f"{path.name} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
         )
-    shape = sequences[0].shape
+    shape = sequences[0].values.shape
     axes, why = axes_of(shape, options.get("axes"))
-    channels = 1 if len(axes) == 2 else shape[axes.index("C")]
-    if odd_one := next((a for a in sequences if len(axes) == 3 and a.shape[axes.index("C")] != channels), None):
-        raise ValueError(
-            f"{odd_one.name} has the shape {odd_one.shape} and {sequences[0].name} {shape}; as {axes} these are "
-            "other channels; give both the same, or turn them with --axes"
-        )
-    features = [unique("value" if channels == 1 else f"c{number}", others) for number in range(channels)]
-    shapes = ", ".join(f"{array.name} {array.shape}" for array in sequences)
-    notes: list[Note] = [("arrays", shapes, f"{axes}, {why}")]
-    known = known_of(features, others, "the number of the sequence in the array", label)
+    num_channels = 1 if axes == "NT" else shape[axes.index("C")]
+    for array in sequences:
+        if axes != "NT" and array.values.shape[axes.index("C")] != num_channels:
+            raise ValueError(
+                f"{array} and {sequences[0]} have other channels as {axes}; give both the same, or turn them with "
+                "--axes"
+            )
+    others = [*names, *([SPLIT_COLUMN] if len(sequences) > 1 else [])]
+    features = [unique("value" if num_channels == 1 else f"c{number}", others) for number in range(num_channels)]
+    notes: list[Note] = [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")]
+    known = known_of(features, others, "its number in the array")
     if label:
-        known["label"] = (label, names_of[label])
+        known["label"] = (label, per_sequence[0][label].name)
     num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
 
-    def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
+    def blocks(at: Progress) -> Iterator[pa.Table]:
         done = 0
-        for array, table in zip(sequences, per_sequence, strict=True):
-            for low in range(0, array.shape[0], num_rows):
+        for array, columns in zip(sequences, per_sequence, strict=True):
+            count = len(array.values)
+            table = pa.table({name: label_cells(own.values) for name, own in columns.items()})
+            if len(sequences) > 1:
+                table = table.append_column(SPLIT_COLUMN, pa.array([array.split] * count))
+            for low in range(0, count, num_rows):
                 block = as_plain_type(array.values[low : low + num_rows])
                 block = block[:, :, None] if block.ndim == 2 else block
-                block = block.swapaxes(1, 2) if axes == "NCT" else block
+                lengths, cells = real_steps(block.swapaxes(1, 2) if axes == "NCT" else block, done)
                 ids = np.arange(done, done + len(block))
-                yield long_block(ids, block, lengths_of(block), features, table.slice(low, len(block)))
+                yield rows_of(ids, dict(zip(features, cells, strict=True)), lengths, table.slice(low, len(block)))
                 done += len(block)
                 at(done)
 
     sources = list(dict.fromkeys(array.path for array in found))
-    return LongTableSource(sources, notes, known, blocks, sum(array.shape[0] for array in sequences), "sequences")
+    return LongTableSource(sources, notes, known, blocks, sum(len(array.values) for array in sequences), "sequences")
 
 
 def arrays_with(path: Path, labels: Path | None, is_alone: bool) -> list[Array]:
@@ -146,25 +129,31 @@ def arrays_with(path: Path, labels: Path | None, is_alone: bool) -> list[Array]:
         files += [other for other in beside if word_and_split(other.stem)[0] in (word, *LABELS)]
     found = [array for file in files for array in arrays_of(file)]
     if labels and labels.suffix.lower() in (".npy", ".npz"):
-        found = [*(array for array in found if not array.is_label), *arrays_of(labels)]
+        found = [*(array for array in found if array.word not in LABELS), *arrays_of(labels)]
     return found
 
 
-def check_sequences(path: Path, sequences: list[Array]) -> None:
-    """Raises ValueError if an array has too many axes or no number, or if the splits do not tell the arrays apart."""
-    first, splits = sequences[0], {array.split for array in sequences}
-    if len({len(array.shape) for array in sequences}) > 1 or len(first.shape) > 3:
-        raise ValueError(f"{first.name} has the shape {first.shape}; accepted: (N, T, C), (N, T) and (N, C, T)")
-    shown = ", ".join(array.name for array in sequences)
-    if len(splits) < len(sequences):
-        raise ValueError(f"{path.name} holds several arrays of sequences ({shown}); keep one")
-    if empty := next((array for array in sequences if 0 in array.shape), None):
-        raise ValueError(f"{empty.name} has the shape {empty.shape}, so it holds no number; give one that does")
-    if len(splits) > 1 and "" in splits:
+def sequences_of(path: Path, found: list[Array]) -> list[Array]:
+    """The array of sequences, or one for each split. Raises ValueError if there is none, or if the splits do not tell
+    the arrays apart.
+    """
+    many = [array for array in found if array.values.ndim >= 2 and array.values.dtype.kind in "fiub"]
+    sequences = [array for array in many if array.word in VALUES]
+    sequences = sequences or [array for array in many if array.word not in LABELS][:1]
+    shown = ", ".join(map(str, sequences or found)) or "nothing"
+    if not sequences:
+        raise ValueError(f"{path.name} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
+    if len({array.values.ndim for array in sequences}) > 1 or sequences[0].values.ndim > 3:
+        raise ValueError(f"{path.name} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T)")
+    splits = {array.split for array in sequences}
+    if len(splits) < len(sequences) or (len(splits) > 1 and "" in splits):
         raise ValueError(
-            f"{path.name} comes with {shown}, of which one has no split in its name, and may hold the others; give it "
-            "alone (--alone), or only those called train and test"
+            f"{path.name} comes with several arrays of sequences ({shown}), which may hold the same ones; keep one, or "
+            "those called train and test (--alone reads one file)"
         )
+    if empty := next((array for array in sequences if 0 in array.values.shape), None):
+        raise ValueError(f"{empty} holds no number; give one that does")
+    return sequences
 
 
 def as_plain_type(values: np.ndarray) -> np.ndarray:
@@ -178,33 +167,29 @@ def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
     if len(shape) == 2:
         return "NT", "one channel"
     if asked:
-        return asked, "as requested"
-    axes = "NCT" if shape[1] < shape[2] else "NTC"
-    other = "NTC" if axes == "NCT" else "NCT"
-    return axes, f"the longer of the last two is time (--axes {other} swaps them)"
+        return asked, "asked for"
+    axes, other = ("NCT", "NTC") if shape[1] < shape[2] else ("NTC", "NCT")
+    return axes, f"the longer of the last two is time (--axes {other} turns them)"
 
 
-def columns_of(array: Array, found: list[Array], with_split: bool) -> tuple[pa.Table, dict[str, str]]:
-    """A row per sequence of `array`: the cells of the other arrays of its split with one entry per sequence. Also
-    returns the name of each column's array.
-    """
-    count, columns, names = array.shape[0], dict[str, pa.Array](), dict[str, str]()
+def columns_of(array: Array, found: list[Array]) -> dict[str, Array]:
+    """The arrays of its split with one entry per sequence of `array`, by the name of their column."""
+    columns, count = dict[str, Array](), len(array.values)
     for other in found:
-        if other.is_label and len(other.shape) == 2 and other.shape[1] > 1:
+        if other.word in LABELS and other.values.ndim == 2 and other.values.shape[1] > 1:
             raise ValueError(
                 "the labels have several columns; give one number each, e.g. y.argmax(axis=1) of one-hot labels"
             )
         if other.split != array.split:
             continue
-        if other.is_label and other.shape[:1] != (count,):
-            raise ValueError(
-                f"{other.name} has the shape {other.shape} and {array.name} {array.shape}; give a label for each"
-            )
-        cells = np.asarray(other.values)
-        if other.shape in ((count,), (count, 1)) and cells.dtype.kind in "fiubSUM":
-            cells = cells.reshape(-1)
-            cells = cells.astype(str) if cells.dtype.kind in "SU" else cells.astype(cells.dtype.newbyteorder("="))
-            columns[other.word or "label"], names[other.word or "label"] = pa.array(cells), other.name
-    if with_split:
-        columns[SPLIT_COLUMN] = pa.array([array.split] * count)
-    return pa.table(columns), names
+        if other.word in LABELS and other.values.shape[:1] != (count,):
+            raise ValueError(f"{other} does not go with {array}; give a label for each")
+        if other.values.shape in ((count,), (count, 1)) and other.values.dtype.kind in "fiubSUM":
+            columns[other.word or "label"] = other
+    return columns
+
+
+def label_cells(values: np.ndarray) -> pa.Array:
+    """values (N,) or (N, 1) as cells of a table."""
+    cells = np.asarray(values).reshape(-1)
+    return pa.array(cells.astype(str) if cells.dtype.kind in "SU" else cells.astype(cells.dtype.newbyteorder("=")))

@@ -32,10 +32,10 @@ class TableColumns:
     numbers, see ODD_DATE), or other (empty, lists).
     """
 
-    def __init__(self, frame: pd.DataFrame, name: str, has_split: bool = False):
+    def __init__(self, frame: pd.DataFrame, name: str):
         self.frame, self.name = frame, name
         self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != SPLIT_COLUMN}
-        self.has_split = has_split or SPLIT_COLUMN in frame.columns
+        self.has_split = SPLIT_COLUMN in frame.columns
         self.shown = f"{name} ({shortened(list(self.kinds))})"
 
     def of_kind(self, *kinds: str, exclude: Sequence[str] = ()) -> list[str]:
@@ -123,11 +123,15 @@ def is_odd(cells: pd.Series) -> bool:
     return bool(units.notna().mean() > 0.9 and units.nunique() == 1 and cells.nunique() > 2)
 
 
+def words_of(column: str) -> set[str]:
+    """`sensor` and `id` of sensorId."""
+    return set(map(str.lower, re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column)))
+
+
 def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
     """The columns whose name contains one of the words `names`, in the order of these words."""
-    words = {column: re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column) for column in columns}
-    found = [column for name in names for column in words if name in map(str.lower, words[column])]
-    return list(dict.fromkeys(found))
+    words = {column: words_of(column) for column in columns}
+    return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
 
 
 def shortened(names: Sequence[str], most: int = 8) -> str:

@@ -7,10 +7,11 @@ The label is the folder's name, a part of the file's name (`--pattern '{label}_{
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from stages.data.tables import SPLIT_COLUMN
@@ -20,10 +21,9 @@ from stages.tools import text_tables
 from stages.tools.array_files import SPLIT_WORDS
 from stages.tools.columns import Choice, named, shortened
 from stages.tools.infer_sequences import GROUP_NAMES, LABEL_NAMES
-from stages.tools.long_table import BLOCK_CELLS, LongTableSource, keys_of
+from stages.tools.long_table import BLOCK_CELLS, LongTableSource, Progress, keys_of
 from stages.tools.recordings import (
     KINDS,
-    Files,
     Reader,
     ending_of,
     kind_of_file,
@@ -59,7 +59,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
             f"{folder} holds {len(archive)} files of .ts, each of many sequences; give the path of one of them"
         )
     if labels is not None:
-        found = [path for path in found if path.name != labels.name or path.resolve() != labels.resolve()]
+        found = [path for path in found if path.resolve() != labels.resolve()]
     endings = Counter(ending_of(path) for path in found if kind_of_file(path))
     if not endings:
         shown = ", ".join(sorted({path.suffix or path.name for path in found})[:8]) or "no file"
@@ -69,17 +69,16 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
         )
     [(ending, num)] = endings.most_common(1)
     paths = [path for path in found if ending_of(path) == ending]
-    files = Files(folder, paths, KINDS[ending])
+    ids = [without_ending(path.relative_to(folder).as_posix()) for path in paths]
     left = [path.name for path in found if ending_of(path) != ending]
     notes: list[Note] = [("shape", f"a folder of {num:,} {ending} files", "each is a sequence, a row per step")]
     if left:
-        notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
-    of_files, label, why = columns_of_files(files, options, labels, notes)
-    reader = Reader(files, options, of_files.column_names)
-    notes += reader.notes
-    sequence, _ = keys_of(reader.names, of_files.column_names)
-    step, why_step = reader.step
-    known = {"sequence": (sequence, "the file's name"), "step": (step, why_step)}
+        notes.append(("left out", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
+    of_files, label, why = columns_of_files(folder, ids, options, labels, notes)
+    reader = Reader(paths, options, of_files.column_names)
+    notes += reader.form.notes if reader.form else []
+    sequence, step = keys_of(reader.names, of_files.column_names)
+    known = {"sequence": (sequence, "the file's name"), "step": (reader.step or step, reader.why_step)}
     if found_groups := groups_of(of_files):
         known["groups"] = found_groups
     if label:
@@ -90,22 +89,21 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
             "give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
         )
 
-    def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
+    def blocks(at: Progress) -> Iterator[pa.Table]:
         parts, num_cells = list[pa.Table](), 0
-        for number, (path, name) in enumerate(zip(files.paths, files.ids, strict=True)):
+        for number, (path, name) in enumerate(zip(paths, ids, strict=True)):
             part = reader.read(path)
-            same = {sequence: pa.repeat(name, part.num_rows)}
-            same |= {column: pa.repeat(of_files[column][number], part.num_rows) for column in of_files.column_names}
-            parts.append(pa.table(same | {column: part[column] for column in part.column_names}))
-            num_cells += part.num_rows * len(parts[0].column_names)
-            if num_cells > BLOCK_CELLS:
+            columns = {sequence: pa.repeat(name, part.num_rows)}
+            columns |= {column: pa.repeat(of_files[column][number], part.num_rows) for column in of_files.column_names}
+            columns |= {column: part[column] for column in part.column_names}
+            parts.append(pa.table(columns if reader.step else columns | {step: np.arange(part.num_rows)}))
+            num_cells += parts[-1].num_rows * parts[-1].num_columns
+            if num_cells > BLOCK_CELLS or number == len(paths) - 1:
                 yield pa.concat_tables(parts)
                 parts, num_cells = [], 0
             at(number + 1)
-        if parts:
-            yield pa.concat_tables(parts)
 
-    return LongTableSource([folder], notes, known, blocks, len(files.paths), "files")
+    return LongTableSource([folder], notes, known, blocks, len(paths), "files")
 
 
 def groups_of(of_files: pa.Table) -> Choice | None:
@@ -118,56 +116,48 @@ def groups_of(of_files: pa.Table) -> Choice | None:
     return (name, why) if 3 <= num < of_files.num_rows else None
 
 
-# Values that apply to a whole file --------------------------------------------------------------------------------
+# Values that apply to a whole file. `ids`: the files' paths below the folder without their ending.
 
 
 def columns_of_files(
-    files: Files, options: Mapping[str, Any], labels: Path | None, notes: list[Note]
+    folder: Path, ids: list[str], options: Mapping[str, Any], labels: Path | None, notes: list[Note]
 ) -> tuple[pa.Table, str | None, str]:
     """A row per file with the values from its folders, name and table of labels; the label's column; the reason."""
-    found, label = columns_of_table(files, labels, options) if labels else ({}, None)
-    if labels and found:
-        reason = "as requested" if "labels" in options else "by its name (--labels selects another)"
+    pattern, asked = options.get("pattern"), options.get("label")
+    of_table = columns_of_table(ids, labels, options) if labels else {}
+    of_names = columns_of_names(ids, pattern) if pattern else {}
+    if labels and of_table:
+        reason = "asked for" if "labels" in options else "it is called so (--labels names another)"
         notes.append(("labels", labels.name, f"{reason}; a row for each file"))
     elif labels:
-        notes.append(("excluded", labels.name, "by its name a table of labels, but without a row for each file"))
-    pattern, asked = options.get("pattern"), options.get("label")
-    of_names = columns_of_names(files, pattern) if pattern else {}
+        notes.append(("left out", labels.name, "called so, but no table with a row for each file"))
     # If the label comes from elsewhere, folders are people or sessions.
-    is_given = label is not None or "label" in of_names or asked not in (None, "label")
-    columns = columns_of_folders(files, not is_given) | of_names | found
+    label_of_table = asked if asked in of_table else next(iter(named(LABEL_NAMES, of_table)), None)
+    is_given = label_of_table or "label" in of_names or asked not in (None, "label")
+    columns = columns_of_folders(folder, ids, not is_given) | of_names | of_table
     if above := [name for name in columns if name.startswith("folder")]:
         notes.append(("columns", ", ".join(above), "the names of the other folders"))
     if SPLIT_COLUMN in columns:
-        notes.append(
-            (
-                "split",
-                ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})),
-                "by the names of the folders or columns",
-            )
-        )
-    why = "the folder's name (--pattern, --labels or --label select another source)"
-    if labels and label is not None:
-        why = f"of {labels.name}"
-    elif asked in columns:
-        label, why = asked, "as requested"
-    elif "label" in columns:
-        label, why = "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
-    elif labels and found and not asked:
-        if len(found) > 1:
-            raise ValueError(f"{labels.name} has no column of labels{nearest('', found)}; name it with --label")
-        label, why = next(iter(found)), f"of {labels.name}"
-    return pa.table(columns), label, why
+        notes.append(("split", ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})), "as they are called"))
+    if labels and label_of_table:
+        return pa.table(columns), label_of_table, f"of {labels.name}"
+    if asked in columns:
+        return pa.table(columns), asked, "asked for"
+    if "label" in columns:
+        why = "the folder's name (--pattern, --labels or --label take it from elsewhere)"
+        return pa.table(columns), "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
+    if labels and len(of_table) == 1 and not asked:
+        return pa.table(columns), next(iter(of_table)), f"of {labels.name}"
+    if labels and of_table and not asked:
+        raise ValueError(f"{labels.name} has no column of labels{nearest('', of_table)}; name it with --label")
+    return pa.table(columns), None, ""
 
 
-def columns_of_folders(files: Files, is_label: bool) -> dict[str, list[str]]:
+def columns_of_folders(folder: Path, ids: list[str], is_label: bool) -> dict[str, list[str]]:
     """The names of the folders between `folder` and each file: train and test are the split, one level is the label."""
-    parts = [path.relative_to(files.folder).parts[:-1] for path in files.paths]
-    if len(depths := {len(part) for part in parts}) > 1:
-        low, high = min(depths), max(depths)
-        raise ValueError(
-            f"{files.folder} has files {low} and {high} folders below it ({files.paths[0].name}); put all at one depth"
-        )
+    parts = [name.split("/")[:-1] for name in ids]
+    if len({len(part) for part in parts}) > 1:
+        raise ValueError(f"{folder} has files in folders of different depths ({ids[0]}); put all at one depth")
     columns, levels = dict[str, list[str]](), list[list[str]]()
     for level in ([*level] for level in zip(*parts, strict=True) if len(set(level)) > 1):
         if all(name.lower() in SPLIT_WORDS for name in level):
@@ -182,7 +172,7 @@ def columns_of_folders(files: Files, is_label: bool) -> dict[str, list[str]]:
     return columns
 
 
-def columns_of_names(files: Files, pattern: str) -> dict[str, list[str]]:
+def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
     """The parts of the file names that match the {braces} of `pattern`; `*` matches anything."""
     pieces = re.split(r"(\{\w+\}|\*)", pattern)
     names = [piece[1:-1] for piece in pieces if piece.startswith("{")]
@@ -194,7 +184,7 @@ def columns_of_names(files: Files, pattern: str) -> dict[str, list[str]]:
         f"(?P<{piece[1:-1]}>[^/]+?)" if piece.startswith("{") else "[^/]*" if piece == "*" else re.escape(piece)
         for piece in pieces
     )
-    given = [name if "/" in pattern else name.rsplit("/", 1)[-1] for name in files.ids]
+    given = [name if "/" in pattern else name.rsplit("/", 1)[-1] for name in ids]
     found = [re.fullmatch(form, name) for name in given]
     wrong = [name for name, match in zip(given, found, strict=True) if not match]
     if wrong:
@@ -204,57 +194,40 @@ def columns_of_names(files: Files, pattern: str) -> dict[str, list[str]]:
     return {name: [match[name] for match in found if match] for name in names}
 
 
-def columns_of_table(
-    files: Files, path: Path, options: Mapping[str, Any]
-) -> tuple[dict[str, pa.ChunkedArray], str | None]:
-    """The cells of a table with a row per file, in the order of the files, and its label column by option or name. No
-    cells if the table was not requested and names no file.
+def columns_of_table(ids: list[str], path: Path, options: Mapping[str, Any]) -> dict[str, pa.ChunkedArray]:
+    """The cells of a table with a row per file, in the order of the files. No cells if the table was not requested and
+    names no file.
     """
-    is_asked = "labels" in options
     table = read_small(path, options)
-    if table is None:
-        if is_asked:
-            raise ValueError(
-                f"{path.name} has no header; it needs one, with the columns of the file's name and the label"
-            )
-        return {}, None
-    whole = {name: number for number, name in enumerate(files.ids)}
-    short = {name.rsplit("/", 1)[-1]: number for name, number in whole.items()}
-    best, rows, twice = "", dict[int, int](), ""  # rows: number of the file -> its row
-    for column in table.column_names:
-        keys = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[column]]
-        for numbers in (whole, short if len(short) == len(whole) else {}):
-            known = [key for key in keys if key in numbers]
-            if again := next((key for key, count in Counter(known).items() if count > 1), ""):
-                twice = again
-            elif len(known) > len(rows):
-                best, rows = column, {numbers[key]: row for row, key in enumerate(keys) if key in numbers}
-    if twice and len(rows) < len(files.paths):
-        raise ValueError(f"{path.name} has two rows for {twice}; it needs one for each file")
-    if not rows and not is_asked:
-        return {}, None
-    if len(rows) < len(files.paths):
-        lacking = next(name for name, number in whole.items() if number not in rows)
-        is_first = without_ending(best) in {*whole, *short}
-        header = f"; its first row ({best}, ...) counts as the header, so put one above it" if is_first else ""
+    column, names, keys = "", ids, list[str]()
+    short = [name.rsplit("/", 1)[-1] for name in ids]
+    for cells in table.column_names:  # the column with the most names of files
+        found = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[cells]]
+        for called in (ids, short) if len({*short}) == len(short) else (ids,):
+            if len({*called} & {*found}) > len({*names} & {*keys}):
+                column, names, keys = cells, called, found
+    rows = {key: row for row, key in enumerate(keys)}
+    lacking = [name for name in names if name not in rows]
+    if len(lacking) == len(ids) and "labels" not in options:
+        return {}
+    if twice := [key for key, count in Counter(keys).items() if count > 1 and key in names]:
+        raise ValueError(f"{path.name} has two rows for {twice[0]}; it needs one for each file")
+    if lacking:
         raise ValueError(
-            f"{path.name} has a row for {len(rows):,} of {len(files.paths):,} files{best and f' (by {best!r})'}, "
-            f"none for {lacking}; it needs a column with the name of each file, once{header}"
+            f"{path.name} has a row for {len(ids) - len(lacking):,} of {len(ids):,} files"
+            f"{column and f' (by {column!r})'}, none for {lacking[0]}; it needs a header and a column with the name of "
+            "each file, once"
         )
-    order = pa.array([rows[number] for number in range(len(files.paths))])
-    columns = {name: table[name].take(order) for name in table.column_names if name != best}
-    asked = options.get("label")
-    return columns, asked if asked in columns else next(iter(named(LABEL_NAMES, columns)), None)
+    order = pa.array([rows[name] for name in names])
+    return {name: table[name].take(order) for name in table.column_names if name != column}
 
 
-def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table | None:
-    """A table of labels, with numbers as text: `007` is a label too. None if it has no header."""
+def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
+    """A table of labels, with numbers as text: `007` is a label too."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
     if kind_of_file(path) == "parquet":
         return whole_parquet(path)
     table = text_tables.sniff(path, options.get("encoding"))
-    if not table.has_header:
-        return None
     kinds = kinds_of([text_tables.whole(table)])
     return pa.concat_tables(text_tables.blocks(table, {name: kinds[name] for name in named(("target", "y"), kinds)}))

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from stages.data.sequences import NO_EVENT
-from stages.params.schema import MODELS, NO_GROUPS
-from stages.tools.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened
+from stages.params.schema import NO_GROUPS
+from stages.tools.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
 
 # Columns whose name contains one of these words come first, in the order of the words.
 SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
@@ -19,7 +19,6 @@ GROUP_NAMES = (
 GROUP_NAMES += "machine engine unit site".split()
 GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
 COUNTING_NAMES = "row index id number nr no".split()
-CAN_REGRESS = "regress" in MODELS
 OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
 
 
@@ -41,14 +40,14 @@ def infer_sequences(columns: TableColumns, choose: Choose) -> None:
 
 
 def without_step(columns: TableColumns, sequence: str) -> str:
+    if columns.kinds[sequence] == "time":
+        return repeated_times(columns, sequence)
     if named(LABEL_NAMES, [sequence]):
         return (
             f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
             "a sequence needs several steps: number their columns (x_0, x_1, ...) for one row per sequence, or name "
             "columns with --sequence and --step"
         )
-    if columns.kinds[sequence] == "time":
-        return repeated_times(columns, sequence)
     return (
         f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
         f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
@@ -69,19 +68,16 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
     numeric, first = columns.numeric(exclude=taken), columns.firsts(sequence)
     why_not = {}
     for column in numeric:
-        values = columns.frame[column].to_numpy()
+        values, words = columns.frame[column].to_numpy(), words_of(column)
         differs = (values != values[first]) & ~(pd.isna(values) & pd.isna(values[first]))
         if not differs.any():
-            why_not[column] = "never changes" if columns.num_distinct(column) < 2 else "constant within every sequence"
-    for column in named(
-        (*LABEL_NAMES[:3], *COUNTING_NAMES), [name for name in numeric if columns.kinds[name] == "whole"]
-    ):
-        if named(LABEL_NAMES[:3], [column]):
-            why_not.setdefault(column, "a second label, by its name")
-        elif (np.diff(columns.numbers(column).to_numpy()) == 1).all():
-            why_not.setdefault(column, "counts the rows")
-    for column in named(STEP_NAMES, numeric):
-        if column not in why_not and any(column == name for name, _ in find_steps(columns, sequence, [column])):
+            is_same = columns.num_distinct(column) < 2
+            why_not[column] = "never changes" if is_same else "the same throughout every sequence"
+        elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
+            why_not[column] = "a second label by its name"
+        elif words & {*COUNTING_NAMES} and (np.diff(columns.numbers(column).to_numpy()) == 1).all():
+            why_not[column] = "counts the rows"
+        elif words & {*STEP_NAMES} and any(find_steps(columns, sequence, [column])):
             why_not[column] = "orders the rows too"
     found, why = find_features(columns, numeric, taken, why_not)
     if not found:
@@ -96,25 +92,17 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
     """A column named like people or devices, whose values several sequences share."""
     if columns.has_split:
         return NO_GROUPS, "the table's own column `split` decides"
-    first, num_sequences = columns.firsts(sequence), columns.num_distinct(sequence)
-    why = "no column is named like people, devices or days (--groups selects one)"
+    none = "no column is named like one of people, devices or days (--groups names one)"
     for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
-        cells, num = columns.frame[column], columns.num_distinct(column)
-        if num >= 2 and not (cells.to_numpy() == cells.to_numpy()[first]).all():
-            both = f"table[{column!r}].astype(str) + '_' + table[{sequence!r}].astype(str)"
-            why = (
-                f"{column!r} changes within a sequence; if it tells sequences apart too, make a column of both: {both}"
-            )
-            continue
-        if not 2 <= num < num_sequences:
+        cells, num = columns.frame[column].to_numpy(), columns.num_distinct(column)
+        if not 2 <= num < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
+            none = f"{column!r} changes within a sequence, or no two sequences share a value of it"
             continue
         if num < 3:
             return NO_GROUPS, f"{column!r} has {num} values, too few to keep each on one side of three splits"
-        return (
-            column,
-            f"by its name; each of its {num:,} values stays in one split (--groups {NO_GROUPS} mixes them)",
-        )
-    return NO_GROUPS, why
+        why = f"named so; each of its {num:,} values stays on one side of the split (--groups {NO_GROUPS}: all mixed)"
+        return column, why
+    return NO_GROUPS, none
 
 
 def find_sequence(columns: TableColumns) -> Choice:
@@ -127,12 +115,9 @@ def find_sequence(columns: TableColumns) -> Choice:
             "--sequence and --step for many sequences, --time for one series"
         )
     column = next((column for column in ids if any(find_steps(columns, column))), ids[0])
-    num, is_named = columns.num_distinct(column), named(SEQUENCE_NAMES, [column])
+    num = columns.num_distinct(column)
     rows_each = f"{num:,} values, {len(columns.frame) / num:.1f} rows each on average"
-    codes = columns.codes(column)
-    if (num_runs := int((codes[1:] != codes[:-1]).sum()) + 1) > num:
-        rows_each += f", in {num_runs:,} places of the table (if another column tells sequences apart too, join both)"
-    return column, f"by its name; {rows_each}" if is_named else rows_each
+    return column, f"named so; {rows_each}" if named(SEQUENCE_NAMES, [column]) else rows_each
 
 
 def find_ids(columns: TableColumns) -> list[str]:
@@ -168,33 +153,29 @@ def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = 
 
 
 def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
-    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text."""
-    texts, whole = (columns.of_kind(kind, exclude=(sequence, step)) for kind in ("text", "whole"))
-    first = columns.firsts(sequence)
-    num_sequences = columns.num_distinct(sequence)
+    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number."""
+    texts, whole, numbers = (columns.of_kind(kind, exclude=(sequence, step)) for kind in ("text", "whole", "number"))
+    first, most = columns.firsts(sequence), columns.num_distinct(sequence) / 3
 
     def is_constant(column: str) -> bool:
         cells = columns.frame[column].to_numpy()
         return bool(((cells == cells[first]) | pd.isna(cells)).all())
 
-    numbers = [column for column in columns.of_kind("number", exclude=(sequence, step)) if is_constant(column)]
-    if names := named(LABEL_NAMES, (*texts, *whole, *(numbers if CAN_REGRESS else ()))):
-        return names[0], "by its name"
+    numbers = [column for column in numbers if is_constant(column)]
+    if names := named(LABEL_NAMES, (*texts, *whole, *numbers)):
+        return names[0], "named so"
 
-    def is_few(column: str) -> bool:
-        return 2 <= columns.num_distinct(column) <= num_sequences / 3 and is_constant(column)
+    def few(found: Sequence[str]) -> list[str]:
+        """The columns of classes; those called like people or ids only if there is no other one."""
+        found = [column for column in found if 2 <= columns.num_distinct(column) <= most and is_constant(column)]
+        ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), found)
+        return [column for column in found if column not in ids] or found
 
-    def is_label(column: str) -> bool:
-        return not named((*GROUP_NAMES, *SEQUENCE_NAMES), [column])
-
-    found = [*filter(is_few, filter(is_label, texts))] or [*filter(is_few, texts)] or texts
-    found = found or [*filter(is_few, filter(is_label, whole))] or [*filter(is_few, whole)]
-    if not found and CAN_REGRESS:
-        found = [
-            column
-            for column in (*numbers, *filter(is_constant, whole))
-            if is_label(column) and columns.num_distinct(column) > 1
-        ]
+    found = few(texts) or texts or few(whole)
+    if not found:
+        ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), [*numbers, *whole])
+        found = [column for column in (*numbers, *filter(is_constant, whole)) if column not in ids]
+        found = [column for column in found if columns.num_distinct(column) > 1]
     if found:
         many = f"the last of {len(found)} columns that could be one (--label selects another)"
         return found[-1], many if len(found) > 1 else "the only column that could be one"
@@ -211,28 +192,23 @@ def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
     if not changes.any():
         num, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
         is_many = num > max(20, num_sequences / 3) and not named(LABEL_NAMES[:3], [label])
-        is_number = columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many)
-        if is_number and CAN_REGRESS:
-            return (
-                "regress",
-                f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)",
-            )
-        return "classify", f"{label!r} is constant within every sequence"
+        if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
+            why = f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)"
+            return "regress", why
+        return "classify", f"{label!r} is the same throughout every sequence"
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
         share = 1 - events.isin(("", NO_EVENT)).mean()
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
     if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row
-        return "classify", f"{label!r} is constant within most sequences"
-    if (share := (events == most).mean()) < 0.5:
-        raise ValueError(
-            f"{columns.name}: {label!r} changes within a sequence and has {events.nunique():,} values (the most "
-            f"frequent one, {most!r}, in {share:.1%} of the rows), so it is no label of sequences nor of events; name "
-            "another column with --label"
-        )
-    background = columns.frame[label][events == most].iloc[:1].tolist()[0]
-    raise ValueError(
+        return "classify", f"{label!r} is the same throughout most sequences"
+    share = (events == most).mean()
+    why = (
         f"{columns.name}: {label!r} changes within a sequence, so it must be empty or {NO_EVENT!r} where nothing "
-        f"happens, and is {most!r} in {(events == most).mean():.1%} of the rows; name another column with --label, "
-        f"or save the table again after table[{label!r}] = table[{label!r}].replace({background!r}, {NO_EVENT!r})"
+        f"happens, and is {most!r} in {share:.1%} of the rows; name another column with --label"
     )
+    if share >= 0.5:
+        background = columns.frame[label][events == most].iloc[:1].tolist()[0]
+        replaced = f"table[{label!r}].replace({background!r}, {NO_EVENT!r})"
+        why += f", or save the table again after table[{label!r}] = {replaced}"
+    raise ValueError(why)

@@ -48,7 +48,7 @@ def infer_series(columns: TableColumns, choose: Choose) -> None:
     numeric = columns.of_kind("whole", "number", exclude=taken)
     features = choose("features", lambda: find_features(columns, numeric, taken))
     stamps = stamps_of(columns, time)
-    interval = parse_interval(choose("interval", lambda: interval_of(columns, time, stamps)))
+    interval = parse_interval(choose("interval", lambda: find_interval(columns, time, stamps)))
     levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
     lowest = min(columns.numbers(column).min() for column in (target, *features))
     transform = choose("transform", lambda: find_transform(levels, lowest > 0))
@@ -85,56 +85,52 @@ def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
     return numeric[0], first if numeric[1:] else "the only numeric column"
 
 
-def are_dates_in_digits(columns: TableColumns, time: str) -> bool:
-    """Whether whole numbers are years, months (194901) or dates (19490131)."""
-    texts = columns.frame[time].dropna().astype(str)
-    return columns.kinds[time] == "whole" and any(texts.str.fullmatch(form).all() for form in DIGIT_FORMS)
+def are_dates_without_time(columns: TableColumns, time: str) -> bool:
+    """Whether the times are weeks, months, quarters, years or dates in digits (194901, 19490131), not seconds or
+    ISO 8601.
+    """
+    texts = columns.frame[time].dropna().astype(str).str.strip()
+    if columns.kinds[time] == "whole":
+        return any(texts.str.fullmatch(form).all() for form in DIGIT_FORMS)
+    return columns.kinds[time] == "time" and first_day(texts.iloc[0]) is not None
 
 
 def stamps_of(columns: TableColumns, time: str) -> np.ndarray:
     """(R,) int64 nanoseconds since 1970; cells without a time become the smallest int64."""
     cells = columns.frame[time]
-    numbers = columns.kinds[time] in ("whole", "number")
-    if are_dates_in_digits(columns, time) or (not numbers and first_day(str(cells.dropna().iloc[0]).strip())):
+    if are_dates_without_time(columns, time):
         cells = cells.map(lambda cell: first_day(str(cell).strip()), na_action="ignore")
-    elif numbers:
+    elif columns.kinds[time] == "whole":
         cells = pd.to_datetime(pd.to_numeric(cells, errors="coerce"), unit="s", errors="coerce", utc=True)
     found = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True).dt.tz_convert(None)
     return found.to_numpy().astype("datetime64[ns]").astype(np.int64)
 
 
-def interval_of(columns: TableColumns, time: str, stamps: np.ndarray) -> Choice:
-    """The interval of the times. Dates in digits get the calendar's: preprocess parses them as dates, not seconds."""
-    interval, why = find_interval(columns.name, time, stamps)
-    if interval in ("1d", "7d") and are_dates_in_digits(columns, time):
-        return {"1d": "day", "7d": "week"}[interval], why
-    return interval, why
-
-
-def find_interval(table: str, time: str, stamps: np.ndarray) -> Choice:
+def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choice:
     """The calendar's interval if the times follow it, else the most frequent difference of neighbours."""
     known = np.unique(stamps[stamps != np.iinfo(np.int64).min])
     if len(known) < 2:
-        raise ValueError(f"{table}: {time!r} holds {len(known)} different times; a series needs more")
+        raise ValueError(f"{columns.name}: {time!r} holds {len(known)} different times; a series needs more")
     apart, counts = np.unique(np.diff(known), return_counts=True)
     for name, (low, high) in APART.items():
         share = counts[(apart >= low * DAY - HOUR) & (apart <= high * DAY + HOUR)].sum() / counts.sum()
         if share > 0.5:
-            return name, f"{share:.1%} of neighbouring times are {low} to {high} days apart"
-    near_day = np.round(apart / DAY)
-    is_whole_days = (np.abs(apart - near_day * DAY) <= HOUR) & (near_day > 0)
+            return name, f"{share:.1%} of the times are {low} to {high} days apart"
     most = int(apart[counts.argmax()])
-    if is_whole_days.all():
+    days = np.round(apart / DAY)
+    if ((np.abs(apart - days * DAY) <= HOUR) & (days > 0)).all():
         is_weekday = (known // DAY + 3) % 7 < 5  # 1970-01-01 was a Thursday
-        if most == DAY and is_weekday.all() and counts[near_day >= 3].sum() >= 2:
+        if most == DAY and is_weekday.all() and counts[days >= 3].sum() >= 2:
             return "business-day", "the times are days, and none of them a Saturday or Sunday"
-        if (apart != near_day * DAY).any() and round(most / DAY) in (1, 7):
-            name = "day" if round(most / DAY) == 1 else "week"
-            return name, "the times are whole days apart, except at clock changes"
+        name = {1: "day", 7: "week"}.get(round(most / DAY), "")
+        if name and (apart != days * DAY).any():
+            return name, "the times are whole days apart but for changes of the clock"
+        if name and are_dates_without_time(columns, time):
+            return name, f"{counts.max() / counts.sum():.1%} of the times are so far apart"
     share = counts[apart % most == 0].sum() / counts.sum()
     if most % SECOND or share < 0.9:
         raise ValueError(
-            f"{table}: the times in {time!r} are most often {most / SECOND:g} s apart, and {share:.0%} of all "
+            f"{columns.name}: the times in {time!r} are most often {most / SECOND:g} s apart, and {share:.0%} of all "
             "differences are multiples of that; choose the --interval to put them on, e.g. 15min, 1h, 7d, month"
         )
     seconds = most // SECOND
@@ -179,21 +175,16 @@ def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
 
 def describe_season(found: Season | None, candidates: Sequence[Season]) -> Choice:
     if found:
-        what = named_season(found.name) if found.name else "where it correlates most with itself"
         return found.steps, (
-            f"{what}; the same step of the other seasons explains {found.strength:.0%} of the "
-            "detrended variance in the training data (--season sets another)"
+            f"{found.words}; the same step of the other seasons explains {found.strength:.0%} of the training time "
+            "without its trend (--season changes it)"
         )
     why = "no number of steps after which it resembles itself"
     if candidates:
-        tried = " and ".join(f"{season.steps} ({named_season(season.name)})" for season in candidates)
+        tried = " and ".join(f"{season.steps} ({season.words})" for season in candidates)
         most = max(0.0, *(season.strength for season in candidates))
         why = f"{tried} explain{'s' * (len(candidates) == 1)} {most:.0%} of the detrended variance in the training data"
     return NO_SEASON, f"{why} (--season sets another)"
-
-
-def named_season(name: str) -> str:
-    return f"{'an' if name == 'hour' else 'a'} {name}"
 
 
 def find_horizon(season: int, interval: Interval, num_scored: int, num_train: int) -> Choice:

@@ -4,7 +4,7 @@ A column of lists has an entry for each step: numbers are a feature, words may b
 the sequence. Several files (train-00000-of-00002.parquet, ...) are read in order.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 
-from stages.data.tables import SPLIT_COLUMN, is_plain
-from stages.params.parsing import one_line
+from stages.data.tables import is_plain
 from stages.tools.array_files import word_and_split
 from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES
-from stages.tools.long_table import LongTableSource, SplitFile, known_of, rows_of
+from stages.tools.long_table import LongTableSource, SplitFile, open_parquet
 from stages.tools.text_tables import Note
-from stages.tools.wide import batches_of, choose_ids, find_label, ids_of, label_reason, parquet_batches
+from stages.tools.wide import choose_ids, find_label, label_reason, parquet_batches, rows_source
 
 
 def list_columns(path: Path) -> list[str]:
@@ -40,10 +38,8 @@ def check_not_nested(path: Path) -> None:
 
 
 def schema_of(path: Path) -> pa.Schema:
-    try:
-        return pa.parquet.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
+    with open_parquet(path) as file:
+        return file.schema_arrow
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -68,27 +64,7 @@ def open_lists(
     label = None
     if options.get("label") not in lists and (named(LABEL_NAMES, plain) or not named(LABEL_NAMES, lists)):
         label = find_label(columns, True, options)
-    ids, why = choose_ids(columns, plain, label, files, options, "without lists")
-    per_sequence = [name for name in plain if name != ids]
-    adds_split = bool(files[0][0]) and SPLIT_COLUMN not in plain
-    known = known_of(lists, [*per_sequence, *([SPLIT_COLUMN] if adds_split else [])], why)
-    if label:
-        known["label"] = (label, label_reason(label, None, options))
-
-    def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
-        needed, seen = [*lists, *plain], set[Any]()
-        read = partial(parquet_batches, needed, path)
-        for part, split, number, (file, row) in batches_of(files, needed, path, read, at):
-            lengths, cells = flattened(part, lists, file, row)
-            extra = part.select(per_sequence)
-            for place, (name, kind) in enumerate(zip(extra.column_names, extra.schema.types, strict=True)):
-                if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # stored once per sequence, not per step
-                    extra = extra.set_column(place, name, extra[name].dictionary_encode())
-            if adds_split:
-                extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
-            yield rows_of(ids_of(part, ids, number, seen, file), cells, lengths, extra)
-
-    notes = [note, ("lists", shortened(lists), "one entry per step")]
+    notes = [note, ("lists", shortened(lists), "an entry for each step")]
     if left := [each.name for each in schema_of(path) if not is_plain(each.type) and each.name not in lists]:
         notes.append(
             ("excluded", shortened(left, 4), "lists that --features does not name, lists of lists, or other types")
@@ -96,15 +72,18 @@ def open_lists(
     if len(files) > 1:
         what = "their names define the split" if files[0][0] else "read one after another"
         notes.append(("files", shortened([path.name for _, path in files], 4), f"{len(files)}, {what}"))
-    return LongTableSource.of_files(files, notes, known, blocks, ("sequence",))
+    read, cells_of = partial(parquet_batches, [*lists, *plain], path), partial(flattened, lists)
+    ids = choose_ids(columns, plain, label, files, options, "without lists")
+    known, called = (label, label_reason(label, None, options)), {name: name for name in plain}
+    return rows_source(files, ids, known, called, lists, read, cells_of, notes, ("sequence",))
 
 
-def flattened(part: pa.Table, lists: Sequence[str], path: Path, row: int) -> tuple[np.ndarray, dict[str, pa.Array]]:
+def flattened(lists: Sequence[str], part: pa.Table, path: Path, row: int) -> tuple[np.ndarray, list[pa.Array]]:
     """(N,) the number of steps of each row, and the entries of each list column, concatenated row after row.
 
     Raises ValueError if two columns have different numbers of entries in a row, or if a row has none.
     """
-    lengths, cells = np.zeros(0, dtype=np.int64), dict[str, pa.Array]()
+    lengths, cells = np.zeros(0, dtype=np.int64), list[pa.Array]()
     for name in lists:
         column = part[name].combine_chunks()
         own = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -115,7 +94,7 @@ def flattened(part: pa.Table, lists: Sequence[str], path: Path, row: int) -> tup
                 f"{own[place]:,}; correct the table, or name those that go together with --features"
             )
         flat = pc.list_flatten(column)
-        cells[name] = flat.cast(pa.float32()) if pa.types.is_float16(flat.type) else flat
+        cells.append(flat.cast(pa.float32()) if pa.types.is_float16(flat.type) else flat)
     for place in np.flatnonzero(lengths == 0)[:1]:
         raise ValueError(f"{path.name}, row {row + place + 1}: its lists are empty; leave the row out, or fill them")
     return lengths, cells

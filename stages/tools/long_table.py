@@ -4,23 +4,22 @@ N sequences of a block, T steps of the longest, C features, R rows of the table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet
 
-from stages.data.tables import LARGEST, SPLIT_COLUMN
 from stages.params.parsing import one_line
 from stages.tools.columns import Choices
 from stages.tools.progress import progress
 from stages.tools.text_tables import Note
 
-Blocks = Callable[[Callable[[int], Any]], Iterator[pa.Table]]
+Progress = Callable[[int], Any]
+Blocks = Callable[[Progress], Iterator[pa.Table]]
 SplitFile = tuple[str, Path]  # a file and its split; empty if its name contains none
 BLOCK_CELLS = 4_000_000  # per block and per row group of the written table
 
@@ -46,80 +45,43 @@ class LongTableSource:
         return cls(paths, notes, known, blocks, sum(path.stat().st_size for path in paths), used=used)
 
 
-@dataclass
-class Index:
-    """Locates each sequence in a written table, so that some can be read without the others."""
-
-    sequences: pd.DataFrame  # a row each: its block, length, label as text and split; empty text: none
-    num_missing: dict[str, int]  # number of cells without a number, by column
-
-
-def write(shape: LongTableSource, target: Path) -> Index:
+def write(shape: LongTableSource, target: Path) -> None:
     """Write the long table as Parquet, one row group per block, so the largest block limits the memory.
 
     Sequences keep the order of the source. Raises ValueError if a block differs from the first one in its columns.
     """
-    parts, num_missing, writer = list[pd.DataFrame](), dict[str, int](), None
-    sequence, name = shape.known["sequence"][0], shape.sources[0].name
+    writer, name = None, shape.sources[0].name
     with progress(f"converting {name}", shape.total, shape.unit) as at:
         try:
             for block in shape.blocks(at):
-                if not block.num_rows:
-                    continue
-                if writer is None:
-                    writer = pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
-                block = cast_as(block, writer.schema, name)
-                count_missing(block, num_missing, name, sequence)
-                writer.write_table(block, row_group_size=block.num_rows)
-                parts.append(sequences_of(block, shape.known, name).assign(block=len(parts)))
+                if block.num_rows:
+                    writer = writer or pa.parquet.ParquetWriter(target, block.schema, compression="zstd")
+                    writer.write_table(cast_as(block, writer.schema, name), row_group_size=block.num_rows)
         finally:
             if writer is not None:
                 writer.close()
-    if not parts:
+    if writer is None:
         raise ValueError(f"{name} holds no sequence")
-    return Index(pd.concat(parts, ignore_index=True), num_missing)
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[pa.parquet.ParquetFile]:
+    """Raises ValueError if the file is no Parquet or is damaged. It has the file's own columns: pyarrow's read_table
+    would add columns for folders named `a=b`.
+    """
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
 
 
 def cast_as(block: pa.Table, schema: pa.Schema, name: str) -> pa.Table:
     """Cast numbers of another width, as of a second array, to the first's. Raises ValueError if they do not fit."""
     try:
-        return block if block.schema.equals(schema) else block.cast(schema)
+        return block.cast(schema)
     except (pa.ArrowException, ValueError) as error:
-        raise ValueError(
-            f"the parts of {name} hold other kinds of cells than the first one: {one_line(error)}"
-        ) from None
-
-
-def sequences_of(block: pa.Table, known: Choices, name: str) -> pd.DataFrame:
-    """The length, label and split of each sequence. Raises ValueError if a sequence has no label."""
-    ids = block[known["sequence"][0]].combine_chunks()
-    codes = pd.Series((ids if isinstance(ids, pa.DictionaryArray) else ids.dictionary_encode()).indices.to_numpy())
-    first = np.flatnonzero(~codes.duplicated())
-    found = pd.DataFrame({"length": np.bincount(codes)[codes[first]], "label": "", "split": ""})
-    for key, column in (("label", known.get("label", ("",))[0]), ("split", SPLIT_COLUMN)):
-        if column in block.column_names:  # as preprocess names classes: 1.0 is `1`
-            texts = block[column].take(pa.array(first)).cast(pa.string()).fill_null("")
-            found[key] = texts.to_pandas(strings_to_categorical=True).astype(object)
-            if key == "label" and (found[key].str.strip() == "").any():
-                which = ids[int(first[(found[key].str.strip() == "").argmax()])]
-                raise ValueError(f"{name}: sequence {which} has no {column!r}; give it one, or leave it out")
-    return found
-
-
-def count_missing(block: pa.Table, num_missing: dict[str, int], name: str, sequence: str) -> None:
-    """Count what a sample of a large table may miss. Raises ValueError if a number is too large for a feature."""
-    for column in block.column_names:
-        if not pa.types.is_floating(block[column].type):
-            continue
-        missing = pc.sum(pc.is_null(block[column], nan_is_null=True)).as_py()
-        num_missing[column] = num_missing.get(column, 0) + (missing or 0)
-        wrong = pc.greater(pc.abs(block[column]), LARGEST)
-        if pc.any(wrong).as_py():
-            row = pc.index(wrong, True).as_py()
-            raise ValueError(
-                f"{name}, sequence {block[sequence][row]}: column {column!r} must hold numbers from {-LARGEST:g} to "
-                f"{LARGEST:g}, found {block[column][row]}; correct the data and run again"
-            )
+        raise ValueError(f"the parts of {name} hold other columns or kinds of cells: {one_line(error)}") from None
 
 
 def unique(name: str, taken: Sequence[str]) -> str:
@@ -129,32 +91,20 @@ def unique(name: str, taken: Sequence[str]) -> str:
     return name
 
 
-def lengths_of(values: np.ndarray) -> np.ndarray:
-    """(N,) for values (N, T, C), the number of steps before only NaN follows."""
-    if values.dtype.kind != "f":
-        return np.full(len(values), values.shape[1])
-    real = ~np.isnan(values).all(axis=2)
-    return np.where(real.any(axis=1), values.shape[1] - real[:, ::-1].argmax(axis=1), 0)
-
-
-def long_block(
-    ids: Any, values: np.ndarray, lengths: np.ndarray, features: Sequence[str], per_sequence: pa.Table
-) -> pa.Table:
-    """values (N, T, C), of which lengths (N,) steps are real; each row gets its sequence's cells of `per_sequence`
-    (N rows).
+def real_steps(values: np.ndarray, first: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """values (N, T, C) -> the number of steps of each sequence before only NaN follows, and the values (R,) of each
+    feature, one sequence after another. `first`: the number of the first sequence.
 
     Raises ValueError if a sequence has no step: it would disappear.
     """
-    without = np.flatnonzero(lengths == 0)
-    if len(without):
-        raise ValueError(
-            f"sequence {ids[int(without[0])]} has no value at all ({len(without):,} of these {len(lengths):,} have "
-            "none); leave it out, or give it values"
-        )
-    real = np.arange(values.shape[1])[None, :] < lengths[:, None]
-    steps = values[real]
-    cells = {name: np.ascontiguousarray(steps[:, place]) for place, name in enumerate(features)}
-    return rows_of(ids, cells, lengths, per_sequence)
+    lengths = np.full(len(values), values.shape[1])
+    if values.dtype.kind == "f":
+        real = ~np.isnan(values).all(axis=2)
+        lengths = np.where(real.any(axis=1), values.shape[1] - real[:, ::-1].argmax(axis=1), 0)
+    for without in np.flatnonzero(lengths == 0)[:1]:
+        raise ValueError(f"sequence {first + without} has no value at all; leave it out, or give it values")
+    steps = values[np.arange(values.shape[1])[None, :] < lengths[:, None]]
+    return lengths, [np.ascontiguousarray(steps[:, place]) for place in range(values.shape[2])]
 
 
 def rows_of(ids: Any, cells: Mapping[str, Any], lengths: np.ndarray, per_sequence: pa.Table) -> pa.Table:
@@ -163,7 +113,11 @@ def rows_of(ids: Any, cells: Mapping[str, Any], lengths: np.ndarray, per_sequenc
     owner = np.repeat(np.arange(len(lengths)), lengths)
     steps = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns = {sequence: pa.array(ids).take(pa.array(owner)), step: pa.array(steps.astype(np.int32)), **cells}
-    columns |= {name: per_sequence[name].take(pa.array(owner)) for name in per_sequence.column_names}
+    for name, kind in zip(per_sequence.column_names, per_sequence.schema.types, strict=True):
+        own = per_sequence[name]
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # stored once per sequence, not per step
+            own = own.dictionary_encode()
+        columns[name] = own.take(pa.array(owner))
     return pa.table(columns)
 
 
@@ -181,7 +135,6 @@ def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
     return unique("sequence", taken), unique("step", taken)
 
 
-def known_of(features: Sequence[str], others: Sequence[str], why: str, label: str | None = None) -> Choices:
+def known_of(features: Sequence[str], others: Sequence[str], why: str) -> Choices:
     sequence, step = keys_of(features, others)
-    known: Choices = {"sequence": (sequence, why), "step": (step, "the position in the sequence, from 0")}
-    return known | ({"label": (label, "")} if label else {})
+    return {"sequence": (sequence, why), "step": (step, "the place in the sequence, from 0")}

@@ -170,21 +170,20 @@ def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) 
     """
     name, path = options.name, options.table
     given = {key: value for key, value in vars(options).items() if value is not None}
-    table = trial.open_table(name, shapes.open_path(path, given), scratch)  # shows its own progress
-    with progress(f"inspecting {path.name}", 4, "steps") as at:
-        choices, summary = trial.infer(name, table, given, at)
+    table = trial.open_table(name, shapes.open_path(path, given), scratch)
+    choices, summary, has_split = trial.infer(name, table, given)
     task = choices["task"][0]
     choices["model"] = (options.model, "as requested") if options.model else model_for(task, summary)
     model = choices["model"][0]
     settings = train_settings(task, model, summary, options.epochs)
     section = preprocess_section(table.path.name, choices)
-    if table.has_split:
+    if has_split:
         section["split"] = summary["num_per_split"]
     source = " and ".join(file.name for file in table.sources[:2])
     came = "" if table.path.name == source else f" from {source}"
     headline = f"{' '.join(table.path.name.split())}{came}: {size_of(summary)}; {HEADLINE_END}"
     block = make_block(name, headline, task, section, settings)
-    if table.has_split:
+    if has_split:
         comment = "the table's own column `split`, which decides"
         block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
     workload = loading.parse_block(name, from_yaml(block)[name], {})
@@ -256,8 +255,6 @@ def summary_lines(plan: WorkloadPlan) -> list[str]:
         ("offset", f"{value:.15g} is subtracted from {name}: a 32-bit float would lose its changes")
         for name, value in summary.get("offsets", {}).items()
     ]
-    if summary.get("num_tried"):
-        rows.append(("trial", f"with {summary['num_tried']:,} of the sequences; preprocess checks all of them"))
     rows.append(("training", training_sentence(train, sizes["train"])))
     return aligned(rows)
 

@@ -22,13 +22,13 @@ SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
 
 def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
     """The default model for a task and the size of its data, and the reason."""
-    num, num_steps = summary["num_per_split"]["train"], summary["max_steps"]
-    if task in ("classify", "regress"):
-        if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
-            why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
-            return "transformer", why
-        return "rocket", f"the default for {task}: fixed convolutions and a linear layer in closed form"
-    return USUAL_MODEL[task], f"the default for {task}"
+    num, num_steps, model = summary["num_per_split"]["train"], summary["max_steps"], USUAL_MODEL[task]
+    if model != "rocket":
+        return model, f"the one for {task}"
+    if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
+        why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
+        return "transformer", why
+    return model, f"the one for {task}: fixed convolutions, a linear layer in closed form"
 
 
 def has_velocity(features: Sequence[str], model: str = "") -> bool:

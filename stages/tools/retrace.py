@@ -17,6 +17,7 @@ nudge moves every weight by one unit in the last place before the first epoch, u
 The differences between such trainings show the effect of rounding alone.
 """
 
+import hashlib
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import nn
 
 from stages import files, models
@@ -93,6 +94,9 @@ def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         if is_whole:
             weights |= weight_digests(trainer)
         predictions = predict(context, trainer) if options.evaluate and is_whole else {}
+    environment = provenance.environment()
+    if trainer.device.type == "cuda":
+        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
     return {
         "workload": context.workload,
         "requested": context.device,
@@ -100,7 +104,7 @@ def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         "seed": context.seed,
         "nudge": nudge,
         "hardware": context.identity,
-        "environment": environment(context, trainer),
+        "environment": environment,
         "realized": {
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
@@ -143,13 +147,8 @@ def move_weights(model: nn.Module, number: int) -> None:
 
 def weight_digests(trainer: Trainer) -> dict[str, str]:
     """The digests of the files that `train` would write."""
-    found = {}
-    with TemporaryDirectory() as folder:
-        for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
-            path = Path(folder) / f"{name}.safetensors"
-            save_file(weights, path)
-            found[name] = files.sha256_file(path)
-    return found
+    weights = {"best": trainer.best_weights, "last": snapshot(trainer.model)}
+    return {name: hashlib.sha256(save(tensors)).hexdigest() for name, tensors in weights.items()}
 
 
 def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
@@ -166,13 +165,6 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
         path = Path(folder) / "predictions.csv"
         files.write_table(path, result.predictions)
         return {"csv": path.read_text(encoding="utf-8"), "sha256": files.sha256_file(path), "metrics": result.metrics}
-
-
-def environment(context: RunContext, trainer: Trainer) -> dict[str, Any]:
-    found = provenance.environment()
-    if trainer.device.type == "cuda":
-        found["versions"] |= provenance.gpu_versions(context.identity["driver"])
-    return found
 
 
 if __name__ == "__main__":

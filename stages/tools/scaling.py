@@ -11,7 +11,6 @@ share the cores. The waiting time is the difference to the same step without all
 
 import os
 import signal
-import statistics
 import sys
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
@@ -20,6 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from stages import files
 from stages.machine.identity import identify, usable_cores
@@ -59,8 +60,10 @@ def main(arguments: list[str]) -> int:
         if "TORCHELASTIC_RUN_ID" in os.environ:
             work(options)
             return 0
-        if alone := one_gpu(options):
-            print(alone)
+        identity = identify(options.device or "auto")
+        if identity["kind"] == "cuda" and identity["count"] == 1 and not options.workers:
+            more = "a second one cannot be measured here; --device cpu measures workers that share the cores"
+            print(f"this machine shows one GPU ({identity['name']}): {more}")
             return 0
         points = measure(options)
     except KeyboardInterrupt:
@@ -90,15 +93,6 @@ def parse(arguments: list[str]) -> Namespace:
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help=f"of a turn ({TURN_SECONDS:g})")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the workers write what they measured")
     return parser.parse_args(arguments)
-
-
-def one_gpu(options: Namespace) -> str:
-    """Why there is nothing to measure, in one sentence; empty if there is something."""
-    identity = identify(options.device or "auto")
-    if identity["kind"] == "cpu" or identity["count"] > 1 or options.workers:
-        return ""
-    more = "a second one cannot be measured here; --device cpu measures workers that share the cores"
-    return f"this machine shows one GPU ({identity['name']}): {more}"
 
 
 def measure(options: Namespace) -> list[ScalingPoint]:
@@ -151,6 +145,9 @@ class Entry:
 
 def work(options: Namespace) -> None:
     """Measure together with the other workers; the first one writes the points."""
+    import torch
+    import torch.distributed as dist
+
     from stages.machine.regions import synchronize
     from stages.training.workers import joined_group
 
@@ -158,18 +155,12 @@ def work(options: Namespace) -> None:
     with joined_group(f"{count}x{options.device}", count, options.device) as workers:
         for number in (signal.SIGINT, signal.SIGTERM):  # there is nothing to save
             signal.signal(number, signal.SIG_DFL)
-        import torch
-        import torch.distributed as dist
-
-        def all_workers(value: float) -> float:
-            """The mean over the workers of the entry whose turn it is; the other workers contribute 0."""
-            return float(workers.sum(torch.tensor(value, dtype=torch.float64)))
 
         def turn(entry: Entry, step: Callable[[], None], num_steps: int) -> float:
-            """Seconds per step, the mean over its workers."""
-            seconds, takes_part = 0.0, workers.rank < entry.workers
+            """Seconds per step, the mean over the entry's workers; the other workers contribute 0."""
+            seconds = 0.0
             dist.barrier()
-            if takes_part:
+            if workers.rank < entry.workers:
                 torch.set_num_threads(entry.threads)
                 synchronize(device)
                 start = time.perf_counter()
@@ -177,38 +168,25 @@ def work(options: Namespace) -> None:
                     step()
                 synchronize(device)
                 seconds = (time.perf_counter() - start) / num_steps
-            return all_workers(seconds) / entry.workers
+            return float(workers.sum(torch.tensor(seconds, dtype=torch.float64))) / entry.workers
 
-        cores = int(usable_cores())
-        plan = [
-            (size, number, threads)
-            for size in options.batches
-            for number in options.workers
-            for threads in threads_of(number, cores, options.device)
-        ]
-        device, entries = open_entries(options.workload, options.device, workers, plan)
-        seconds: dict[int, list[tuple[float, float]]] = {index: [] for index in range(len(entries))}
+        device, entries = open_entries(options, workers)
+        seconds = np.zeros((options.rounds, len(entries), 2))  # of a step, and of one without all-reduce
         for entry in entries:
             turn(entry, entry.step, 3)  # warm-up: libraries choose their kernels
             entry.num_steps = max(1, round(options.seconds / turn(entry, entry.step, 2)))
-        for _ in range(options.rounds):
-            for index, entry in enumerate(entries):
-                whole = turn(entry, entry.step, entry.num_steps)
-                alone = turn(entry, entry.step_alone, entry.num_steps) if entry.workers > 1 else whole
-                seconds[index].append((whole, alone))
+        for of_round in seconds:
+            for found, entry in zip(of_round, entries, strict=True):
+                found[:] = turn(entry, entry.step, entry.num_steps)
+                if entry.workers > 1:
+                    found[1] = turn(entry, entry.step_alone, entry.num_steps)
         if workers.is_first:
-            points = [vars(point) for point in points_of(options.device, entries, list(seconds.values()))]
+            points = [vars(point) for point in points_of(options.device, entries, seconds)]
             files.write_json(options.out, {"points": points}, is_durable=False)
 
 
-def threads_of(num_workers: int, cores: int, device: str) -> list[int]:
-    if device == "cuda":
-        return [1]
-    return sorted({1, cores}) if num_workers == 1 else [max(1, cores // num_workers)]
-
-
-def open_entries(workload: str, kind: str, workers: Any, plan: list[tuple[int, int, int]]) -> tuple[Any, list[Entry]]:
-    """The device, and the steps of each entry of `plan` (batch size, number of workers, threads)."""
+def open_entries(options: Namespace, workers: Any) -> tuple[Any, list[Entry]]:
+    """The device, and the steps of each batch size and number of workers."""
     import torch.distributed as dist
 
     from stages.params.loading import load_workload
@@ -216,23 +194,27 @@ def open_entries(workload: str, kind: str, workers: Any, plan: list[tuple[int, i
     from stages.training.workers import Workers
     from stages.training.workload import make_trial, read_training
 
-    asked = load_workload(workload).train
+    asked, cores = load_workload(options.workload).train, int(usable_cores())
     precision = "fp32" if asked.precision == "auto" else asked.precision
     settings = replace(asked, threads=1, step="eager", precision=precision)
-    device = open_device(identify(kind), 1, settings.deterministic, precision, workers.local_rank)
-    data = read_training(workload)
+    device = open_device(identify(options.device), 1, settings.deterministic, precision, workers.local_rank)
+    data = read_training(options.workload)
     trainers: dict[int, Trainer] = {}
-    for number in sorted({number for _, number, _ in plan}):
+    for number in options.workers:
         trainer = make_trial(*data, settings, device)
         group = dist.new_group(list(range(number)))
         if 1 < number and workers.rank < number:
             trainer.step.workers = Workers(workers.rank, number, workers.local_rank, workers.local_count)
             trainer.step.forward = trainer.step.workers.wrap(trainer.model, device, group)
         trainers[number] = trainer
-    return device, [
-        Entry(number, threads, size, *steps_on(trainers[number], size, workers.rank, number))
-        for size, number, threads in plan
-    ]
+    entries = []
+    for size in options.batches:
+        for number in options.workers:
+            threads = {1, cores} if number == 1 else {max(1, cores // number)}
+            for num_threads in {1} if options.device == "cuda" else sorted(threads):
+                steps = steps_on(trainers[number], size, workers.rank, number)
+                entries.append(Entry(number, num_threads, size, *steps))
+    return device, entries
 
 
 def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -266,29 +248,31 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
 # The report.
 
 
-def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float, float]]]) -> list[ScalingPoint]:
-    """One point per entry; the baseline is one worker with its faster number of threads."""
-    best: dict[int, list[float]] = {}
-    for entry, found in zip(entries, seconds, strict=True):
-        if entry.workers == 1:
-            whole = [each for each, _ in found]
-            best[entry.batch_size] = min(best.get(entry.batch_size, whole), whole, key=statistics.median)
+def points_of(device: str, entries: list[Entry], seconds: np.ndarray) -> list[ScalingPoint]:
+    """One point per entry, from `seconds` (rounds, entries, 2). The baseline is one worker with its faster number of
+    threads.
+    """
     points = []
-    for entry, found in zip(entries, seconds, strict=True):
-        ratios = [one / whole for one, (whole, _) in zip(best[entry.batch_size], found, strict=True)]
-        speed_up = statistics.median(ratios)
+    for entry, (whole, alone) in zip(entries, seconds.transpose(1, 2, 0), strict=True):
+        of_one = [
+            seconds[:, index, 0]
+            for index, each in enumerate(entries)
+            if (each.workers, each.batch_size) == (1, entry.batch_size)
+        ]
+        ratios = min(of_one, key=np.median) / whole
+        speed_up = float(np.median(ratios))
         points.append(
             ScalingPoint(
                 device=device,
                 workers=entry.workers,
                 threads=entry.threads,
                 batch_size=entry.batch_size,
-                samples_per_second=statistics.median(entry.batch_size / whole for whole, _ in found),
+                samples_per_second=float(np.median(entry.batch_size / whole)),
                 speed_up=speed_up,
-                speed_up_lowest=min(ratios),
-                speed_up_highest=max(ratios),
+                speed_up_lowest=float(ratios.min()),
+                speed_up_highest=float(ratios.max()),
                 efficiency=speed_up / entry.workers,
-                waiting_share=statistics.median(max(0.0, 1 - alone / whole) for whole, alone in found),
+                waiting_share=float(np.median(np.maximum(0.0, 1 - alone / whole))),
             )
         )
     return points
@@ -296,39 +280,32 @@ def points_of(device: str, entries: list[Entry], seconds: list[list[tuple[float,
 
 def table(points: list[ScalingPoint]) -> list[str]:
     """The points as a Markdown table."""
-    head = "| global batch | workers | threads each | samples/s | speed-up | efficiency | waiting |"
-    return [head, "|---|---|---|---|---|---|---|", *map(row, points)]
-
-
-def row(point: ScalingPoint) -> str:
-    several = f"{point.efficiency:.0%} | {point.waiting_share:.0%}" if point.workers > 1 else " | "
-    ratios = f"{point.speed_up:.2f} ({point.speed_up_lowest:.2f} to {point.speed_up_highest:.2f})"
-    rate = f"{point.samples_per_second:,.0f}"
-    return f"| {point.batch_size:,} | {point.workers} | {point.threads} | {rate} | {ratios} | {several} |"
+    head = "| batch of all | workers | threads each | samples/s | times one worker | efficiency | of a step it waits |"
+    rows = [head, "|---|---|---|---|---|---|---|"]
+    for point in points:
+        several = f"{point.efficiency:.0%} | {point.waiting_share:.0%}" if point.workers > 1 else " | "
+        ratios = f"{point.speed_up:.2f} ({point.speed_up_lowest:.2f} to {point.speed_up_highest:.2f})"
+        size, rate = f"{point.batch_size:,} | {point.workers} | {point.threads}", f"{point.samples_per_second:,.0f}"
+        rows.append(f"| {size} | {rate} | {ratios} | {several} |")
+    return rows
 
 
 def verdicts(points: list[ScalingPoint]) -> list[str]:
-    """For each number of workers, whether and from which batch size on it is faster, and where the rounds disagree."""
+    """For each number of workers, the batches with which it is faster, and those on which the rounds disagree."""
+
+    def sizes_of(own: list[ScalingPoint]) -> str:
+        return ", ".join(f"{point.batch_size:,}" for point in own)
+
     found = []
     for number in sorted({point.workers for point in points if point.workers > 1}):
         own = sorted((point for point in points if point.workers == number), key=lambda point: point.batch_size)
-        enough = [point for point in own if point.speed_up >= PAYS]
+        faster = [point for point in own if point.speed_up >= PAYS]
         best = max(own, key=lambda point: point.speed_up)
-        if enough and all(point.speed_up >= PAYS for point in own if point.batch_size >= enough[0].batch_size):
-            say = f"{number} workers pay from a batch of {enough[0].batch_size:,} on: {enough[0].speed_up:.2f} times"
-            also = "" if best is enough[0] else f", {best.speed_up:.2f} times with {best.batch_size:,}"
-            found.append(f"{say} as fast as one there{also}")
-        elif enough:
-            sizes = ", ".join(f"{point.batch_size:,}" for point in enough)
-            found.append(f"{number} workers pay with a batch of {sizes} alone: up to {best.speed_up:.2f} times one")
-        else:
-            tried = f"{own[0].batch_size:,} to {own[-1].batch_size:,}"
-            found.append(
-                f"{number} workers do not pay with any batch that was tried ({tried}): at best they are "
-                f"{best.speed_up:.2f} times as fast as one (batch {best.batch_size:,}); one worker wins"
-            )
-        if open_ones := [point for point in own if point.speed_up_lowest < 1 < point.speed_up_highest]:
-            sizes = ", ".join(f"{point.batch_size:,}" for point in open_ones)
+        pays = f"pay with a batch of {sizes_of(faster)}" if faster else f"do not pay with a batch of {sizes_of(own)}"
+        times = f"at best {best.speed_up:.2f} times as fast as one (batch {best.batch_size:,})"
+        found.append(f"{number} workers {pays}: {times}")
+        if uncertain := [point for point in own if point.speed_up_lowest < 1 < point.speed_up_highest]:
+            sizes = sizes_of(uncertain)
             found[-1] += f"; not certain, for rounds disagree (batch {sizes}): more --rounds on a quiet machine tell"
     return found
 

@@ -25,24 +25,23 @@ LONGER_GAINS = 0.05  # how much more a longer season must explain than a shorter
 @dataclass(frozen=True)
 class Season:
     steps: int
-    name: str  # of the calendar's cycle, or empty
+    words: str
     strength: float  # at most 1
 
 
 def find_season(levels: np.ndarray, interval: Interval) -> tuple[Season | None, list[Season]]:
     """The season of `levels` (G,) without gaps, and the calendar's candidates, the shortest first."""
     of_calendar = [
-        Season(steps, name, strength_of(levels, steps))
+        Season(steps, f"{'an' if name == 'hour' else 'a'} {name}", strength_of(levels, steps))
         for name, steps in sorted(calendar_seasons(interval).items(), key=lambda pair: pair[1])
         if 2 * steps <= len(levels)
     ]
     best: Season | None = None
     for season in of_calendar:
-        needed = MIN_STRENGTH if best is None else best.strength + LONGER_GAINS
-        if season.strength >= needed:
+        if season.strength >= (best.strength + LONGER_GAINS if best else MIN_STRENGTH):
             best = season
     if best is None and (steps := correlated_lag(levels)):
-        found = Season(steps, "", strength_of(levels, steps))
+        found = Season(steps, "where it correlates most with itself", strength_of(levels, steps))
         best = found if found.strength >= MIN_CORRELATED_STRENGTH else None
     return best, of_calendar
 
@@ -81,10 +80,6 @@ def without_trend(levels: np.ndarray, steps: int) -> np.ndarray:
         half = len(weights) // 2
         sums = np.convolve(levels, weights, mode="valid")
         return levels[half : len(levels) - half] - sums
-    return without_line(levels)
-
-
-def without_line(levels: np.ndarray) -> np.ndarray:
     place = np.arange(len(levels)) - (len(levels) - 1) / 2
     centred = levels - levels.mean()
     line: np.ndarray = centred - place * (place @ centred) / max(1.0, float(place @ place))

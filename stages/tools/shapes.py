@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet
 
 from stages.data.tables import is_plain
 from stages.tools import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
 from stages.tools.columns import TableColumns, named
 from stages.tools.infer_sequences import LABEL_NAMES
-from stages.tools.long_table import LongTableSource, SplitFile
+from stages.tools.long_table import LongTableSource, SplitFile, open_parquet
 from stages.tools.text_tables import Note, TextTable
 
 ARRAYS = (".npy", ".npz")
@@ -41,8 +39,8 @@ class LongTable:
     @property
     def name(self) -> str:
         """The file name for preprocess: its lowercase ending states the format."""
-        stem = re.sub(r"\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)$", "", self.path.name, flags=re.IGNORECASE)
-        stem = re.sub(r"\.(csv|tsv|txt|dat)$", "", stem, flags=re.IGNORECASE)
+        ending = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
+        stem = re.sub(ending, "", self.path.name, flags=re.IGNORECASE)
         if self.text is None:
             return f"{stem}.parquet"
         return f"{stem}.csv" if self.text.is_ready and not self.text.compression else f"{stem}.csv.gz"
@@ -89,7 +87,7 @@ def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSo
         shape = wide.open_wide(path, files, text, columns, options, note)
         return replace(shape, notes=[*notes, *shape.notes])
     if text is not None and not text.has_header:
-        shown = ", ".join(first_row(frame))
+        shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
         raise ValueError(f"{path.name} has no header (its first row is {shown}); write the columns' names there")
     if text is None and layout != "long" and not wide.is_long(columns):
         list_cells.check_not_nested(path)
@@ -138,18 +136,11 @@ def check_uses(path: Path, options: Mapping[str, Any]) -> None:
             raise ValueError(f"--{key} is for {' and '.join(kinds)}, and {path.name} is {kind}; leave it out")
 
 
-def first_row(frame: pd.DataFrame) -> list[str]:
-    return [str(cell) for cell in frame.iloc[0].tolist()[:4]] if len(frame) else ["empty"]
-
-
 def sample_of_parquet(path: Path) -> pd.DataFrame:
-    try:
-        with pa.parquet.ParquetFile(path) as file:
-            names = [field.name for field in file.schema_arrow if is_plain(field.type)]
-            batch = next(file.iter_batches(batch_size=text_tables.NUM_SAMPLED, columns=names), None)
-            return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} cannot be read as Parquet: {text_tables.one_line(error)}") from None
+    with open_parquet(path) as file:
+        names = [field.name for field in file.schema_arrow if is_plain(field.type)]
+        batch = next(file.iter_batches(batch_size=text_tables.NUM_SAMPLED, columns=names), None)
+        return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
 
 
 def halves_of(path: Path) -> list[SplitFile]:

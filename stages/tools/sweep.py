@@ -39,32 +39,27 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=0.5, help="for each size (0.5)")
     options = parser.parse_args(arguments)
     try:
-        points, stops = sweep(options.workload, options.devices or devices_here(), options.largest, options.seconds)
+        points, stops = sweep(options.workload, options.devices, options.largest, options.seconds)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     folder = files.results_dir() / "sweep"
     files.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
-    for sentence in (*verdicts(points), *stops):
-        print(sentence)
-    print(f"{files.relative(folder / options.workload)}.csv")
+    drawing.save(sweeps.sweep(options.workload, points), folder / f"{options.workload}.png")
+    print(*verdicts(points), *stops, sep="\n")
+    print(f"{files.relative(folder / options.workload)}.csv, .png")
     return 0
 
 
-def devices_here() -> list[str]:
+def sweep(workload: str, devices: list[str] | None, largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
+    """The points, and the reason why each device's curve ends. `devices`: None: all there are."""
     from stages.machine.identity import identify
-
-    return ["cpu"] if identify("auto")["kind"] == "cpu" else ["cpu", "cuda"]
-
-
-def sweep(workload: str, devices: list[str], largest: int, seconds: float) -> tuple[list[SweepPoint], list[str]]:
-    """The points, and the reason why each device's curve ends."""
     from stages.training.memory import OomPolicy, translate_oom
     from stages.training.workload import open_prepared
 
     points: list[SweepPoint] = []
     stops = []
-    for device in devices:
+    for device in devices or dict.fromkeys(("cpu", identify("auto")["kind"])):
         with translate_oom(OomPolicy()):
             trainer = open_prepared(workload, device)
         size = 1
@@ -118,7 +113,9 @@ def measure_size(trainer: Any, size: int, seconds: float) -> SweepPoint | None:
 
 def verdicts(points: list[SweepPoint]) -> list[str]:
     """The sufficient batch size of each device, and the size at which the curves cross."""
-    rates = {device: curve(points, device) for device in dict.fromkeys(point.device for point in points)}
+    rates: dict[str, dict[int, float]] = {}
+    for point in points:
+        rates.setdefault(point.device, {})[point.batch_size] = point.samples_per_second
     sentences = []
     for device, own in rates.items():
         best = max(own.values())
@@ -136,10 +133,6 @@ def verdicts(points: list[SweepPoint]) -> list[str]:
             else "the CPU is faster at every size that both were measured at"
         )
     return sentences
-
-
-def curve(points: list[SweepPoint], device: str) -> dict[int, float]:
-    return {point.batch_size: point.samples_per_second for point in points if point.device == device}
 
 
 if __name__ == "__main__":

@@ -8,15 +8,15 @@ import bz2
 import codecs
 import csv
 import gzip
+import io
 import lzma
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import StringIO
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -135,7 +135,7 @@ def are_times(rows: Sequence[Sequence[str]]) -> bool:
 
 
 @contextmanager
-def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+def opened(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
     """The file's decompressed bytes, and the file itself, whose position tells the progress."""
     with path.open("rb") as raw:
         if compression == "zip":
@@ -145,16 +145,11 @@ def opened(path: Path, compression: str) -> Iterator[tuple[BinaryIO, BinaryIO]]:
                     what = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
                     raise ValueError(f"{path.name} is an archive of {len(members)} files; {what}")
                 try:
-                    member = archive.open(members[0])
+                    yield archive.open(members[0]), raw
                 except RuntimeError as error:  # encrypted, or an unsupported compression method
                     raise ValueError(f"{path.name} cannot be unpacked: {one_line(error)}; unpack it first") from None
-                with member as file:
-                    yield file, raw  # type: ignore[misc]
-        elif compression:
-            with OPENERS[compression](raw) as file:
-                yield file, raw
         else:
-            yield raw, raw
+            yield OPENERS[compression](raw) if compression else raw, raw
 
 
 def find_encoding(path: Path, compression: str) -> tuple[str, str]:
@@ -194,7 +189,7 @@ def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
     is_cut, best = len(text) >= SAMPLE_LETTERS, (",", list[list[str]]())
     most = 1.0
     for delimiter in DELIMITERS:
-        reader = csv.reader(StringIO(text), delimiter=delimiter, skipinitialspace=delimiter == " ")
+        reader = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=delimiter == " ")
         try:
             rows = [row for row, _ in zip(reader, range(SAMPLE_ROWS + 1), strict=False) if any(map(str.strip, row))]
         except csv.Error:
@@ -233,11 +228,8 @@ def blocks(
     wanted = {name: pa.string() for name in table.names} | dict(types or {})
     missing = MISSING if types is not None else ()
     with readable(table) as (file, raw):
-        if table.delimiter == " ":
-            yield from spaced_blocks(table, file, wanted, missing, lambda: at(raw.tell()))
-            return
         convert = {"column_types": wanted, "null_values": missing, "strings_can_be_null": False}
-        for batch in csv_batches(table, file, newlines_in_values=types is None, **convert):
+        for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
             at(raw.tell())
             yield pa.Table.from_batches([batch])
 
@@ -245,42 +237,65 @@ def blocks(
 def sample(table: TextTable) -> pd.DataFrame:
     """The first rows, with the kind that each column's text suggests."""
     with readable(table) as (file, _):
-        if table.delimiter == " ":
-            return pd.read_csv(file, nrows=NUM_SAMPLED, **spaced(table), na_values=MISSING, decimal=table.decimal)
-        batch = next(csv_batches(table, file, null_values=MISSING, strings_can_be_null=True), None)
+        batch = next(iter(pa.csv.open_csv(file, *csv_options(table, strings_can_be_null=True))), None)
         return pd.DataFrame() if batch is None else batch.slice(0, NUM_SAMPLED).to_pandas()
-
-
-@contextmanager
-def readable(table: TextTable) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """As `opened`. Raises ValueError if the content is invalid."""
-    try:
-        with opened(table.path, table.compression) as files:
-            yield files
-    except (pa.ArrowException, *DAMAGED, UnicodeDecodeError, pd.errors.ParserError) as error:
-        raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
-
-
-def csv_batches(
-    table: TextTable, file: BinaryIO, newlines_in_values: bool = False, **convert: Any
-) -> Iterator[pa.RecordBatch]:
-    size = BLOCK_BYTES if len(table.names) < 50_000 else LARGE_BLOCK_BYTES
-    read = read_options(table, block_size=size, column_names=table.names, skip_rows_after_names=int(table.has_header))
-    parse = pa.csv.ParseOptions(delimiter=table.delimiter, newlines_in_values=newlines_in_values)
-    yield from pa.csv.open_csv(file, read, parse, pa.csv.ConvertOptions(decimal_point=table.decimal, **convert))
-
-
-def read_options(table: TextTable, **more: Any) -> pa.csv.ReadOptions:
-    return pa.csv.ReadOptions(encoding="utf8" if table.encoding == "utf-8-sig" else table.encoding, **more)
 
 
 def whole(table: TextTable) -> pa.Table:
     """All rows of a small file, with the kind that each column's text suggests. Columns have the file's own names."""
-    with opened(table.path, table.compression) as (file, _):
+    with readable(table) as (file, _):
+        read, parse, convert = csv_options(table)
+        read.use_threads = False
+        if table.has_header:
+            read.column_names, read.skip_rows_after_names = [], 0
         data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
-    read = read_options(table, column_names=None if table.has_header else table.names, use_threads=False)
-    convert = pa.csv.ConvertOptions(decimal_point=table.decimal, null_values=MISSING)
-    return pa.csv.read_csv(data, read, pa.csv.ParseOptions(delimiter=table.delimiter), convert)
+        return pa.csv.read_csv(data, read, parse, convert)
+
+
+@contextmanager
+def readable(table: TextTable) -> Iterator[tuple[Any, BinaryIO]]:
+    """As `opened`, with tabs for runs of spaces. Raises ValueError if the content is invalid."""
+    try:
+        with opened(table.path, table.compression) as (file, raw):
+            is_spaced = table.delimiter == " "
+            yield io.BufferedReader(Tabbed(codecs.getreader(table.encoding)(file))) if is_spaced else file, raw
+    except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
+        raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
+
+
+class Tabbed(io.RawIOBase):
+    """Lines of cells between runs of spaces, which pyarrow does not read, as UTF-8 with a tab between two cells."""
+
+    def __init__(self, lines: Iterable[str]):
+        self.rest, self.lines = b"", self.tabbed(lines)
+
+    @staticmethod
+    def tabbed(lines: Iterable[str]) -> Iterator[bytes]:
+        for line in lines:
+            cells = line.split() if '"' not in line else next(csv.reader([line.strip()], delimiter=" "))
+            yield "\t".join(filter(None, cells)).encode() + b"\n"
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.rest = self.rest or b"".join(islice(self.lines, 1000))
+        part, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: Any) -> tuple[Any, Any, Any]:
+    read = pa.csv.ReadOptions(
+        block_size=BLOCK_BYTES if len(table.names) < 50_000 else LARGE_BLOCK_BYTES,
+        encoding="utf8" if table.encoding == "utf-8-sig" or table.delimiter == " " else table.encoding,
+        column_names=table.names,
+        skip_rows_after_names=int(table.has_header),
+    )
+    delimiter = "\t" if table.delimiter == " " else table.delimiter
+    parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines_in_values)
+    convert = {"null_values": MISSING, "decimal_point": table.decimal, **convert}
+    return read, parse, pa.csv.ConvertOptions(**convert)
 
 
 def why_unreadable(error: Exception, table: TextTable) -> str:
@@ -293,28 +308,6 @@ def why_unreadable(error: Exception, table: TextTable) -> str:
         line = f"line {found[1]}" if found[1] else "a line"
         return f"{line} has {found[3]} cells and the first one {found[2]}; correct the table and run again"
     return "it is not UTF-8 further down; name its encoding with --encoding" if "UTF8" in text else text
-
-
-def spaced(table: TextTable) -> dict[str, Any]:
-    """The options of pandas.read_csv for a table separated by runs of spaces, which pyarrow does not read."""
-    header = {"header": 0 if table.has_header else None, "names": list(table.names)}
-    return {"sep": r"\s+", **header, "encoding": table.encoding, "keep_default_na": False}
-
-
-def spaced_blocks(
-    table: TextTable, file: BinaryIO, wanted: Mapping[str, pa.DataType], missing: Sequence[str], at: Callable[[], Any]
-) -> Iterator[pa.Table]:
-    rows = max(1, BLOCK_BYTES // (20 * len(table.names)))
-    for frame in pd.read_csv(file, chunksize=rows, **spaced(table), dtype="str"):
-        at()
-        columns = {}
-        for name, kind in wanted.items():  # pyarrow rounds numbers correctly
-            cells = pa.array(frame[name], type=pa.string())
-            if not pa.types.is_string(kind):
-                cells = pc.replace_substring(cells, table.decimal, ".") if table.decimal != "." else cells
-                cells = pc.if_else(pc.is_in(cells, pa.array(missing)), None, cells).cast(kind)
-            columns[name] = cells
-        yield pa.table(columns)
 
 
 def rewrite(table: TextTable, target: Path, at: Callable[[int], Any]) -> None:

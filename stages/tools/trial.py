@@ -1,27 +1,24 @@
 """A dry run before anything is written: from the data at a path to choices that preprocess and preload accept.
 
-A table of up to LARGE_CELLS cells is prepared whole, as in `dvc repro`. For a larger converted table, a sample of the
-sequences of each class is prepared: the conversion has counted the whole, and preprocess checks the rest.
+The whole table is prepared, as in `dvc repro`.
 """
 
 import csv
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
 from stages.data import prepare, write_prepared
 from stages.data.packed import pack_splits
-from stages.data.splits import SPLITS, sizes_of
 from stages.data.tables import SPLIT_COLUMN, is_plain, open_csv, present, read_table
 from stages.files import relative
 from stages.params import parsing, schema
@@ -29,14 +26,10 @@ from stages.params.parsing import one_line
 from stages.tools import long_table, text_tables
 from stages.tools.columns import Choices, TableColumns, kind_of
 from stages.tools.infer_schema import infer_schema, preprocess_section
-from stages.tools.long_table import Index, LongTableSource
+from stages.tools.long_table import LongTableSource
 from stages.tools.progress import progress
 from stages.tools.shapes import LongTable
 from stages.tools.text_tables import Note
-
-LARGE_CELLS = 5_000_000
-SAMPLED_CELLS = 2_000_000  # of a larger table
-FEWEST_PER_CLASS = 8
 
 
 @dataclass(frozen=True)
@@ -48,138 +41,53 @@ class Table:
     notes: list[Note]
     done: str  # the conversion, for the README
     is_converted: bool
-    has_split: bool
     scratch: Path  # for temporary files
     known: Choices = field(default_factory=dict)
     used: tuple[str, ...] = ()  # options that are already part of `known`
-    index: Index | None = None  # of a converted table
 
 
 def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> Table:
     """The table itself if preprocess can read it, else its conversion in `scratch`."""
     notes, what = found.notes, "; ".join(f"{key} {value}" for key, value, _ in found.notes)
     if isinstance(found, LongTableSource):
-        path, sources = scratch / f"{name}.parquet", found.sources
-        index = long_table.write(found, path)
-        came = " and ".join(str(source) for source in sources[:2])
-        came += f" and {len(sources) - 2:,} files more" if len(sources) > 2 else ""
+        path = scratch / f"{name}.parquet"
+        long_table.write(found, path)
+        came = ", ".join(map(str, found.sources))
         done = f"converted {came} ({what}) to one long table."
-        has_split = SPLIT_COLUMN in pa.parquet.read_schema(path).names
-        return Table(path, sources, notes, done, True, has_split, scratch, found.known, found.used, index)
+        return Table(path, found.sources, notes, done, True, scratch, found.known, found.used)
     path, source, text = scratch / found.name, found.path, found.text
-    has_split = SPLIT_COLUMN in (text.names if text else pa.parquet.read_schema(source).names)
     if text is None or text.is_ready:
-        if found.name == source.name:
-            path = source
-        else:  # with an ending that preprocess understands
-            path.symlink_to(source.resolve())
-        return Table(path, [source], notes, "copied the table unchanged.", False, has_split, scratch)
+        path.symlink_to(source.resolve())  # with an ending that preprocess understands
+        return Table(path, [source], notes, "copied the table as it was.", False, scratch)
     with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
         text_tables.rewrite(text, path, at)
-    done = f"wrote {source} ({what}) again in UTF-8, with commas, without another change."
-    notes = [*notes, ("table", found.name, "rewritten in UTF-8, with commas")]
-    return Table(path, [source], notes, done, True, has_split, scratch)
+    done = f"wrote {source} ({what}) anew in UTF-8, with commas, without another change."
+    notes = [*notes, ("table", found.name, "written anew in UTF-8, with commas")]
+    return Table(path, [source], notes, done, True, scratch)
 
 
-def infer(
-    name: str, table: Table, options: Mapping[str, Any], at: Callable[[int], Any] = lambda step: None
-) -> tuple[Choices, dict[str, Any]]:
-    """The choices, and the summary that preprocess would write. `options`: the given options."""
-    sampled = table.index if table.index is not None and num_cells(table.path) > LARGE_CELLS else None
+def infer(name: str, table: Table, options: Mapping[str, Any]) -> tuple[Choices, dict[str, Any], bool]:
+    """The choices, the summary that preprocess would write, and whether the table has a column `split`. `options`: the
+    given options.
+    """
     path, shown = table.path, table.sources[0].name
-    with TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder:
-        if sampled:
-            path = Path(folder) / path.name
-            write_sample(table.path, sampled.sequences, path)
+    left = {key: value for key, value in options.items() if key not in table.used}
+    with (
+        TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder,
+        progress(f"looking at {shown}", 3, "steps") as at,
+    ):
         try:
-            frame = read_frame(path, shown)
+            columns = TableColumns(read_frame(path, shown), shown)
             at(1)
-            columns = TableColumns(frame, shown, table.has_split)
-            at(2)
-            left = {key: value for key, value in options.items() if key not in table.used}
             choices = infer_schema(columns, left, table.known)
-            if sampled:
-                choices = with_missing(sampled, choices, shown)
-            at(3)
-            del columns, frame
+            at(2)
+            has_split = columns.has_split
+            del columns
             choices, summary = dry_run(name, path, choices, Path(folder) / "out")
-            at(4)
         except ValueError as error:  # the message must not name the temporary path
-            called = path.name if table.is_converted else shown
-            if table.index is not None:
-                called = f"{shown} as one long table" + (", of some of its sequences" if sampled else "")
+            called = f"{shown} as one long table" if table.known else path.name if table.is_converted else shown
             raise ValueError(str(error).replace(relative(path), called)) from None
-    if sampled:
-        split = preprocess_section(path.name, choices)["split"]
-        summary = of_whole(sampled.sequences, summary, split, table.has_split)
-    return choices, summary
-
-
-def with_missing(index: Index, choices: Choices, shown: str) -> Choices:
-    """The choices, with the missing values of the whole large table. Raises ValueError for what a sample may miss."""
-    if (shortest := index.sequences["length"].min()) < 2:
-        raise ValueError(f"a sequence of {shown} has {shortest} step; every sequence needs at least 2")
-    num = sum(index.num_missing.get(column, 0) for column in choices["features"][0])
-    if num and choices["missing"] == ("refuse", "no cell is empty"):
-        return {**choices, "missing": ("interpolate", f"{num:,} cells are empty")}
-    return choices
-
-
-def num_cells(path: Path) -> int:
-    metadata = pa.parquet.read_metadata(path)
-    return int(metadata.num_rows * metadata.num_columns)
-
-
-def write_sample(whole: Path, sequences: pd.DataFrame, path: Path) -> None:
-    """Write all rows of some sequences of each class and split, from all over the table."""
-    # If hardly any label repeats, labels are numbers, not classes: a few of each would be the whole table.
-    labels = sequences["label"].unique()
-    are_numbers = len(labels) > len(sequences) / 3 or has_fractions(labels)
-    kinds = sequences.groupby(["split"] if are_numbers else ["label", "split"]).ngroup()
-    num_sampled = SAMPLED_CELLS * len(sequences) // max(1, num_cells(whole))
-    per_kind = max(FEWEST_PER_CLASS, num_sampled // kinds.nunique())
-    order = np.random.default_rng(0).permutation(len(sequences))
-    is_chosen = sequences.index.isin(kinds.iloc[order].groupby(kinds).head(per_kind).index)
-    chosen = sequences.assign(is_chosen=is_chosen).groupby("block").filter(lambda block: block["is_chosen"].any())
-    with pa.parquet.ParquetFile(whole) as file, pa.parquet.ParquetWriter(path, file.schema_arrow) as writer:
-        for number, block in chosen.groupby("block"):
-            rows = np.repeat(block["is_chosen"].to_numpy(), block["length"])
-            writer.write_table(file.read_row_group(number).filter(pa.array(rows)))
-
-
-def has_fractions(labels: Iterable[str]) -> bool:
-    """Whether the labels are numbers, and not all of them whole."""
-    try:
-        return any(float(label) % 1 for label in labels)
-    except ValueError:
-        return False
-
-
-def of_whole(
-    sequences: pd.DataFrame, summary: dict[str, Any], split: Mapping[str, float], has_split: bool
-) -> dict[str, Any]:
-    """The summary with the sizes of the whole table instead of the sample's."""
-    changed: dict[str, Any] = {
-        "num_tried": summary["num_sequences"],
-        "num_sequences": len(sequences),
-        "num_per_split": own_sizes(sequences["split"], split)
-        if has_split
-        else sizes_of(schema.Split(**split), len(sequences)),
-        "min_steps": int(sequences["length"].min()),
-        "max_steps": int(sequences["length"].max()),
-    }
-    if "classes" in summary and sequences["label"].any():
-        changed["num_per_class"] = {"all": sequences.groupby("label", sort=False).size().to_dict()}
-    return {**{key: value for key, value in summary.items() if key != "num_groups"}, **changed}
-
-
-def own_sizes(splits: pd.Series, split: Mapping[str, float]) -> dict[str, int]:
-    """The sizes by the table's own column; a missing val is taken from train, as in preprocess."""
-    sizes = {name: int((splits == name).sum()) for name in SPLITS}
-    if not sizes["val"]:
-        sizes["val"] = max(1, round(sizes["train"] * split["val"] / (split["train"] + split["val"])))
-        sizes["train"] -= sizes["val"]
-    return sizes
+    return choices, summary, has_split
 
 
 def read_frame(path: Path, shown: str) -> pd.DataFrame:

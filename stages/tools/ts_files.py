@@ -59,7 +59,7 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> LongTableSource:
     num_channels, label = headers[0].num_channels, headers[0].label
     features = ["value"] if num_channels == 1 else [f"c{number}" for number in range(num_channels)]
     others = [*([label] if label else []), *([SPLIT_COLUMN] if files[0][0] else [])]
-    known = known_of(features, others, "a number, a line each", label)
+    known = known_of(features, others, "a number, a line each")
     if label:
         known["label"] = (label, f"behind the last colon, as @{'class' if label == 'label' else 'target'}Label says")
     if label == "target":
@@ -87,9 +87,9 @@ def open_ts(path: Path, files: Sequence[SplitFile]) -> LongTableSource:
                     at(done + data.tell())
             done += file.stat().st_size
 
-    def block_of(number: int, found: list[tuple[np.ndarray, str]], split: str) -> pa.Table:
+    def block_of(number: int, found: list[tuple[np.ndarray, Any]], split: str) -> pa.Table:
         values, labels = zip(*found, strict=True)
-        columns = {label: as_labels([*labels], label, path)} if label else {}
+        columns = {label: pa.array(labels)} if label else {}
         columns |= {SPLIT_COLUMN: pa.array([split] * len(found))} if split else {}
         ids, steps = np.arange(number, number + len(found)), np.concatenate(values)
         cells = {name: np.ascontiguousarray(steps[:, place]) for place, name in enumerate(features)}
@@ -106,7 +106,7 @@ def decoded(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
-def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str]:
+def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str | float]:
     """A line's steps (T, C), with NaN for `?`, and its label."""
     parts = line.strip().split(":")
     num_parts = header.num_channels + (header.label is not None)
@@ -114,8 +114,9 @@ def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str]:
         raise ValueError(
             f"{place}: {len(parts)} parts between colons, and the first line has {num_parts}; correct the file"
         )
-    label = parts.pop().strip() if header.label else ""
+    label: str | float = parts.pop().strip() if header.label else ""
     try:
+        label = float(label) if header.label == "target" else label
         channels = [np.array(part.replace("?", "nan").split(","), dtype=np.float64) for part in parts]
     except ValueError as error:
         raise ValueError(f"{place}: must hold numbers and commas: {error}; correct the file") from None
@@ -124,14 +125,3 @@ def parse(line: str, header: Header, place: str) -> tuple[np.ndarray, str]:
             f"{place}: its channels have {', '.join(str(len(c)) for c in channels)} steps; they must be alike"
         )
     return np.stack(channels, axis=1), label
-
-
-def as_labels(labels: list[str], name: str, path: Path) -> pa.Array:
-    if name == "label":
-        return pa.array(labels)
-    try:
-        return pa.array(labels).cast(pa.float64())
-    except pa.ArrowException:
-        raise ValueError(
-            f"{path.name}: @targetLabel wants a number behind the last colon; found {labels[0]!r}"
-        ) from None

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 
 from stages.data.tables import SPLIT_COLUMN
-from stages.params.parsing import one_line
 from stages.tools import text_tables
 from stages.tools.columns import TableColumns, named, shortened
 from stages.tools.infer_sequences import LABEL_NAMES, SEQUENCE_NAMES, STEP_NAMES, find_ids, find_steps
@@ -22,11 +20,13 @@ from stages.tools.infer_series import find_times
 from stages.tools.long_table import (
     BLOCK_CELLS,
     LongTableSource,
+    Progress,
     SplitFile,
     known_of,
-    lengths_of,
-    long_block,
+    open_parquet,
     parts_notes,
+    real_steps,
+    rows_of,
     unique,
 )
 from stages.tools.text_tables import Note, TextTable
@@ -34,19 +34,16 @@ from stages.tools.text_tables import Note, TextTable
 FEWEST_STEPS = 4  # numbered columns of one name that make a table one row per sequence
 
 
-def all_numbered(names: Sequence[str]) -> dict[str, list[str]]:
-    """Stem -> its numbered columns in the order of their numbers (x_0, x_1, ...)."""
+def numbered(names: Sequence[str]) -> dict[str, list[str]]:
+    """Stem -> its numbered columns in the order of their numbers (x_0, x_1, ...), of the stems with the most columns,
+    which are the features; empty if these are too few.
+    """
     found: dict[str, dict[int, str]] = {}
     for name in names:
         if match := re.fullmatch(r"(.*?)[ _.\-\[(]*(\d{1,9})[\])]?", name):
             found.setdefault(match[1], {}).setdefault(int(match[2]), name)
-    return {stem: [columns[number] for number in sorted(columns)] for stem, columns in found.items()}
-
-
-def numbered(names: Sequence[str]) -> dict[str, list[str]]:
-    """The stems with the most columns, which are the features; empty if these are too few."""
-    runs = all_numbered(names)
-    most = max(map(len, runs.values()), default=0)
+    most = max(map(len, found.values()), default=0)
+    runs = {stem: [columns[number] for number in sorted(columns)] for stem, columns in found.items()}
     return {stem: columns for stem, columns in runs.items() if len(columns) == most >= FEWEST_STEPS}
 
 
@@ -104,45 +101,73 @@ def open_wide(
         )
     of_steps = {name for run in runs.values() for name in run}
     others = [name for name in names if name not in of_steps]
-    ids, why = choose_ids(columns, others, label, files, options, "besides the steps")
-    per_sequence = {name: name for name in others if name != ids}
-    if label and not has_header:
-        per_sequence[label] = "label"
-    adds_split = bool(files[0][0]) and SPLIT_COLUMN not in per_sequence
-    carried = [*per_sequence.values(), *([SPLIT_COLUMN] if adds_split else [])]
-    features, num_steps = list[str](), len(next(iter(runs.values())))
-    for stem in runs:  # distinct from the other columns' names
-        features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
-    known = known_of(features, carried, why)
-    if label:
-        known["label"] = (per_sequence.get(label, label), label_reason(label, table, options))
+    num_steps = len(next(iter(runs.values())))
 
-    def read(file: Path, at: Callable[[int], Any]) -> Iterator[pa.Table]:
+    def read(file: Path, at: Progress) -> Iterator[pa.Table]:
         if table is None:
             return parquet_batches(names, path, file, at)
         form = text_tables.sniff(file, options.get("encoding")) if file != path else table
+        check_names(file, form.names, names, path)
         return text_tables.blocks(form, {name: pa.float64() for name in of_steps}, at)
 
-    def blocks(at: Callable[[int], Any]) -> Iterator[pa.Table]:
-        seen = set[Any]()
-        for part, split, number, _ in batches_of(files, names, path, read, at):
-            values = np.empty((part.num_rows, num_steps, len(features)))
-            for place, run in enumerate(runs.values()):
-                for step, name in enumerate(run):
-                    values[:, step, place] = to_numbers(part[name], name, path)
-            extra = part.select([*per_sequence]).rename_columns([*per_sequence.values()])
-            if adds_split:
-                extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
-            own = ids_of(part, ids, number, seen, path)
-            yield long_block(own, values, lengths_of(values), features, extra)
+    def cells_of(part: pa.Table, file: Path, row: int) -> tuple[np.ndarray, list[Any]]:
+        values = np.empty((part.num_rows, num_steps, len(runs)))
+        for place, run in enumerate(runs.values()):
+            for step, name in enumerate(run):
+                values[:, step, place] = to_numbers(part[name], name, file)
+        return real_steps(values, row)
 
     first_run = shortened(next(iter(runs.values())), 3)
     notes = [note, ("steps", f"{num_steps}", f"{first_run}; empty cells at the end of a row end it")]
-    if fewer := [run for run in all_numbered(of_features).values() if FEWEST_STEPS <= len(run) < num_steps]:
-        shown = "; ".join(shortened(run, 3) for run in fewer[:4])
-        notes.append(("other", shown, f"numbered, but not {num_steps}, so they belong to the sequence, not to steps"))
+    ids = choose_ids(columns, others, label, files, options, "besides the steps")
+    called = {name: "label" if name == label and not has_header else name for name in others}
+    known, notes = (label, label_reason(label, table, options)), [*notes, *parts_notes(files)]
     used = ("sequence", *(() if has_header else ("label",)))
-    return LongTableSource.of_files(files, [*notes, *parts_notes(files)], known, blocks, used)
+    return rows_source(files, ids, known, called, [*runs], read, cells_of, notes, used)
+
+
+def rows_source(
+    files: Sequence[SplitFile],
+    ids: tuple[str | None, str],
+    label: tuple[str | None, str],
+    others: Mapping[str, str],
+    stems: Sequence[str],
+    read: Callable[[Path, Progress], Iterator[pa.Table]],
+    cells_of: Callable[[pa.Table, Path, int], tuple[np.ndarray, list[Any]]],
+    notes: list[Note],
+    used: tuple[str, ...],
+) -> LongTableSource:
+    """Files with one row per sequence, with its steps in numbered columns or in lists.
+
+    `ids` and `label`: the column, and the reason. `others`: the columns that belong to the sequence, with their new
+    names. `stems`: the names of the features. `cells_of`: from some rows of a file and the number of the first one to
+    the number of steps of each row, and the cells of each feature.
+    """
+    per_sequence = {name: called for name, called in others.items() if name != ids[0]}
+    adds_split = bool(files[0][0]) and SPLIT_COLUMN not in per_sequence
+    carried = [*per_sequence.values(), *([SPLIT_COLUMN] if adds_split else [])]
+    features = list[str]()
+    for stem in stems:  # distinct from the other columns' names
+        features.append(unique(stem.strip(" _.-[(") or "value", [*carried, *features, SPLIT_COLUMN]))
+    known = known_of(features, carried, ids[1])
+    if label[0]:
+        known["label"] = (others.get(label[0], label[0]), label[1])
+
+    def blocks(at: Progress) -> Iterator[pa.Table]:
+        number, done = 0, 0
+        for split, file in files:
+            first = number
+            for part in read(file, partial(lambda done, place: at(done + place), done)):
+                lengths, cells = cells_of(part, file, number - first)
+                extra = part.select([*per_sequence]).rename_columns([*per_sequence.values()])
+                if adds_split:
+                    extra = extra.append_column(SPLIT_COLUMN, pa.array([split] * part.num_rows))
+                own = part[ids[0]].combine_chunks() if ids[0] else np.arange(number, number + part.num_rows)
+                yield rows_of(own, dict(zip(features, cells, strict=True)), lengths, extra)
+                number += part.num_rows
+            done += file.stat().st_size
+
+    return LongTableSource.of_files(files, notes, known, blocks, used)
 
 
 def choose_ids(
@@ -156,48 +181,13 @@ def choose_ids(
     """The column of ids: as asked for, or by name with a different value in every row. None for several files, each of
     which may count from 1. Also the reason.
     """
+    if ids := options.get("sequence"):
+        if ids not in names:
+            raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {', '.join(names)}")
+        return ids, "asked for"
     found = named(SEQUENCE_NAMES, [name for name in names if name != label]) if len(files) == 1 else []
-    ids = options.get("sequence") or next((name for name in found if columns.frame[name].is_unique), None)
-    if ids is not None and ids not in names:
-        raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {', '.join(names)}")
-    return ids, "as requested" if "sequence" in options else f"column {ids!r}" if ids else "the number of the row"
-
-
-def ids_of(part: pa.Table, ids: str | None, number: int, seen: set[Any], path: Path) -> pa.Array:
-    """The id of each row, by the column `ids` or from `number` on. Adds those of a column to `seen`.
-
-    Raises ValueError if one is already there: two sequences would be merged.
-    """
-    if ids is None:
-        return pa.array(np.arange(number, number + part.num_rows))
-    for name in part[ids].to_pylist():
-        if name in seen:
-            raise ValueError(
-                f"{path.name}: column {ids!r} holds {name!r} twice, and every row is a sequence of its own; name "
-                "another column with --sequence, or leave this one out"
-            )
-        seen.add(name)
-    return part[ids].combine_chunks()
-
-
-def batches_of(
-    files: Sequence[SplitFile],
-    names: Sequence[str],
-    like: Path,
-    read: Callable[[Path, Callable[[int], Any]], Iterator[pa.Table]],
-    at: Callable[[int], Any],
-) -> Iterator[tuple[pa.Table, str, int, tuple[Path, int]]]:
-    """Some rows of a file, its split, the number of the first of them among all rows, and the file with that number
-    within it. Raises ValueError if a file lacks a column of `like`.
-    """
-    number, before = 0, 0
-    for split, path in files:
-        row = 0
-        for part in read(path, partial(lambda before, place: at(before + place), before)):
-            check_names(path, part.column_names, names, like)
-            yield part, split, number + row, (path, row)
-            row += part.num_rows
-        number, before = number + row, before + path.stat().st_size
+    ids = next((name for name in found if columns.frame[name].is_unique), None)
+    return ids, f"its column {ids!r}" if ids else "a number, a row each"
 
 
 def check_names(path: Path, have: Sequence[str], names: Sequence[str], like: Path) -> None:
@@ -205,21 +195,18 @@ def check_names(path: Path, have: Sequence[str], names: Sequence[str], like: Pat
         raise ValueError(f"{path.name} has no column {missing[0]!r}, which {like.name} has; make them alike")
 
 
-def parquet_batches(names: Sequence[str], like: Path, path: Path, at: Callable[[int], Any]) -> Iterator[pa.Table]:
+def parquet_batches(names: Sequence[str], like: Path, path: Path, at: Progress) -> Iterator[pa.Table]:
     """The columns `names` of a file, in blocks of about BLOCK_CELLS cells or entries of lists."""
-    try:
-        with pa.parquet.ParquetFile(path) as file:
-            check_names(path, file.schema_arrow.names, names, like)
-            metadata, done = file.metadata, 0
-            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-            num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
-            num_rows = max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
-            for batch in file.iter_batches(num_rows, columns=names):
-                yield pa.Table.from_batches([batch])
-                done += batch.num_rows
-                at(path.stat().st_size * done // metadata.num_rows)
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{path.name} cannot be read as Parquet: {one_line(error)}") from None
+    with open_parquet(path) as file:
+        check_names(path, file.schema_arrow.names, names, like)
+        metadata, done = file.metadata, 0
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        num_cells = sum(group.column(place).num_values for group in groups for place in range(group.num_columns))
+        num_rows = max(1, BLOCK_CELLS * metadata.num_rows // max(1, num_cells))
+        for batch in file.iter_batches(num_rows, columns=names):
+            yield pa.Table.from_batches([batch])
+            done += batch.num_rows
+            at(path.stat().st_size * done // metadata.num_rows)
 
 
 def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, Any]) -> str | None:
@@ -245,12 +232,12 @@ def find_label(columns: TableColumns, has_header: bool, options: Mapping[str, An
     return next(iter([*texts[-1:], *repeats[-1:], *others[-1:]]), None)
 
 
-def label_reason(label: str, table: TextTable | None, options: Mapping[str, Any]) -> str:
+def label_reason(label: str | None, table: TextTable | None, options: Mapping[str, Any]) -> str:
     if "label" in options:
         return "as requested"
     if table is not None and not table.has_header:
-        return f"column {label} of {len(table.names)} (--label selects another by its number)"
-    return "by its name" if named(LABEL_NAMES, [label]) else "not a step (--label selects another)"
+        return f"column {label} of {len(table.names)} (--label names another by its number)"
+    return "named so" if label and named(LABEL_NAMES, [label]) else "besides the steps (--label names another)"
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
