@@ -96,7 +96,7 @@ def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongT
     others = [*names, *([SPLIT_COLUMN] if len(sequences) > 1 else [])]
     features = [unique("value" if num_channels == 1 else f"c{number}", others) for number in range(num_channels)]
     notes: list[Note] = [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")]
-    known = known_of(features, others, "its number in the array")
+    known = known_of(features, others, "the number of the sequence in the array")
     if label:
         known["label"] = (label, per_sequence[0][label].name)
     num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
@@ -167,9 +167,9 @@ def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
     if len(shape) == 2:
         return "NT", "one channel"
     if asked:
-        return asked, "asked for"
+        return asked, "as requested"
     axes, other = ("NCT", "NTC") if shape[1] < shape[2] else ("NTC", "NCT")
-    return axes, f"the longer of the last two is time (--axes {other} turns them)"
+    return axes, f"the longer of the last two is time (--axes {other} swaps them)"
 
 
 def columns_of(array: Array, found: list[Array]) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from stages.training import choices
 
 def main(arguments: list[str]) -> int:
     parser = ArgumentParser("python -m stages.tools.choices", description="List what `auto` took on this machine.")
-    parser.add_argument("--forget", action="store_true", help="forget it: the next trainings measure anew")
+    parser.add_argument("--forget", action="store_true", help="delete the choices: the next trainings measure again")
     options = parser.parse_args(arguments)
     try:
         print(f"forgotten: {choices.clear()}, in {choices.file()}" if options.forget else "\n".join(lines()))

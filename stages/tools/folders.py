@@ -73,7 +73,7 @@ def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
     left = [path.name for path in found if ending_of(path) != ending]
     notes: list[Note] = [("shape", f"a folder of {num:,} {ending} files", "each is a sequence, a row per step")]
     if left:
-        notes.append(("left out", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
+        notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
     of_files, label, why = columns_of_files(folder, ids, options, labels, notes)
     reader = Reader(paths, options, of_files.column_names)
     notes += reader.form.notes if reader.form else []
@@ -127,10 +127,10 @@ def columns_of_files(
     of_table = columns_of_table(ids, labels, options) if labels else {}
     of_names = columns_of_names(ids, pattern) if pattern else {}
     if labels and of_table:
-        reason = "asked for" if "labels" in options else "it is called so (--labels names another)"
+        reason = "as requested" if "labels" in options else "by its name (--labels selects another)"
         notes.append(("labels", labels.name, f"{reason}; a row for each file"))
     elif labels:
-        notes.append(("left out", labels.name, "called so, but no table with a row for each file"))
+        notes.append(("excluded", labels.name, "by its name a table of labels, but without a row for each file"))
     # If the label comes from elsewhere, folders are people or sessions.
     label_of_table = asked if asked in of_table else next(iter(named(LABEL_NAMES, of_table)), None)
     is_given = label_of_table or "label" in of_names or asked not in (None, "label")
@@ -138,13 +138,19 @@ def columns_of_files(
     if above := [name for name in columns if name.startswith("folder")]:
         notes.append(("columns", ", ".join(above), "the names of the other folders"))
     if SPLIT_COLUMN in columns:
-        notes.append(("split", ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})), "as they are called"))
+        notes.append(
+            (
+                "split",
+                ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})),
+                "by the names of the folders or columns",
+            )
+        )
     if labels and label_of_table:
         return pa.table(columns), label_of_table, f"of {labels.name}"
     if asked in columns:
-        return pa.table(columns), asked, "asked for"
+        return pa.table(columns), asked, "as requested"
     if "label" in columns:
-        why = "the folder's name (--pattern, --labels or --label take it from elsewhere)"
+        why = "the folder's name (--pattern, --labels or --label select another source)"
         return pa.table(columns), "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
     if labels and len(of_table) == 1 and not asked:
         return pa.table(columns), next(iter(of_table)), f"of {labels.name}"

@@ -72,9 +72,9 @@ def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) ->
         differs = (values != values[first]) & ~(pd.isna(values) & pd.isna(values[first]))
         if not differs.any():
             is_same = columns.num_distinct(column) < 2
-            why_not[column] = "never changes" if is_same else "the same throughout every sequence"
+            why_not[column] = "never changes" if is_same else "constant within every sequence"
         elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
-            why_not[column] = "a second label by its name"
+            why_not[column] = "a second label, by its name"
         elif words & {*COUNTING_NAMES} and (np.diff(columns.numbers(column).to_numpy()) == 1).all():
             why_not[column] = "counts the rows"
         elif words & {*STEP_NAMES} and any(find_steps(columns, sequence, [column])):
@@ -92,7 +92,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
     """A column named like people or devices, whose values several sequences share."""
     if columns.has_split:
         return NO_GROUPS, "the table's own column `split` decides"
-    none = "no column is named like one of people, devices or days (--groups names one)"
+    none = "no column is named like people, devices or days (--groups selects one)"
     for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
         cells, num = columns.frame[column].to_numpy(), columns.num_distinct(column)
         if not 2 <= num < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
@@ -100,7 +100,7 @@ def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> C
             continue
         if num < 3:
             return NO_GROUPS, f"{column!r} has {num} values, too few to keep each on one side of three splits"
-        why = f"named so; each of its {num:,} values stays on one side of the split (--groups {NO_GROUPS}: all mixed)"
+        why = f"by its name; each of its {num:,} values stays in one split (--groups {NO_GROUPS} mixes them)"
         return column, why
     return NO_GROUPS, none
 
@@ -117,7 +117,7 @@ def find_sequence(columns: TableColumns) -> Choice:
     column = next((column for column in ids if any(find_steps(columns, column))), ids[0])
     num = columns.num_distinct(column)
     rows_each = f"{num:,} values, {len(columns.frame) / num:.1f} rows each on average"
-    return column, f"named so; {rows_each}" if named(SEQUENCE_NAMES, [column]) else rows_each
+    return column, f"by its name; {rows_each}" if named(SEQUENCE_NAMES, [column]) else rows_each
 
 
 def find_ids(columns: TableColumns) -> list[str]:
@@ -163,7 +163,7 @@ def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
 
     numbers = [column for column in numbers if is_constant(column)]
     if names := named(LABEL_NAMES, (*texts, *whole, *numbers)):
-        return names[0], "named so"
+        return names[0], "by its name"
 
     def few(found: Sequence[str]) -> list[str]:
         """The columns of classes; those called like people or ids only if there is no other one."""
@@ -195,13 +195,13 @@ def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
         if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
             why = f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)"
             return "regress", why
-        return "classify", f"{label!r} is the same throughout every sequence"
+        return "classify", f"{label!r} is constant within every sequence"
     most = events.mode()[0]
     if most == "" or (events == NO_EVENT).any():
         share = 1 - events.isin(("", NO_EVENT)).mean()
         return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
     if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row
-        return "classify", f"{label!r} is the same throughout most sequences"
+        return "classify", f"{label!r} is constant within most sequences"
     share = (events == most).mean()
     why = (
         f"{columns.name}: {label!r} changes within a sequence, so it must be empty or {NO_EVENT!r} where nothing "

@@ -115,7 +115,7 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
     for name, (low, high) in APART.items():
         share = counts[(apart >= low * DAY - HOUR) & (apart <= high * DAY + HOUR)].sum() / counts.sum()
         if share > 0.5:
-            return name, f"{share:.1%} of the times are {low} to {high} days apart"
+            return name, f"{share:.1%} of neighbouring times are {low} to {high} days apart"
     most = int(apart[counts.argmax()])
     days = np.round(apart / DAY)
     if ((np.abs(apart - days * DAY) <= HOUR) & (days > 0)).all():
@@ -124,7 +124,7 @@ def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choic
             return "business-day", "the times are days, and none of them a Saturday or Sunday"
         name = {1: "day", 7: "week"}.get(round(most / DAY), "")
         if name and (apart != days * DAY).any():
-            return name, "the times are whole days apart but for changes of the clock"
+            return name, "the times are whole days apart, except at clock changes"
         if name and are_dates_without_time(columns, time):
             return name, f"{counts.max() / counts.sum():.1%} of the times are so far apart"
     share = counts[apart % most == 0].sum() / counts.sum()
@@ -176,8 +176,8 @@ def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
 def describe_season(found: Season | None, candidates: Sequence[Season]) -> Choice:
     if found:
         return found.steps, (
-            f"{found.words}; the same step of the other seasons explains {found.strength:.0%} of the training time "
-            "without its trend (--season changes it)"
+            f"{found.words}; the same step of the other seasons explains {found.strength:.0%} of the "
+            "detrended variance in the training data (--season sets another)"
         )
     why = "no number of steps after which it resembles itself"
     if candidates:

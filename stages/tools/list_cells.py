@@ -64,7 +64,7 @@ def open_lists(
     label = None
     if options.get("label") not in lists and (named(LABEL_NAMES, plain) or not named(LABEL_NAMES, lists)):
         label = find_label(columns, True, options)
-    notes = [note, ("lists", shortened(lists), "an entry for each step")]
+    notes = [note, ("lists", shortened(lists), "one entry per step")]
     if left := [each.name for each in schema_of(path) if not is_plain(each.type) and each.name not in lists]:
         notes.append(
             ("excluded", shortened(left, 4), "lists that --features does not name, lists of lists, or other types")

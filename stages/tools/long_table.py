@@ -137,4 +137,4 @@ def keys_of(features: Sequence[str], others: Sequence[str]) -> tuple[str, str]:
 
 def known_of(features: Sequence[str], others: Sequence[str], why: str) -> Choices:
     sequence, step = keys_of(features, others)
-    return {"sequence": (sequence, why), "step": (step, "the place in the sequence, from 0")}
+    return {"sequence": (sequence, why), "step": (step, "the position in the sequence, from 0")}

@@ -24,11 +24,11 @@ def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
     """The default model for a task and the size of its data, and the reason."""
     num, num_steps, model = summary["num_per_split"]["train"], summary["max_steps"], USUAL_MODEL[task]
     if model != "rocket":
-        return model, f"the one for {task}"
+        return model, f"the default for {task}"
     if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
         why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
         return "transformer", why
-    return model, f"the one for {task}: fixed convolutions, a linear layer in closed form"
+    return model, f"the default for {task}: fixed convolutions and a linear layer in closed form"
 
 
 def has_velocity(features: Sequence[str], model: str = "") -> bool:

@@ -57,11 +57,11 @@ class Reader:
                 f"{sampled[0].name} has a column {again[0]!r}, which the folder or its labels give too; rename it"
             )
         self.types = kinds_of([first, *(self.checked(self.raw(path), path) for path in sampled[1:])])
-        self.step, self.why_step = None, "the row's number in its file (--step names a column)"
+        self.step, self.why_step = None, "the row's number in its file (--step selects a column)"
         samples = [self.read(path) for path in sampled]
         for name in named(STEP_NAMES, self.names) if "step" not in options else {options["step"]} & {*self.names}:
             if self.step is None and all(rises(part[name]) for part in samples):
-                self.step, self.why_step = name, "it rises from row to row in the files"
+                self.step, self.why_step = name, "it increases from row to row in the files"
 
     def raw(self, path: Path) -> pa.Table:
         """The file with the kinds that it alone suggests."""

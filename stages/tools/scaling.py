@@ -280,7 +280,7 @@ def points_of(device: str, entries: list[Entry], seconds: np.ndarray) -> list[Sc
 
 def table(points: list[ScalingPoint]) -> list[str]:
     """The points as a Markdown table."""
-    head = "| batch of all | workers | threads each | samples/s | times one worker | efficiency | of a step it waits |"
+    head = "| global batch | workers | threads each | samples/s | speed-up | efficiency | waiting |"
     rows = [head, "|---|---|---|---|---|---|---|"]
     for point in points:
         several = f"{point.efficiency:.0%} | {point.waiting_share:.0%}" if point.workers > 1 else " | "

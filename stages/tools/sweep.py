@@ -45,9 +45,8 @@ def main(arguments: list[str]) -> int:
         return 1
     folder = files.results_dir() / "sweep"
     files.write_table(folder / f"{options.workload}.csv", [vars(point) for point in points])
-    drawing.save(sweeps.sweep(options.workload, points), folder / f"{options.workload}.png")
     print(*verdicts(points), *stops, sep="\n")
-    print(f"{files.relative(folder / options.workload)}.csv, .png")
+    print(f"{files.relative(folder / options.workload)}.csv")
     return 0
 
 

@@ -58,11 +58,11 @@ def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> 
     path, source, text = scratch / found.name, found.path, found.text
     if text is None or text.is_ready:
         path.symlink_to(source.resolve())  # with an ending that preprocess understands
-        return Table(path, [source], notes, "copied the table as it was.", False, scratch)
+        return Table(path, [source], notes, "copied the table unchanged.", False, scratch)
     with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
         text_tables.rewrite(text, path, at)
-    done = f"wrote {source} ({what}) anew in UTF-8, with commas, without another change."
-    notes = [*notes, ("table", found.name, "written anew in UTF-8, with commas")]
+    done = f"wrote {source} ({what}) again in UTF-8, with commas, without another change."
+    notes = [*notes, ("table", found.name, "rewritten in UTF-8, with commas")]
     return Table(path, [source], notes, done, True, scratch)
 
 
@@ -74,7 +74,7 @@ def infer(name: str, table: Table, options: Mapping[str, Any]) -> tuple[Choices,
     left = {key: value for key, value in options.items() if key not in table.used}
     with (
         TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder,
-        progress(f"looking at {shown}", 3, "steps") as at,
+        progress(f"inspecting {shown}", 3, "steps") as at,
     ):
         try:
             columns = TableColumns(read_frame(path, shown), shown)

@@ -178,16 +178,16 @@ def choose_ids(
     options: Mapping[str, Any],
     where: str,
 ) -> tuple[str | None, str]:
-    """The column of ids: as asked for, or by name with a different value in every row. None for several files, each of
+    """The column of ids: as requested, or by name with a different value in every row. None for several files, each of
     which may count from 1. Also the reason.
     """
     if ids := options.get("sequence"):
         if ids not in names:
             raise ValueError(f"--sequence is {ids!r}, which is no column {where}; accepted: {', '.join(names)}")
-        return ids, "asked for"
+        return ids, "as requested"
     found = named(SEQUENCE_NAMES, [name for name in names if name != label]) if len(files) == 1 else []
     ids = next((name for name in found if columns.frame[name].is_unique), None)
-    return ids, f"its column {ids!r}" if ids else "a number, a row each"
+    return ids, f"column {ids!r}" if ids else "the number of the row"
 
 
 def check_names(path: Path, have: Sequence[str], names: Sequence[str], like: Path) -> None:
@@ -236,8 +236,8 @@ def label_reason(label: str | None, table: TextTable | None, options: Mapping[st
     if "label" in options:
         return "as requested"
     if table is not None and not table.has_header:
-        return f"column {label} of {len(table.names)} (--label names another by its number)"
-    return "named so" if label and named(LABEL_NAMES, [label]) else "besides the steps (--label names another)"
+        return f"column {label} of {len(table.names)} (--label selects another by its number)"
+    return "by its name" if label and named(LABEL_NAMES, [label]) else "not a step (--label selects another)"
 
 
 def to_numbers(cells: pa.ChunkedArray, name: str, path: Path) -> np.ndarray:
