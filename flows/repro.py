@@ -99,8 +99,7 @@ def running_servers() -> dict[str, str]:
         state = json.loads(UI_STATE.read_text(encoding="utf-8"))
         os.kill(int(state["pid"]), 0)
         is_ours = state.get("project", str(files.HOME)) == str(files.HOME)  # False if the project is a copy
-        names = ("pid", "prefect", "mlflow", *(["results"] if "results" in state else []))
-        return {name: str(state[name]) for name in names} if is_ours else {}
+        return {name: str(state[name]) for name in ("pid", "prefect", "mlflow")} if is_ours else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none
         return {}
 

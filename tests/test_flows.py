@@ -18,19 +18,9 @@ import pytest
 from dvc.stage.exceptions import StageCmdFailedError
 
 from flows import repro, reproduce
+from flows.display import RESUME
 from tests.projects import wait_for
-from tests.served import (
-    CHECKPOINT,
-    GOES_ON,
-    ROW,
-    STAGE_SECONDS,
-    Door,
-    Project,
-    clean_environment,
-    make_project,
-    processes,
-    running_ui,
-)
+from tests.served import ROW, STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
 
 
 @pytest.fixture(scope="module")
@@ -176,19 +166,9 @@ def test_pipeline_links_children_and_shows_their_results(project: Project) -> No
     ):
         assert lines.count(line) == 1 and line in logs[owner], (line, logs)
     artifacts = project.artifacts(run)
-    assert set(artifacts) == {"results", "progress-sign-auto-0"}
-    progress = artifacts["progress-sign-auto-0"]
-    assert (progress["type"], progress["data"]) == ("progress", 100)
-    assert progress["description"].startswith("epoch 2 of 2: 0 s left, 4,900 samples/s, 0.100 s")
-    page, folder = artifacts["results"]["data"], f"{project.results}/{run['id']}"
-    assert "the comparison of all runs" in page
+    page = artifacts["results"]["data"]
+    assert "the comparison of all runs" in page and "the report: results/report.html" in page
     assert f"({project.mlflow}/#/experiments/1/runs/abc?workflowType=machine_learning)" in page
-    assert f"[the report]({folder}/report.html)" in page and f"]({folder}/sign.png)" in page
-    with urllib.request.urlopen(f"{folder}/report.html", timeout=60) as answer:
-        assert answer.read() == b"the comparison of all runs"
-    other_site = urllib.request.Request(f"{folder}/report.html", headers={"Host": "evil.example:80"})
-    with pytest.raises(urllib.error.HTTPError, match="403"):
-        urllib.request.urlopen(other_site, timeout=60)
 
 
 def test_parameters_are_checked_before_anything_runs(project: Project) -> None:
@@ -259,7 +239,8 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     run = project.latest("pipeline")
     assert run["parameters"]["overrides"] == {"sign.train.epochs": 7}
     assert set(project.children(run)) == {"hardware", "train@sign-cpu-0", "compare"}
-    assert f"{project.results}/{run['id']}/sign.png" in project.artifacts(run)["results"]["data"]
+    page = project.artifacts(run)["results"]["data"]
+    assert "the comparison of all runs" in page and f"`dvc exp apply {run['name']}`" in page
     named = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
     shown = subprocess.run(named, cwd=project.root, capture_output=True, text=True, check=True)
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
@@ -314,21 +295,10 @@ def test_a_signal_that_ends_dvc_alone_ends_its_stage(project: Project, number: i
 
 @pytest.mark.case(27)
 def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], None]) -> None:
-    """As the UI does it: a run of the deployment, put into state Cancelling; another one waits meanwhile."""
+    """As the UI does it: a run of the deployment, put into state Cancelling."""
     project.behave(train={"sleep": STAGE_SECONDS})
     run = project.create("pipeline/on-demand", force=True)
     project.stage_process()
-
-    after = project.create("pipeline/on-demand")
-    mistaken = project.create("pipeline/on-demand", overrides={"sign.train.epochs": "three"})
-    wait_for(lambda: project.state(mistaken)["type"] == "FAILED", what="the refusal of a wrong value")
-    assert "sign.train.epochs is 'three'" in project.state(mistaken)["message"]
-    state = wait_for(lambda: (found := project.state(after))["name"].startswith("Waiting") and found, what="a reason")
-    assert (state["type"], state["name"]) == ("SCHEDULED", f"Waiting for {run['name']}")
-    assert state["message"] == f"one run at a time; before this one: {run['name']}"
-    project.cancel(after)
-    wait_for(lambda: project.artifacts(run).get("progress-sign-auto-0", {}).get("data") == 50, what="the progress")
-
     started = time.monotonic()
     project.cancel(run)
     wait_for(lambda: project.state(run)["type"] == "CANCELLED", STAGE_SECONDS / 2, "the state Cancelled")
@@ -338,13 +308,10 @@ def test_cancel_leaves_nothing_behind(project: Project, saw: Callable[[str], Non
     states = {name: child["state"]["type"] for name, child in children.items()}
     assert states == {"hardware": "COMPLETED", "train@sign-auto-0": "CANCELLED"}
     train = children["train@sign-auto-0"]
-    how = f"the checkpoint of train@sign-auto-0 is {CHECKPOINT}: {GOES_ON}"
-    assert train["state"]["message"].endswith(f"; {how}")
-    wait_for(lambda: project.state(run)["message"] == f"stopped; {how}", what="the way on as the run's state")
+    assert train["state"]["message"].endswith(f"; {RESUME}")
     # What the stage says at its end reaches the log: a training, where it has saved.
     wait_for(lambda: "error: interrupted" in project.logs(train), what="the stage's last words in its log")
-    wait_for(lambda: how in project.logs(run), what="the way on in the log")
-    assert project.state(after)["type"] == "CANCELLED"
+    wait_for(lambda: RESUME in project.logs(run), what="the way on in the log")
     saw(f"{train['state']['message']} ({seconds:.0f} s after the cancel)")
 
 
@@ -361,7 +328,7 @@ def test_cancelling_a_stage_ends_it_and_the_pipeline_says_so(project: Project, s
     assert process.returncode == 130 and "Traceback" not in output, output
     assert not project.left_running()
     run = project.latest("pipeline")
-    message = f"train@sign-auto-0 was cancelled; the checkpoint of train@sign-auto-0 is {CHECKPOINT}: {GOES_ON}"
+    message = f"train@sign-auto-0 was cancelled; {RESUME}"
     assert (run["state"]["type"], run["state"]["message"]) == ("CANCELLED", message)
     saw(message)
     states = {name: child["state"]["type"] for name, child in project.children(run).items()}
@@ -420,16 +387,11 @@ def test_a_second_pipeline_waits_for_the_first_and_shows_what_dvc_did_not_run(
     project.behave(train={"sleep": STAGE_SECONDS})
     with project.start("-m", "flows.pipeline", "--force") as first:
         project.stage_process()
-        name = project.latest("pipeline")["name"]
         with project.start("-m", "flows.pipeline") as second:
             assert second.stdout
             said = iter(second.stdout.readline, "")
             saw(next(line for line in said if "another pipeline run works in this repository" in line))
             assert first.poll() is None
-            named = f"Waiting for {name}"
-            wait_for(
-                lambda: project.latest("pipeline")["state"]["name"] == named, what="the state that names the first"
-            )
             (project.root / "go").touch()
             second.communicate(timeout=600)
         assert (first.wait(600), second.returncode) == (0, 0)
