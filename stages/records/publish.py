@@ -8,19 +8,18 @@ again. A metric's point keeps its stored time, so publishing it twice changes no
 before it is created. MLflow cannot replace a point, so the directory contains only epochs that a checkpoint contains.
 """
 
-import json
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stages.files import STATE, locked, read_json, read_numbers, relative, write_json
-from stages.records import registry, run_dir, summary
+from stages.records import headline, registry, run_dir
 from stages.records.connection import explain, find_or_create_experiment, open_client, sentence
+from stages.records.headline import PARENT_TAG
 from stages.records.history import epoch_metrics
 from stages.records.run_dir import RUNS, STAGES
 from stages.records.store import shown, tracking_uri
-from stages.records.summary import PARENT_TAG
 
 TOKEN_TAG = "tandem.token"
 GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the token of their parent run
@@ -36,8 +35,7 @@ class Publisher:
         self.folder, self.client = folder, client
         self.about: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
-        self.started_ms = 0
-        self.num_epochs = self.activity_position = 0  # published so far
+        self.num_epochs = 0  # published so far
         self.ended: dict[str, Any] = {}  # stage -> its published end
 
     def publish(self) -> bool:
@@ -59,7 +57,6 @@ class Publisher:
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()
-        self.publish_activity()
         for stage in STAGES:
             self.publish_end(stage, about)
         self.set_status(is_written)
@@ -72,7 +69,6 @@ class Publisher:
             tags = {TOKEN_TAG: token}
             found = self.client.create_run(self.experiment_id, about["ms"], tags, run_name=about["name"])
         self.run_id, self.parent_id = found.info.run_id, found.data.tags.get(PARENT_TAG, "")
-        self.started_ms = found.info.start_time
 
     def find_run(self, token: str) -> Any:
         """Return the run of `token`, or None.
@@ -89,7 +85,7 @@ class Publisher:
         return by_content[0] if found else None
 
     def publish_about(self, about: dict[str, Any]) -> None:
-        from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
+        from mlflow.entities import Param, RunTag
 
         if about.get("parent"):
             self.parent_id = self.find_or_create_parent(about)
@@ -98,9 +94,6 @@ class Publisher:
         has_params = self.client.get_run(self.run_id).data.params
         params = [] if has_params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
         self.client.log_batch(self.run_id, params=params, tags=tags)
-        if about.get("dataset"):
-            dataset = DatasetInput(Dataset(**about["dataset"]), [InputTag("mlflow.data.context", "training")])
-            self.client.log_inputs(self.run_id, [dataset])
         self.about = about
 
     def find_or_create_parent(self, about: dict[str, Any]) -> str:
@@ -136,26 +129,6 @@ class Publisher:
         self.log(metrics)
         self.num_epochs = min(len(history), len(timings))
 
-    def publish_activity(self) -> None:
-        """Publish the machine's activity curves. Their steps are seconds since the run began."""
-        from mlflow.entities import Metric
-
-        path = self.folder / "activity.jsonl"
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            file.seek(self.activity_position)
-            lines = file.read().split(b"\n")[:-1]  # the last piece may be cut by a killed process or a full disk
-        points = [point for line in lines if (point := parsed(line))]
-        self.log(
-            [
-                Metric(name, value, point["ms"], max(0, point["ms"] - self.started_ms) // 1000)
-                for point in points
-                for name, value in point["metrics"].items()
-            ]
-        )
-        self.activity_position += sum(len(line) + 1 for line in lines)
-
     def publish_end(self, stage: str, about: dict[str, Any]) -> None:
         """Publish the end of a stage: its metrics, artifacts and model."""
         from mlflow.entities import Metric
@@ -173,9 +146,9 @@ class Publisher:
             folder = artifacts / "model"
             model_id = registry.log_model(self.client, self.experiment_id, self.run_id, folder)
             registry.register(self.client, about["experiment"], self.run_id, model_id, end["model"])
-        summary.describe(self.client, self.client.get_run(self.run_id), end["ms"])
+        headline.describe(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
         if self.parent_id:
-            summary.sum_up(self.client, self.experiment_id, self.parent_id, end["ms"])
+            headline.describe_parent(self.client, self.experiment_id, self.parent_id, end["ms"])
         self.ended[stage] = end
 
     def set_status(self, is_written: bool) -> None:
@@ -196,14 +169,6 @@ class Publisher:
     def log(self, metrics: list[Any]) -> None:
         for start in range(0, len(metrics), MOST_METRICS):
             self.client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
-
-
-def parsed(line: bytes) -> dict[str, Any]:
-    """Return the point in `line`; empty if a full disk has cut the line."""
-    try:
-        return dict(json.loads(line))
-    except (ValueError, TypeError):
-        return {}
 
 
 def publish(publisher: Publisher) -> dict[str, str]:

@@ -5,15 +5,13 @@ The stages write the directory and the follower publishes it (stages/records/pub
 output, because DVC deletes outputs before a stage runs. Writing it needs neither mlflow nor a server, so a slow or
 unreachable store does not delay a run. Imports neither mlflow nor torch.
 
-    run.json                the data of the MLflow run: experiment, name, parameters, tags, dataset, parent
+    run.json                the data of the MLflow run: experiment, name, parameters, tags, parent
     artifacts/history.csv   the epochs that the newest checkpoint contains: a killed training repeats the others
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
     train.end.json          the end of the training: status, time, metrics
     evaluate.end.json       the end of the evaluation; also the model to register
     writer                  the process that runs the stage; it holds a lock on this file
-    watched                 exists while epochs are trained: the GPU's UUID, empty on a CPU
-    activity.jsonl          the follower's readings of the machine during the epochs
     lock                    held by the process that publishes the directory
 
 The file `<token>.json` beside the directory contains MLflow's ids of the run, or the error and the command that fixes
@@ -66,7 +64,6 @@ class RunDir:
         name: str,
         params: dict[str, Any] | None = None,
         tags: dict[str, str] | None = None,
-        dataset: dict[str, Any] | None = None,
         parent: dict[str, str] | None = None,
     ) -> None:
         """Open the MLflow run: the one from an earlier start of this training, or a new one.
@@ -78,7 +75,7 @@ class RunDir:
         before: dict[str, Any] = read_json(path) if path.exists() else {"ms": now_ms()}
         self.about = {**before, "experiment": experiment, "name": name, "tags": before.get("tags", {}) | (tags or {})}
         if params:
-            self.about |= {"params": params, "dataset": dataset, "parent": parent}
+            self.about |= {"params": params, "parent": parent}
         write_json(path, self.about)
 
     def tag(self, tags: dict[str, str]) -> None:
@@ -109,16 +106,6 @@ class RunDir:
 
     def text(self, text: str, name: str) -> None:
         files.write_text(self.folder / "artifacts" / name, text)
-
-    @contextmanager
-    def watched(self, gpu_uuid: str | None) -> Iterator[None]:
-        """The follower reads the machine's activity while the body runs."""
-        with suppress(OSError):  # with a full disk, only the activity curves are lost
-            (self.folder / "watched").write_text(gpu_uuid or "", encoding="utf-8")
-        try:
-            yield
-        finally:
-            (self.folder / "watched").unlink(missing_ok=True)
 
     def wait_for_ids(self) -> None:
         """Wait at most WAIT_SECONDS for MLflow's ids of the run.
