@@ -1,6 +1,5 @@
 """What must not be executed, read or reached: the form's values, files that hold code, the servers' addresses."""
 
-import ast
 import json
 import os
 import re
@@ -137,31 +136,10 @@ def test_an_experiment_with_a_hostile_value_executes_nothing(ready: Path, tmp_pa
 
 # Files that hold code. -----------------------------------------------------------------------------------------------
 
-# Calls that unpickle, build objects or start a shell: name -> what makes it harmless (an argument with that value).
-DANGEROUS = {
-    "pickle.load": None, "pickle.loads": None, "joblib.load": None, "yaml.load": None, "os.system": None, "eval": None,
-    "exec": None, "shelve.open": None, "pd.read_pickle": None, "torch.load": ("weights_only", True),
-}  # fmt: skip
-
-
-def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
-
 
 @pytest.mark.case(51)
-def test_no_load_path_unpickles_and_nothing_starts_a_shell(tmp_path: Path, saw: Callable[[str], None]):
-    """the code read for pickle, eval, shells and unsafe YAML; an array of pickled objects with the right sha256"""
-    for path in [*(ROOT / "stages").rglob("*.py"), *(ROOT / "flows").rglob("*.py")]:
-        for name, call in calls(ast.parse(path.read_text(encoding="utf-8"))):
-            given = {each.arg: getattr(each.value, "value", None) for each in call.keywords}
-            assert not given.get("shell") and not given.get("allow_pickle"), f"{path}: {ast.unparse(call)}"
-            if name in DANGEROUS:
-                harmless = DANGEROUS[name]
-                assert harmless and given.get(harmless[0]) == harmless[1], f"{path}: {ast.unparse(call)}"
-            if name == "YAML":
-                assert given.get("typ") == "safe" or not given, f"{path}: {ast.unparse(call)}"
+def test_an_array_of_pickled_objects_is_damaged_and_runs_nothing(tmp_path: Path, saw: Callable[[str], None]):
+    """an array of pickled objects with the right sha256; ruff's rules (pyproject.toml) search the code for pickle"""
 
     class Attack:
         def __reduce__(self) -> tuple[Any, ...]:
