@@ -5,7 +5,6 @@ Prefect's client, so a slow server delays no stage. If the server is lost, only 
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -231,8 +230,3 @@ class Display:
 
 def do_nothing() -> None:
     """Prefect's Flow and Task need a function; DVC does the work."""
-
-
-def slug(name: str) -> str:
-    """`name` as a valid key of a Prefect artifact."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

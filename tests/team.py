@@ -4,7 +4,7 @@ machines killed in the middle, and the comparison of what both recorded: docs/te
     python -m tests.team [--short] [--without NAME ...] [--keep FOLDER]
 
 Each "machine" is a clone of its own with a host name of its own; they have nothing in common but the servers. A part
-that cannot be started makes it fail, unless `--without` names it (postgresql, s3, passwords). `--short`: no machine is
+that cannot be started makes it fail, unless `--without` names it (postgresql, s3). `--short`: no machine is
 killed. Exit status 0: everything held.
 """
 

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dvc.stage.exceptions import StageCmdFailedError
 
-from flows import repro, reproduce
 from flows.display import RESUME
 from tests.projects import wait_for
-from tests.served import ROW, STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
+from tests.served import STAGE_SECONDS, Door, Project, clean_environment, make_project, processes, running_ui
 
 
 @pytest.fixture(scope="module")
@@ -99,27 +97,6 @@ def test_an_api_that_is_down_is_said_at_once(project: Project, kind: str, saw: C
         saw(result.stderr)
 
 
-@pytest.mark.long
-def test_a_profile_and_a_toml_file_configure_the_api(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "profiles.toml").write_text(
-        f'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{project.prefect}/api"\n'
-    )
-    ui_state = project.root / ".tandem" / "ui.json"
-    hidden = ui_state.rename(ui_state.with_suffix(".hidden"))  # or the pipeline takes the server of `make ui`
-    try:
-        result = project.run("-m", "flows.pipeline")
-        assert result.returncode == 1 and "no Prefect API is configured" in result.stderr
-        result = project.run("-m", "flows.pipeline", PREFECT_HOME=str(tmp_path))
-        assert result.returncode == 0, result.stderr
-        first = project.latest("pipeline")
-        (project.root / "prefect.toml").write_text(f'[api]\nurl = "{project.prefect}/api"\n')
-        assert project.run("-m", "flows.pipeline").returncode == 0
-    finally:
-        (project.root / "prefect.toml").unlink(missing_ok=True)
-        hidden.rename(ui_state)
-    assert project.latest("pipeline")["id"] != first["id"]
-
-
 def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
     # The nightly schedule's runs may come in between: they are only planned.
     begun = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
@@ -133,16 +110,6 @@ def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
     result = project.run("-m", "flows.repro")
     assert result.returncode == 255
     assert "  failed     hardware\n" in result.stdout and "  reason     hardware: no such device" in result.stdout
-
-
-@pytest.mark.case(49)
-def test_a_restored_timing_names_its_machine_and_moment(tmp_path: Path, saw: Callable[[str], None]) -> None:
-    """The summary of `make repro`, of a training that DVC's run-cache restored and another machine measured."""
-    path = tmp_path / "compare.json"
-    path.write_text(json.dumps({"rows": [ROW]}))
-    line = repro.results_lines(path, {"train@sign-auto-0": "restored"})[1]
-    assert "restored, measured 2026-01-02 03:04 on somewhere" in line
-    saw(line)
 
 
 def test_pipeline_links_children_and_shows_their_results(project: Project) -> None:
@@ -244,11 +211,6 @@ def test_an_override_is_an_experiment_and_leaves_the_workspace_alone(project: Pr
     named = ["git", "for-each-ref", "--format=%(refname)", "refs/exps"]
     shown = subprocess.run(named, cwd=project.root, capture_output=True, text=True, check=True)
     assert f"/{run['name']}\n" in shown.stdout, "DVC has it as an experiment"
-
-
-def test_a_killed_stage_is_told_from_its_exit_status_with_and_without_a_shell_between() -> None:
-    for status, killed_by in ((-9, "SIGKILL"), (137, "SIGKILL"), (130, "SIGINT"), (1, ""), (128, "")):
-        assert reproduce.signal_in(str(StageCmdFailedError("python x", status))) == killed_by
 
 
 @pytest.mark.case(40)
@@ -424,61 +386,45 @@ def test_a_server_lost_midway_costs_seconds_and_no_result(
     saw(next(line for line in output.splitlines() if "lost the Prefect API" in line))
 
 
-# What flows/verify.py tells its caller, without the training.
-VERIFY = """
+# What flows/compare.py and flows/verify.py tell their caller, without runs.
+COMMAND = """
 import json, sys
 from pathlib import Path
-behave = json.loads(Path("behave.json").read_text())["verify"]
-print("making", *sys.argv[1:], "again")
+behave = json.loads(Path("behave.json").read_text())["command"]
+print("with", *sys.argv[1:])
 print(behave["line"])
 print("  took 1 s")
 sys.exit(behave["status"])
 """
 
 
-def record_by_hand(folder: Path, **changes: Any) -> None:
-    folder.mkdir(parents=True)
-    manifest = {
-        "schema": 1, "workload": "sign", "device": "cpu", "machine": folder.name, "requested": "auto", "seed": 0,
-        "hardware": {"name": "Some CPU"}, "timing": {"epoch_seconds": 0.5}, "realized": {"precision": "fp32"},
-    }  # fmt: skip
-    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+PAIR, QUICK = {"runs": ["sign@cpu", "sign@cuda"]}, {"run": "sign@auto", "quick": True}
 
 
 @pytest.mark.long
-def test_compare_and_verify_leave_their_verdict_as_an_artifact(project: Project) -> None:
+@pytest.mark.parametrize(
+    ("deployment", "parameters", "status", "name", "key", "arguments"),
+    [
+        ("compare", PAIR, 0, "Completed", "compare", "-- sign@cpu sign@cuda"),
+        ("compare", PAIR, 1, "Failed", "", ""),
+        ("verify", {}, 0, "Completed", "verify-sign-auto", "-- sign@auto"),  # each of params.yaml
+        ("verify", QUICK, 1, "Failed", "verify-sign-auto", "--quick -- sign@auto"),
+        ("verify", QUICK, 3, "Inconclusive", "verify-sign-auto", "--quick -- sign@auto"),
+    ],
+)
+def test_compare_and_verify_leave_their_verdict_as_an_artifact(
+    project: Project, deployment: str, parameters: dict[str, Any], status: int, name: str, key: str, arguments: str
+) -> None:
     """As the UI starts them; both run the commands that people call."""
-    for name, changes in (("laptop", {}), ("server", {"workload": "sign"}), ("older", {"schema": 0})):
-        record_by_hand(project.root / "results/recorded" / name, **changes)
-    (project.root / "flows/verify.py").write_text(VERIFY)
-
-    def ended(deployment: str, **parameters: Any) -> tuple[dict[str, Any], dict[str, str]]:
-        """The run's state, and its artifacts by key."""
-        run = project.create(deployment, **parameters)
-        ends = ("COMPLETED", "FAILED", "CRASHED")
-        state = wait_for(lambda: (found := project.state(run))["type"] in ends and found, 600)
-        return state, {key: each["data"] for key, each in project.artifacts(run).items()}
-
-    paths = [f"results/recorded/{name}" for name in ("laptop", "server")]
-    state, artifacts = ended("compare/on-demand", runs=paths)
-    assert state["type"] == "COMPLETED", state
-    assert state["message"].startswith("sign: no speed-up is stated. What stands against it: ")
-    assert "| cpu of laptop" in artifacts["compare"] and "| machine" in artifacts["compare"]
-    assert state["message"].partition("...")[0] in artifacts["compare"]
-    state, artifacts = ended("compare/on-demand", runs=[paths[0], "results/recorded/older"])
-    assert state["type"] == "FAILED" and "schema 0, made by an older Tandem" in state["message"] and not artifacts
-
-    for status, kind, name in (
-        (0, "COMPLETED", "Completed"),
-        (1, "FAILED", "Failed"),
-        (3, "COMPLETED", "Inconclusive"),
-    ):
-        line = f"sign@auto-0: as status {status} says"
-        project.behave(verify={"status": status, "line": line})
-        state, artifacts = ended("verify/on-demand", **({"run": "sign@auto", "quick": True} if status else {}))
-        assert (state["type"], state["name"], state["message"]) == (kind, name, line)
-        quick = "--quick " if status else ""  # nothing given: each of params.yaml
-        assert f"making {quick}-- sign@auto again\n{line}\n  took 1 s" in artifacts["verify-sign-auto"]
+    (project.root / f"flows/{deployment}.py").write_text(COMMAND)
+    project.behave(command={"status": status, "line": "- sign: as the status says"})
+    run = project.create(f"{deployment}/on-demand", **parameters)
+    state = wait_for(lambda: (found := project.state(run))["type"] in ("COMPLETED", "FAILED", "CRASHED") and found, 600)
+    assert state["name"] == name and state["message"].endswith("sign: as the status says")
+    artifacts = {found: each["data"] for found, each in project.artifacts(run).items()}
+    assert list(artifacts) == ([key] if key else [])
+    if key:
+        assert f"with {arguments}\n- sign: as the status says\n  took 1 s" in artifacts[key]
 
 
 def test_the_schedule_makes_runs(project: Project) -> None:
