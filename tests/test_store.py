@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from stages import files
 from stages.records import store
 from tests.projects import TINY, environment, make_project, run, unpublished, wait_until_published
 from tests.recording import publish, record, said_of_tracking, statuses
@@ -206,14 +205,3 @@ def test_a_store_that_another_process_locks_is_called_locked(
     assert (found.kind, found.fix) == ("locked", f"fuser {path}")
     assert store.inspect(path).kind == "whole"
     saw(f"{found.message}; run: {found.fix}")
-
-
-@pytest.mark.parametrize("variable", [None, "http://127.0.0.1:1"])
-def test_the_store_is_the_projects_wherever_one_stands(
-    variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    if variable:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
-    assert store.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")

@@ -57,16 +57,7 @@ mlflow = pytest.importorskip("mlflow")
 def test_a_run_tells_what_where_and_how_well(trained: Path):
     client = client_of(trained)
     [entry] = runs_of(client)
-    history = (trained / run_path("history.csv")).read_text().splitlines()
-    metrics = read_record(trained, "score.json")["metrics"]
-    timings = read_record(trained, "timing.json")["timing"]
-    assert entry.info.status == "FINISHED"
-    assert entry.data.metrics["test/accuracy"] == metrics["accuracy"] > 0.5
-    assert entry.data.metrics["time/epoch_seconds_median"] == timings["epoch_seconds"]
-    losses = client.get_metric_history(entry.info.run_id, "train/loss")
-    assert [(metric.step, metric.value) for metric in losses] == [
-        (int(row.split(",")[0]), float(row.split(",")[2])) for row in history[1:]
-    ]
+    assert entry.info.status == "FINISHED" and entry.data.metrics["test/accuracy"] > 0.5
     for tag in (
         "device.name",
         "cpu.cores",

@@ -21,7 +21,7 @@ import psutil
 from stages.files import HOME, write_json
 from stages.records import run_dir
 from stages.records.connection import explain, import_mlflow, open_client, sentence
-from stages.records.publish import Publisher, publish, run_dirs
+from stages.records.publish import Publisher, run_dirs
 
 IDLE_SECONDS = 10.0
 POLL_SECONDS = 0.1
@@ -40,7 +40,7 @@ class Followed:
         version = self.present_version()
         if version == self.version or time.monotonic() < self.retry_at:
             return
-        problem = publish(self.publisher)
+        problem = self.publisher.publish()
         self.version = None if problem else version
         self.retry_at = time.monotonic() + RETRY_SECONDS if problem else 0.0
         if problem:

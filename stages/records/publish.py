@@ -37,8 +37,24 @@ class Publisher:
         self.num_epochs = 0  # published so far
         self.ended: dict[str, Any] = {}  # stage -> its published end
 
-    def publish(self) -> bool:
-        """Publish what is new. If no stage writes the directory any more, remove it and return True."""
+    def publish(self) -> dict[str, str]:
+        """Publish what is new, and remove the directory if no stage writes it any more.
+
+        Returns the error (connection.explain), empty if there was none. It is also written to the state file for the
+        stage.
+        """
+        state = run_dir.state_file(self.folder)
+        try:
+            if self.publish_or_remove():
+                state.unlink(missing_ok=True)  # the stage has read it
+        except Exception as error:  # after any error of the store, the directory stays and the training continues
+            problem = explain(error)
+            write_json(state, {**(self.ids if self.run_id else {}), **problem})
+            return problem
+        return {}
+
+    def publish_or_remove(self) -> bool:
+        """Return whether the directory is removed."""
         with locked(self.folder / "lock"):
             is_written = run_dir.has_writer(self.folder)  # checked first: later writes are left to the next call
             path = self.folder / "run.json"
@@ -50,15 +66,18 @@ class Publisher:
     def publish_new(self, about: dict[str, Any], is_written: bool) -> None:
         if not self.run_id:
             self.find_or_create_run(about)
-        ids = {"run_id": self.run_id, "experiment_id": self.experiment_id}
-        if run_dir.read_state(self.folder) != ids:  # a starting stage removes the ids of the stage before it
-            write_json(run_dir.state_file(self.folder), ids)
+        if run_dir.read_state(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
+            write_json(run_dir.state_file(self.folder), self.ids)
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()
         for stage in STAGES:
             self.publish_end(stage)
         self.set_status(is_written)
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {"run_id": self.run_id, "experiment_id": self.experiment_id}
 
     def find_or_create_run(self, about: dict[str, Any]) -> None:
         self.experiment_id = find_or_create_experiment(self.client, about["experiment"])
@@ -166,24 +185,6 @@ class Publisher:
             self.client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
 
 
-def publish(publisher: Publisher) -> dict[str, str]:
-    """Publish what is new, and remove the directory if no stage writes it any more.
-
-    Returns the error (connection.explain), empty if there was none. It is also written to the state file for the stage.
-    """
-    folder = publisher.folder
-    try:
-        is_removed = publisher.publish()
-    except Exception as error:  # after any error of the store, the directory stays and the training continues
-        problem = explain(error)
-        ids = {"run_id": publisher.run_id, "experiment_id": publisher.experiment_id} if publisher.run_id else {}
-        write_json(run_dir.state_file(folder), {**ids, **problem})
-        return problem
-    if is_removed:
-        run_dir.state_file(folder).unlink(missing_ok=True)  # the stage has read it
-    return {}
-
-
 def sync() -> list[str]:
     """Publish the directories that no stage is writing. Returns an error message for each one that failed."""
     waiting = [folder for folder in run_dirs() if not run_dir.has_writer(folder)]
@@ -193,7 +194,7 @@ def sync() -> list[str]:
         client = open_client()
     except Exception as error:
         return [sentence(explain(error))] * len(waiting)
-    return [sentence(problem) for folder in waiting if (problem := publish(Publisher(folder, client)))]
+    return [sentence(problem) for folder in waiting if (problem := Publisher(folder, client).publish())]
 
 
 def run_dirs() -> list[Path]:
