@@ -40,6 +40,7 @@ from tests.recording import (
     statuses,
     table_of,
 )
+from tests.served import processes
 from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
@@ -70,7 +71,7 @@ def write(name):
     run.open("tiny", name, {{"a": 1}}, {{"b": "2"}}, {{"token": "all", "name": "above"}})
     run.save_epochs(epochs(340))
     run.metrics({{"test/accuracy": 0.5}})
-    write_json(run.folder / "train.json", {{**run.end, "status": "FINISHED", "ms": run_dir.now_ms()}})
+    write_json(run.folder / "train.end.json", {{**run.end, "status": "FINISHED", "ms": run_dir.now_ms()}})
     return run.folder
 
 def kill_before(call):
@@ -203,7 +204,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     both = [training.pid]
     try:
         wait_for(lambda: recorded_runs(project, "tiny")[0]["status"] == "RUNNING", what="the run in MLflow, again")
-        both += [child.pid for child in psutil.Process(training.pid).children()]
+        both += [follower.pid for follower in processes(project, "stages.records.follower")]
         assert len(both) == 2
         assert training.stdout
         wait_for(lambda: training.stdout.readline().startswith("epoch 2/"), what="a checkpoint")
