@@ -24,10 +24,13 @@ import argparse
 import itertools
 import sys
 import textwrap
+from pathlib import Path
+from typing import Any
 
 from stages.comparing.comparison import Comparison, Judgement, Side
 from stages.comparing.comparison import compare as compare_sides
 from stages.figures.comparison import details
+from stages.files import write_json
 from stages.records import recorded
 from stages.records.run import Run
 
@@ -67,6 +70,32 @@ def names_of(found: list[list[Run]]) -> list[str]:
     ]
 
 
+def as_json(found: Comparison) -> dict[str, Any]:
+    return {
+        "workload": found.workload,
+        "sides": [
+            {
+                "name": side.name,
+                "runs": [{"name": run.name, "run_id": run.run_id, "seed": run.seed} for run in side.runs],
+            }
+            for side in found.sides
+        ],
+        "rows": [{"what": row.what, "differs": row.differs, "cells": list(row.cells)} for row in found.rows],
+        "verdicts": [
+            {
+                "first": judged.first.name,
+                "second": judged.second.name,
+                "speed": judged.speed,
+                "scores": judged.scores,
+                "notes": [f"{found.workload}: {note}" for note in judged.notes],
+                "refusals": list(judged.comparability.refusals),
+                "named": list(map(str, judged.comparability.named)),
+            }
+            for judged in found.judgements
+        ],
+    }
+
+
 def tag(judged: Judgement) -> None:
     """Set the tag `compared` on the runs in MLflow."""
     for side, other in ((judged.second, judged.first), (judged.first, judged.second)):
@@ -83,6 +112,7 @@ def main(arguments: list[str]) -> int:
         prog="python -m flows.compare", description=what, epilog=how, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="two or more")
+    parser.add_argument("--json", metavar="FILE", help="write what was found to FILE as JSON, too")
     options = parser.parse_args(arguments)
     try:
         if len(options.runs) < 2:
@@ -92,6 +122,8 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     print("\n\n".join(map(details, found)))
+    if options.json:
+        write_json(Path(options.json), {"comparisons": list(map(as_json, found))})
     for each in found:
         for judged in each.judgements:
             tag(judged)

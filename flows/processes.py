@@ -126,6 +126,7 @@ def start(
     output: int | IO[bytes],
     events: int | None = None,
     environment: Mapping[str, str] = os.environ,
+    python: str = sys.executable,
     folder: Path = files.ROOT,
 ) -> subprocess.Popen[bytes]:
     """Start `python -m <command>` in its own session; it ends when this process ends.
@@ -137,7 +138,7 @@ def start(
     if events is not None:
         variables["TANDEM_EVENTS"] = str(events)
     return subprocess.Popen(
-        [sys.executable, "-c", BOUND, str(os.getpid()), *command],
+        [python, "-c", BOUND, str(os.getpid()), *command],
         cwd=folder,
         env={**variables, "PYTHONUNBUFFERED": "1"},  # lines arrive as they are printed
         stdin=subprocess.DEVNULL,

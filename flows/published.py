@@ -7,6 +7,8 @@ trains each workload a few more times to measure the effect of rounding.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from flows import verify
@@ -44,14 +46,14 @@ def own_runs(workload: str) -> list[Run]:
     return [run for folder in folders if (folder / "train").exists() and (run := open_folder(folder)).score]
 
 
-def write() -> int:
+def write(say: Callable[[str], None] = print) -> int:
     """Publish results/ for this kind of hardware, next to the published results of other hardware."""
     known = read() if FILE.exists() else {}
     for workload in load_params().workloads:
         runs = own_runs(workload)
         if not runs:
             raise ValueError(f"results/ has no evaluated run of {workload}; run `dvc repro` first")
-        entry = published.entry_of(runs, perturbed(runs[0]))
+        entry = published.entry_of(runs, perturbed(runs[0], say))
         others = [each for each in known.get(workload, []) if rerun.environment_of(each, entry).hardware]
         known[workload] = [*others, entry]
         files.write_json(FILE, {"schema": SCHEMA, "workloads": {name: known[name] for name in sorted(known)}})
@@ -59,10 +61,10 @@ def write() -> int:
     return 0
 
 
-def perturbed(run: Run) -> list[dict[str, Any]]:
+def perturbed(run: Run, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Train the run again several times, each with its initial weights perturbed by one unit in the last place."""
-    with verify.checkout(run.manifest["tree"]) as (project, folder):
-        copy = verify.Copy(project, folder, run.manifest, None, None)
+    with verify.checkout(run.manifest["tree"], say) as (project, folder):
+        copy = verify.Copy(project, folder, run.manifest, sys.executable, None, None, say)
         copy.place_table()
         copy.prepare()
         return copy.rerun([run.seed], None, perturbations=range(1, rerun.NUM_PERTURBED + 1))

@@ -1,12 +1,12 @@
 """Rerun a recorded training and report whether it is the same: `python -m flows.verify RUN [--quick] [--threads N]`.
 
 Needs a run as stages/records/recorded.py finds it (its records are enough), the manifest's commit in this repository,
-and the raw table from git or data/raw. Prints the verdict (stages/comparing/rerun.py) with its reasons and
+and the raw table from git, data/raw or DVC. Prints the verdict (stages/comparing/rerun.py) with its reasons and
 sets it as the tag `verified` of the run in MLflow.
 
 Training runs in a temporary git worktree of the manifest's commit with its patch, so it uses that code, with the
-realized settings of the run and the packages installed here. The project's results, dvc.lock, checkpoints and MLflow
-store do not change. Times are not verified: they are measured again and shown next to the recorded ones.
+realized settings of the run. The project's results, dvc.lock, checkpoints and MLflow store do not change. Times are
+not verified: they are measured again and shown next to the recorded ones.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ verdict                    exit  what it means
   within rounding             0  on other hardware, environment or threads: no further off than rounding leads
   statistically compatible    0  rounding leads further, and the test's scores differ by less than seeds do
   different: <first cause>    1  data, environment, initial weights, draws, epoch N, tensor or predictions
-  not verifiable: <why>       2  the code or the data of the run is not to be had
+  not verifiable: <why>       2  the code, the environment or the data of the run is not to be had
   inconclusive                3  the test split is too small to tell
 
 examples
@@ -62,17 +63,28 @@ examples
 """
 
 
-class Decided(ValueError):
-    """A verdict that needs no training, such as: this machine cannot rerun it."""
+class NotVerifiable(Exception):
+    """This machine cannot rerun the training. `why` in a few words, and a sentence with the next step."""
 
-    def __init__(self, verdict: Verdict) -> None:
-        self.verdict = verdict
-        super().__init__(f"{verdict}: {verdict.sentence}")
+    def __init__(self, why: str, sentence: str) -> None:
+        self.why, self.sentence = why, sentence
+        super().__init__(f"{why}: {sentence}")
 
 
-def not_verifiable(why: str, sentence: str) -> Decided:
-    """`why` in a few words, and a sentence with the next step."""
-    return Decided(Verdict("not verifiable", why, sentence))
+@dataclass
+class Report:
+    """The result of `verify`. `lines` is the summary that `main` prints."""
+
+    name: str
+    verdict: Verdict
+    seconds: float
+    notes: list[str] = field(default_factory=list)  # comparisons, source of the data, times
+
+    @property
+    def lines(self) -> list[str]:
+        said = [f"  {self.verdict.sentence}"] if self.verdict.sentence else []
+        took = f"  took {self.seconds:.0f} s"
+        return [f"{self.name}: {self.verdict}", *said, *(f"  {note}" for note in self.notes), took]
 
 
 def main(arguments: list[str]) -> int:
@@ -87,14 +99,15 @@ def main(arguments: list[str]) -> int:
             from flows import published
 
             return published.write() if options.write else published.check()
-        verdict = verify(options.run, options.quick, options.threads, options.device)
+        report = verify(options.run, options.quick, options.threads, options.python, device=options.device)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return rerun.STATUS["not verifiable"]
     except KeyboardInterrupt:
         print("interrupted; the temporary worktree is removed", file=sys.stderr)
         return 130
-    return verdict.status
+    print("\n".join(report.lines))
+    return report.verdict.status
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -112,38 +125,61 @@ def parse(arguments: list[str]) -> Namespace:
     parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
     parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
     parser.add_argument("--device", help="instead of the recorded one, as params.yaml's devices: cpu, cuda, auto")
+    parser.add_argument(
+        "--python", default=None, metavar="FILE", help="the Python of the run's environment, where that is another one"
+    )
     parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
     return parser.parse_args(arguments)
 
 
-def say(line: str) -> None:
+def print_now(line: str) -> None:
     print(line, flush=True)
 
 
-def verify(run: str, quick: bool = False, threads: int | None = None, device: str | None = None) -> Verdict:
-    """Prints the verdict and its reasons; if MLflow has the run, the verdict becomes its tag `verified`.
+def verify(
+    run: str,
+    quick: bool = False,
+    threads: int | None = None,
+    python: str | None = None,
+    say: Callable[[str], None] = print_now,
+    device: str | None = None,
+) -> Report:
+    """Raises ValueError if `run` names no recorded run. `say` receives a line for each step.
 
-    Raises ValueError if `run` names no recorded run.
+    If MLflow has the run, the verdict becomes its tag `verified`.
     """
     found, start = recorded.find(run), time.monotonic()
-    notes: list[str] = []  # comparisons, source of the data, times
+    notes: list[str] = []
     try:
-        verdict = judge(found, quick, threads, device, notes)
-    except Decided as decided:
-        verdict = decided.verdict
+        verdict = judge(found, quick, threads, python, device, say, notes)
+    except NotVerifiable as error:
+        verdict = Verdict("not verifiable", error.why, error.sentence)
+    except OtherTable as error:
+        verdict = Verdict("different", "data", str(error))
     if found.run_id is not None:
         recorded.tag(found, {"verified": str(verdict), "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    notes = [*filter(None, [verdict.sentence]), *notes, f"took {time.monotonic() - start:.0f} s"]
-    say("\n  ".join([f"{found.name}: {verdict}", *notes]))
-    return verdict
+    return Report(found.name, verdict, time.monotonic() - start, notes)
 
 
-def judge(found: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
+def judge(
+    found: Run,
+    quick: bool,
+    threads: int | None,
+    python: str | None,
+    device: str | None,
+    say: Callable[[str], None],
+    notes: list[str],
+) -> Verdict:
     manifest = found.manifest
-    with checkout(manifest["tree"]) as (project, folder):
-        copy = Copy(project, folder, manifest, threads, device)
-        notes.append(f"data: {copy.place_table()}")
+    if python is None:
+        refuse_other_environment(manifest)
+    with checkout(manifest["tree"], say) as (project, folder):
+        copy = Copy(project, folder, manifest, python or sys.executable, threads, device, say)
+        where = copy.place_table()
+        notes.append(f"data: {where}")
         copy.prepare()
+        if data := copy.other_data():
+            return Verdict("different", "data", "; ".join(data))
         num_epochs = min(QUICK_EPOCHS, len(manifest["epochs"])) if quick else None
         (again,) = copy.rerun([manifest["seed"]], num_epochs, evaluate=not quick)
         notes += [compared(manifest, again), times(manifest, again)]
@@ -186,6 +222,20 @@ def recorded_predictions(found: Run) -> list[dict[str, str]] | None:
         return None
 
 
+def refuse_other_environment(manifest: dict[str, Any]) -> None:
+    wanted, here = manifest["environment"]["requirements_sha256"], provenance.environment()["requirements_sha256"]
+    if wanted == here:
+        return
+    commit, version = manifest["tree"]["commit"], manifest["environment"]["versions"]["python"]
+    raise NotVerifiable(
+        "another environment",
+        f"requirements.txt has sha256 {str(here)[:12]} here, and the run was made with {str(wanted)[:12]}; make that "
+        f"environment with `git show {commit}:requirements.txt > /tmp/requirements.txt`, `uv venv --python {version} "
+        "/tmp/venv` and `uv pip install --python /tmp/venv -r /tmp/requirements.txt`, and add `--python "
+        "/tmp/venv/bin/python`",
+    )
+
+
 # Checking out the recorded code.
 
 
@@ -200,33 +250,33 @@ def own_environment() -> dict[str, str]:
 
 
 @contextmanager
-def checkout(tree: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
+def checkout(tree: dict[str, Any], say: Callable[[str], None]) -> Iterator[tuple[Path, Path]]:
     """(the project with the run's code, its temporary parent folder). Both are removed at the end.
 
-    Raises Decided if the commit or the patch is unavailable.
+    Raises NotVerifiable if the commit or the patch is unavailable.
     """
     commit, patch = tree["commit"], tree["patch"]
     if commit is None:
-        raise not_verifiable("no commit was recorded", tree["missing_reason"])
+        raise NotVerifiable("no commit was recorded", tree["missing_reason"])
     if patch is None:
-        raise not_verifiable("edited tree without its patch", tree["missing_reason"])
+        raise NotVerifiable("edited tree without its patch", tree["missing_reason"])
     content = provenance.patch_bytes(tree)
     if patch and hashlib.sha256(content).hexdigest() != tree["patch_sha256"]:
-        raise not_verifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
+        raise NotVerifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
     if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:
         why = f"commit {commit[:12]} is not in this repository"
-        raise not_verifiable(why, "`git fetch` from where the run was made brings it, if it was pushed there")
+        raise NotVerifiable(why, "`git fetch` from where the run was made brings it, if it was pushed there")
     folder = Path(tempfile.mkdtemp(prefix="tandem-verify-"))
     copy = folder / "project"
     try:
         say(f"commit {commit[:12]}{' with its patch' if patch else ''}, in a temporary worktree")
         added = git("worktree", "add", "--detach", str(copy), commit)
         if added.returncode:
-            raise not_verifiable("git makes no worktree", one_line(added.stderr))
+            raise NotVerifiable("git makes no worktree", one_line(added.stderr))
         if patch:
             applied = git("apply", "--binary", "--index", "--whitespace=nowarn", cwd=copy, content=content)
             if applied.returncode:
-                raise not_verifiable("the patch does not apply", one_line(applied.stderr))
+                raise NotVerifiable("the patch does not apply", one_line(applied.stderr))
         prefix = git("rev-parse", "--show-prefix").stdout.decode().strip()  # of a project in a subfolder
         yield copy / prefix, folder
     finally:
@@ -246,15 +296,20 @@ class Copy:
     project: Path
     folder: Path  # temporary; the reruns are written here
     manifest: dict[str, Any]
+    python: str
     threads: int | None  # replaces the recorded number
     device: str | None  # replaces the requested device
+    say: Callable[[str], None]
 
-    @property
+    @cached_property
     def item(self) -> tuple[str, str]:
         return self.manifest["workload"], self.device or self.manifest["requested"]
 
     def place_table(self) -> str:
-        """Copy the raw table into the worktree; return its source. Raises Decided if none has the recorded digest."""
+        """Copy the raw table into the worktree; return its source.
+
+        Raises OtherTable if the available table has another digest, and NotVerifiable if there is none.
+        """
         sha256 = self.manifest["digests"]["data"]["table"]
         if sha256 is None:
             return "simulated"
@@ -266,22 +321,41 @@ class Copy:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(present, target)
             return f"{relative} as it lies here, which the commit does not hold"
+        if self.pull(target) and sha256_file(target) == sha256:
+            return f"{relative} by DVC"
         if present.is_file():
-            differs = f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded"
-            raise Decided(Verdict("different", "data", differs))
-        raise not_verifiable(
+            raise OtherTable(f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded")
+        raise NotVerifiable(
             "its data is gone",
-            f"no {relative} with sha256 {sha256[:12]} is in the commit or here; put the table of that time there, for "
-            f"example with `dvc pull {relative}`",
+            f"no {relative} with sha256 {sha256[:12]} is in the commit, here or with DVC; put the table of that time "
+            "there",
         )
 
-    def prepare(self) -> None:
-        """Write params.yaml as the run saw it, with the realized settings, and run the stages before `train`.
+    def pull(self, target: Path) -> bool:
+        """Let DVC fetch the table from the project's cache or a remote. Returns whether it exists then."""
+        known = [path for path in (target, target.parent) if path.with_name(f"{path.name}.dvc").exists()]
+        if not known or not (ROOT / ".dvc").is_dir():
+            return False
+        own = self.project / ".dvc" / "config.local"
+        if (kept := ROOT / ".dvc" / "config.local").exists():
+            shutil.copy(kept, own)
+        named = self.call("dvc", "config", "cache.dir", cwd=ROOT).stdout.decode().strip()
+        for key, value in (("cache.dir", ROOT / ".dvc" / (named or "cache")), ("core.no_scm", "true")):
+            self.call("dvc", "config", "--local", key, str(value))
+        wanted = f"{known[0].relative_to(self.project)}.dvc"
+        for verb in ("checkout", "pull"):  # `pull` needs a remote
+            if not self.call("dvc", verb, wanted).returncode:
+                break
+        return target.is_file()
 
-        Raises Decided if the code or the data are not those of the run.
-        """
+    def call(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(command, cwd=cwd or self.project, env=own_environment(), capture_output=True, check=False)
+
+    def prepare(self) -> None:
+        """Write params.yaml as the run saw it, with the realized settings, and run the stages before `train`."""
         if not (self.project / f"{RETRACE.replace('.', '/')}.py").exists():
-            raise not_verifiable(
+            raise NotVerifiable(
                 "its code cannot be rerun",
                 f"commit {self.manifest['tree']['commit'][:12]} has no {RETRACE}, which later ones do",
             )
@@ -291,25 +365,27 @@ class Copy:
         params = {"workloads": [workload], "devices": [device], "seeds": [self.manifest["seed"]]}
         write_json(self.project / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
         for stage in (["hardware"], ["preprocess", workload], ["preload", workload, device]):
-            say(" ".join(stage))
+            self.say(" ".join(stage))
             self.run("flows.stage", *stage)
         places = [self.project / f"results/{folder}/{workload}/train.json" for folder in ("hardware/code", "code")]
         code = read_json(next(path for path in places if path.exists()))  # `code` is the place in earlier commits
         if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
-            raise not_verifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
+            raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
 
+    def other_data(self) -> list[str]:
+        """The outputs of preprocess and preload that differ from the run's training data."""
+        workload, device = self.item
         data = self.manifest["digests"]["data"]
-        digests = {
+        places = {
             "prepared": self.project / "data/prepared" / workload / "summary.json",
             "packed": self.project / "data/packed" / workload / device / "plan.json",
         }
         found = []
-        for name, path in digests.items():
+        for name, path in places.items():
             here = read_json(path)["sha256"]
             if others := [part for part in sorted({*data[name], *here}) if data[name].get(part) != here.get(part)]:
                 found.append(f"{', '.join(others)} as {name} here are other bytes, made of the same table")
-        if found:
-            raise Decided(Verdict("different", "data", "; ".join(found)))
+        return found
 
     def rerun(
         self, seeds: Sequence[int], num_epochs: int | None, perturbations: Sequence[int] = (), evaluate: bool = False
@@ -320,7 +396,7 @@ class Copy:
         out = self.folder / "reruns.json"
         epochs = f"{num_epochs or self.manifest['block']['train']['epochs']} epochs"
         moved = f" with its weights moved by one unit in the last place, {len(perturbations)} times"
-        say(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}")
+        self.say(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}")
         self.run(
             RETRACE,
             *self.item,
@@ -336,7 +412,7 @@ class Copy:
     def run(self, *words: str) -> None:
         """Run `python -m <words>` in the worktree and wait. It ends when this process ends.
 
-        Raises Decided if it fails. On a terminal, one line shows the current epoch.
+        Raises NotVerifiable if it fails. On a terminal, one line shows the current epoch.
         """
         last: list[str] = []
 
@@ -345,11 +421,17 @@ class Copy:
                 last[:] = [*last, line][-NUM_LAST_LINES:]
                 show(line)
 
-        status = processes.run([*words], on_line, environment=own_environment(), folder=self.project)
+        status = processes.run(
+            [*words], on_line, environment=own_environment(), python=self.python, folder=self.project
+        )
         show("")
         if status:
             reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))
-            raise not_verifiable(f"{words[0].rpartition('.')[2]} fails", reason.removeprefix("error: "))
+            raise NotVerifiable(f"{words[0].rpartition('.')[2]} fails", reason.removeprefix("error: "))
+
+
+class OtherTable(Exception):
+    """The raw table exists, but with another content."""
 
 
 def show(line: str) -> None:

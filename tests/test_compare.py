@@ -89,10 +89,10 @@ def rows(text: str) -> dict[str, list[str]]:
     return {what: [mark, *own] for mark, what, *own in cells[2:]}
 
 
-def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines):
+def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines, tmp_path: Path):
     ids = [machines.run_id(machines.one), machines.run_id(machines.other, 1)]
     assert not (machines.one / "mlruns/artifacts").exists() and not (machines.other / "mlruns/artifacts").exists()
-    done = machines.compare(machines.one, *ids)
+    done = machines.compare(machines.one, *ids, "--json", str(tmp_path / "found.json"))
     table = rows(done.stdout)
     assert table["seed"] == ["*", "0", "1"] and table["device"] == ["", "cpu", "cpu"]
     assert "raw table" not in table and "code" not in table, "they agree, so there is nothing to read"
@@ -100,6 +100,10 @@ def test_runs_of_two_machines_are_compared_by_their_ids(machines: Machines):
         seconds = open_folder(clone / RUN / str(seed)).timing["timing"]["epoch_seconds"]
         assert table["epoch seconds"][cell] == f"{seconds:,.4g} s"
     assert "1 process a side that took no turns, so the drift of the machines is in it" in done.stdout
+    [found] = json.loads((tmp_path / "found.json").read_text())["comparisons"]
+    [verdict] = found["verdicts"]
+    assert [side["runs"][0]["run_id"] for side in found["sides"]] == ids and verdict["refusals"] == []
+    assert "accuracy" in verdict["scores"] and "not compared" not in verdict["scores"]
     client = mlflow.MlflowClient(machines.uri)
     for own, other in (ids, ids[::-1]):
         assert other in client.get_run(own).data.tags["compared"]

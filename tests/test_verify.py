@@ -144,10 +144,17 @@ def test_a_run_from_an_edited_tree_is_made_again_after_the_edits_are_gone(edited
     assert "with its patch" in output and "table.csv as it lies here" in output
 
 
-def test_one_changed_cell_of_the_table_is_the_cause(edited: Path, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_the_table_comes_from_dvcs_cache_and_one_changed_cell_is_the_cause(edited: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     shutil.copytree(edited, folder, symlinks=True)
     table = folder / TABLE
+    content = table.read_bytes()
+    table.unlink()
+    status, output = verify(folder, RUN, "--quick")
+    assert f"{RUN}: bit-equal\n" in output and "table.csv by DVC" in output and status == 0
+    table.write_bytes(content)
+    shutil.rmtree(folder / ".dvc" / "cache")
     cells = pd.read_csv(table)
     cells.loc[5, "x"] += 1e-6
     cells.to_csv(table, index=False)
