@@ -60,6 +60,7 @@ def main(workload: str, device: str, seed: str) -> None:
         run.artifact(weights, "model", "model.safetensors")
         run.artifact(context.folder / TRAIN_RESULT / "model.json", "model")
         run.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
+        run.model(validation_score(context, trained), context.summary["sha256"])
     found = run.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
     print(f"{workload} on {context.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
@@ -100,6 +101,15 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, dict[float,
         "out_of_memory": oom.actions,
     }
     return result, by_noise, timing
+
+
+def validation_score(context: RunContext, trained: Run) -> float:
+    """Return the validation score of the evaluated weights. It may be used to choose between models; the test score may
+    not.
+    """
+    rows = trained.table("history")
+    row = rows[-1] if context.params.evaluate.weights == "last" else min(rows, key=lambda row: float(row["val_loss"]))
+    return float(row[f"val_{context.task.score_name}"])
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:

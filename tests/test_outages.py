@@ -59,7 +59,9 @@ from stages.records.connection import open_client
 
 run_dir.start_follower = lambda: None  # nobody else publishes
 CALLS = (
-    "create_run", "update_run", "set_tag", "log_batch", "log_artifacts", "set_terminated",
+    "create_run", "update_run", "set_tag", "log_batch", "log_artifacts", "create_logged_model",
+    "log_model_artifacts", "finalize_logged_model", "log_outputs", "set_terminated", "create_registered_model",
+    "create_model_version", "set_registered_model_alias",
 )
 
 def write(name):
@@ -71,6 +73,7 @@ def write(name):
     run.open("tiny", name, {{"a": 1}}, {{"b": "2"}}, {{"token": "all", "name": "above"}})
     run.save_epochs(epochs(340))
     run.metrics({{"test/accuracy": 0.5}})
+    run.model(0.5, {{"train": "x"}})
     write_json(run.folder / "train.end.json", {{**run.end, "status": "FINISHED", "ms": run_dir.now_ms()}})
     return run.folder
 
@@ -127,6 +130,13 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
         assert entry.data.params == {"a": "1"} and entry.data.tags["b"] == "2"
         assert entry.data.tags["mlflow.parentRunId"] == above.info.run_id
         assert {file.path for file in client.list_artifacts(run_id, "model")} == {"model/MLmodel", "model/model.json"}
+        models = client.search_logged_models([entry.info.experiment_id], f"source_run_id = '{run_id}'")
+        assert [str(model.status) for model in models] == ["READY"]
+        assert [model.model_id for model in entry.outputs.model_outputs] == [models[0].model_id]
+        assert len(list((Path(models[0].artifact_location.removeprefix("file://"))).iterdir())) == 2
+    versions = client.search_model_versions("name='tandem-tiny'")
+    assert sorted(version.run_id for version in versions) == sorted(entry.info.run_id for entry in runs.values())
+    assert client.get_model_version_by_alias("tandem-tiny", "best").run_id in {version.run_id for version in versions}
     assert not unpublished(ready)
 
 
@@ -260,6 +270,10 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     for entry in entries:  # the old one and the new one
         assert entry.info.artifact_uri.startswith(f"{root}/artifacts/tiny/")
         assert (Path(unquote(urlsplit(entry.info.artifact_uri).path)) / "model/model.safetensors").is_file()
+        [logged] = client.search_logged_models([entry.info.experiment_id], f"source_run_id = '{entry.info.run_id}'")
+        assert logged.artifact_location.startswith(root)
+    default = client.get_experiment("0").artifact_location
+    assert default == f"{project}/mlruns/0"
     # An experiment that somebody has put elsewhere stays there.
     elsewhere = client.create_experiment("elsewhere", "file:///data/mine/artifacts")
     moved = project.rename(tmp_path / "moved")

@@ -9,11 +9,12 @@ before it is created. MLflow cannot replace a point, so the directory contains o
 """
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stages.files import STATE, locked, read_json, read_numbers, relative, write_json
-from stages.records import headline, run_dir
+from stages.records import headline, registry, run_dir
 from stages.records.connection import explain, find_or_create_experiment, open_client, sentence
 from stages.records.headline import PARENT_TAG
 from stages.records.history import epoch_metrics
@@ -72,7 +73,7 @@ class Publisher:
             self.publish_about(about)
         self.publish_epochs()
         for stage in STAGES:
-            self.publish_end(stage)
+            self.publish_end(stage, about)
         self.set_status(is_written)
 
     @property
@@ -147,8 +148,8 @@ class Publisher:
         self.log(metrics)
         self.num_epochs = min(len(history), len(timings))
 
-    def publish_end(self, stage: str) -> None:
-        """Publish the end of a stage: its metrics and artifacts."""
+    def publish_end(self, stage: str, about: dict[str, Any]) -> None:
+        """Publish the end of a stage: its metrics, artifacts and model."""
         from mlflow.entities import Metric
 
         path = self.folder / f"{stage}.end.json"
@@ -160,6 +161,10 @@ class Publisher:
         artifacts = self.folder / "artifacts"
         if artifacts.exists():
             self.client.log_artifacts(self.run_id, str(artifacts))
+        if "model" in end:
+            folder = artifacts / "model"
+            model_id = registry.log_model(self.client, self.experiment_id, self.run_id, folder)
+            registry.register(self.client, about["experiment"], self.run_id, model_id, end["model"])
         headline.describe(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
         if self.parent_id:
             headline.describe_parent(self.client, self.experiment_id, self.parent_id, end["ms"])
@@ -198,7 +203,13 @@ def sync() -> list[str]:
 
 
 def run_dirs() -> list[Path]:
-    return sorted(path for path in RUNS.glob("[!.]*") if path.is_dir())
+    """The run directories, the oldest first."""
+    found = []
+    for path in RUNS.glob("[!.]*"):
+        with suppress(FileNotFoundError):  # another process has just removed it
+            if path.is_dir():
+                found.append((path.stat().st_ctime_ns, path))
+    return [path for _, path in sorted(found)]
 
 
 def main(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ unreachable store does not delay a run. Imports neither mlflow nor torch.
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
     train.end.json          the end of the training: status, time, metrics
-    evaluate.end.json       the end of the evaluation
+    evaluate.end.json       the end of the evaluation; also the model to register
     writer                  the process that runs the stage; it holds a lock on this file
     lock                    held by the process that publishes the directory
 
@@ -91,6 +91,12 @@ class RunDir:
     def metrics(self, metrics: dict[str, float | None]) -> None:
         """Add metrics without a step, which are published at the end. Absent values (None) are left out."""
         self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
+
+    def model(self, val_score: float, data: dict[str, str]) -> None:
+        """Register the model in artifacts/model. The best model among those with equal digests (`data`)
+        gets the alias.
+        """
+        self.end["model"] = {"val_score": val_score, "data": data}
 
     def artifact(self, path: Path, folder: str = "", name: str = "") -> None:
         """Copy `path` for MLflow: the original belongs to DVC and may change before it is published."""
