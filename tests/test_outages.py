@@ -59,7 +59,7 @@ from stages.records.connection import open_client
 
 run_dir.start_follower = lambda: None  # nobody else publishes
 CALLS = (
-    "create_run", "update_run", "set_tag", "log_batch", "log_artifacts", "create_logged_model",
+    "create_run", "update_run", "set_tag", "log_batch", "log_inputs", "log_artifacts", "create_logged_model",
     "log_model_artifacts", "finalize_logged_model", "log_outputs", "set_terminated", "create_registered_model",
     "create_model_version", "set_registered_model_alias",
 )
@@ -70,7 +70,8 @@ def write(name):
     (run.folder / "writer").touch()
     for file in ("MLmodel", "model.json"):
         (run.folder / "artifacts/model" / file).write_text("x: 1")
-    run.open("tiny", name, {{"a": 1}}, {{"b": "2"}}, {{"token": "all", "name": "above"}})
+    dataset = {{"name": "d", "digest": "1", "source_type": "local", "source": "{{}}"}}
+    run.open("tiny", name, {{"a": 1}}, {{"b": "2"}}, dataset, {{"token": "all", "name": "above"}})
     run.save_epochs(epochs(340))
     run.metrics({{"test/accuracy": 0.5}})
     run.model(0.5, {{"train": "x"}})
@@ -129,6 +130,7 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
         assert len(client.get_metric_history(run_id, "test/accuracy")) == 1
         assert entry.data.params == {"a": "1"} and entry.data.tags["b"] == "2"
         assert entry.data.tags["mlflow.parentRunId"] == above.info.run_id
+        assert len(entry.inputs.dataset_inputs) == 1
         assert {file.path for file in client.list_artifacts(run_id, "model")} == {"model/MLmodel", "model/model.json"}
         models = client.search_logged_models([entry.info.experiment_id], f"source_run_id = '{run_id}'")
         assert [str(model.status) for model in models] == ["READY"]

@@ -79,6 +79,8 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     assert entry.data.tags["git.dirty"] == "false"
     assert entry.data.params["train.model.hidden_size"] == "8"
     assert not [name for name in entry.data.metrics if name.startswith("vram/")], "absent on a CPU, not 0"
+    [dataset] = entry.inputs.dataset_inputs
+    assert entry.data.tags["data.sha256"].startswith(dataset.dataset.digest)
     artifacts = {file.path for file in client.list_artifacts(entry.info.run_id, "evaluation")}
     assert {"evaluation/result.png", "evaluation/predictions.csv"} <= artifacts
 

@@ -22,6 +22,7 @@ from stages.machine import conditions
 from stages.machine.regions import gpu_uuid
 from stages.params.loading import load_params
 from stages.params.parsing import flatten, literal
+from stages.params.schema import Rally
 from stages.records import provenance, schemas
 from stages.records.history import (
     RUN_METRICS,
@@ -265,6 +266,7 @@ def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict
             **memory_tags(trainer.oom.actions),
             **provenance.caller_tags(),
         },
+        dataset=dataset_of(context),
         parent={"token": group, "name": f"{name}, {len(seeds)} seeds"} if len(seeds) > 1 else None,
     )
 
@@ -277,3 +279,21 @@ def group_of(inputs: dict[str, Any]) -> str:
 def data_sha256(context: RunContext) -> str:
     """Return the sha256 of the raw table; for simulated data, of the packed training split."""
     return str(context.summary.get("table_sha256", context.plan["sha256"]["train"]))
+
+
+def dataset_of(context: RunContext) -> dict[str, Any]:
+    """The fields of mlflow.entities.Dataset."""
+    summary, params = context.summary, context.params.preprocess
+    table = None if isinstance(params, Rally) else files.raw_dir(context.workload) / params.table
+    source = files.relative(table) if table else "stages/data/rally.py"
+    profile = {"num_sequences": summary["num_sequences"], "features": summary["features"]}
+    if "classes" in summary:
+        profile["num_classes"] = len(summary["classes"])
+    return {
+        "name": context.workload,
+        "digest": data_sha256(context)[:16],
+        "source_type": "local",
+        "source": json.dumps({"uri": source}),
+        "schema": None,
+        "profile": json.dumps(profile),
+    }

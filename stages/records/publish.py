@@ -36,6 +36,7 @@ class Publisher:
         self.about: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
         self.num_epochs = 0  # published so far
+        self.is_watched = False  # MLflow logs system metrics of the run
         self.ended: dict[str, Any] = {}  # stage -> its published end
 
     def publish(self) -> dict[str, str]:
@@ -75,6 +76,15 @@ class Publisher:
         for stage in STAGES:
             self.publish_end(stage, about)
         self.set_status(is_written)
+        if is_written and about.get("params") and not self.is_watched:
+            self.is_watched = True
+            self.watch_machine()
+
+    def watch_machine(self) -> None:
+        """Start MLflow's thread that logs system metrics. It ends when the run is no longer RUNNING."""
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        SystemMetricsMonitor(self.run_id, resume_logging=True, tracking_uri=tracking_uri()).start()
 
     @property
     def ids(self) -> dict[str, str]:
@@ -104,7 +114,7 @@ class Publisher:
         return by_content[0] if found else None
 
     def publish_about(self, about: dict[str, Any]) -> None:
-        from mlflow.entities import Param, RunTag
+        from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
         if about.get("parent"):
             self.parent_id = self.find_or_create_parent(about)
@@ -113,6 +123,9 @@ class Publisher:
         has_params = self.client.get_run(self.run_id).data.params
         params = [] if has_params else [Param(name, str(value)) for name, value in about.get("params", {}).items()]
         self.client.log_batch(self.run_id, params=params, tags=tags)
+        if about.get("dataset"):
+            dataset = DatasetInput(Dataset(**about["dataset"]), [InputTag("mlflow.data.context", "training")])
+            self.client.log_inputs(self.run_id, [dataset])
         self.about = about
 
     def find_or_create_parent(self, about: dict[str, Any]) -> str:

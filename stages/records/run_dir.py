@@ -5,7 +5,7 @@ The stages write the directory and the follower publishes it (stages/records/pub
 output, because DVC deletes outputs before a stage runs. Writing it needs neither mlflow nor a server, so a slow or
 unreachable store does not delay a run. Imports neither mlflow nor torch.
 
-    run.json                the data of the MLflow run: experiment, name, parameters, tags, parent
+    run.json                the data of the MLflow run: experiment, name, parameters, tags, dataset, parent
     artifacts/history.csv   the epochs that the newest checkpoint contains: a killed training repeats the others
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
@@ -64,6 +64,7 @@ class RunDir:
         name: str,
         params: dict[str, Any] | None = None,
         tags: dict[str, str] | None = None,
+        dataset: dict[str, Any] | None = None,
         parent: dict[str, str] | None = None,
     ) -> None:
         """Open the MLflow run: the one from an earlier start of this training, or a new one.
@@ -75,7 +76,7 @@ class RunDir:
         before: dict[str, Any] = read_json(path) if path.exists() else {"ms": now_ms()}
         self.about = {**before, "experiment": experiment, "name": name, "tags": before.get("tags", {}) | (tags or {})}
         if params:
-            self.about |= {"params": params, "parent": parent}
+            self.about |= {"params": params, "dataset": dataset, "parent": parent}
         write_json(path, self.about)
 
     def tag(self, tags: dict[str, str]) -> None:
