@@ -50,8 +50,8 @@ doctor:  ## report problems of this machine or environment, and the commands tha
 gpu:  ## run every GPU check and benchmark, 25 minutes at most, and print the tables; ARGS="--list", ARGS="--minutes 9"
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(ARGS)
 
-audit: $(BIN)/.installed  ## check the lock for known vulnerabilities, if a database is reachable
-	@python -m flows.audit
+audit: $(BIN)/.installed  ## check the lock for known vulnerabilities (https://osv.dev)
+	@uv tool run pip-audit==2.10.1 --requirement requirements.txt --require-hashes --disable-pip --vulnerability-service osv --strict $(ARGS)
 
 lock: $(BIN)/.installed  ## regenerate requirements.txt from pyproject.toml
 	uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes --upgrade --no-header --quiet --output-file requirements.txt

@@ -4,16 +4,16 @@ The flows run the same commands that people call, in child processes, so both gi
 run ends its children. From a terminal, the commands need no Prefect.
 """
 
+import re
+
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed, Failed, State
 
-from flows.display import slug
 from flows.processes import end_with_parent, ending, run
 from flows.turn import one_at_a_time
 from stages.params.loading import load_params
 
-VERIFIED = {0: "verified", 1: "different", 2: "not verifiable", 3: "inconclusive"}  # by exit status of flows.verify
 NOT_SAID = 200  # characters of a state's message; the artifact has the full text
 
 
@@ -65,9 +65,9 @@ def verify_one(run: str, quick: bool) -> tuple[int, str]:
     """(exit status, the verdict in one sentence). The full output becomes an artifact."""
     status, lines = call("flows.verify", *(["--quick"] if quick else []), "--", run)
     sentence = headline(lines) or f"{run}: flows.verify {ending(status)}"
-    verdict = VERIFIED.get(status, "not verifiable")
-    text = "\n".join([f"**{verdict}**: {sentence}", "", "```", *lines, "```"])
-    create_markdown_artifact(text, key=f"verify-{slug(run)}", description=f"Is {run} still what was recorded?")
+    text = "\n".join([f"**{sentence}**", "", "```", *lines, "```"])
+    key = "verify-" + re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
+    create_markdown_artifact(text, key=key, description=f"Is {run} still what was recorded?")
     return status, sentence
 
 

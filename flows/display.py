@@ -1,11 +1,10 @@
-"""Shows a pipeline run in Prefect's UI: each stage is a child flow run with log lines, progress and artifacts.
+"""Shows a pipeline run in Prefect's UI: each stage is a child flow run with its log lines.
 
 `Display` receives the lines and events of the child process that runs DVC. A thread of the flow's process calls
 Prefect's client, so a slow server delays no stage. If the server is lost, only the display is lost.
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +13,14 @@ from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import httpx
 from prefect import Flow, Task, get_client
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import Artifact, FlowRun, StateType, TaskRun
+from prefect.client.schemas.objects import FlowRun, StateType, TaskRun
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.logging.loggers import flow_run_logger
@@ -29,7 +28,6 @@ from prefect.settings import temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows.processes import Event, Outcome
-from flows.progress import TrainingProgress
 from flows.stage import STAGES
 from stages.urls import without_password
 
@@ -40,8 +38,7 @@ NOT_RUN: dict[Outcome, str] = {
     "unchanged": "unchanged since the last run",
     "restored": "restored from DVC's run-cache, timings included",
 }
-STOPPED = "stopped"  # the artifact key of a stopped run
-NOTHING_LOST = "the same run again (Retry in Prefect) does nothing a second time that is finished"
+RESUME = "the same run again (Retry in Prefect) goes on from the last checkpoint"
 T = TypeVar("T")
 
 
@@ -71,7 +68,7 @@ def end_runs(client: SyncPrefectClient, state: State[Any], **criteria: Any) -> N
 
 
 class Display:
-    """The child flow runs, log lines and artifacts of one pipeline run.
+    """The child flow runs, log lines and artifact of one pipeline run.
 
     `line`, `event` and `tick` are called while DVC runs and return at once; a thread sends what they queue.
     """
@@ -81,8 +78,6 @@ class Display:
         self.outcomes: dict[str, Outcome] = {}  # of each stage that DVC has examined
         self.failure = ""
         self.child: FlowRun | None = None  # of the running stage
-        self.training: TrainingProgress | None = None  # of the running child, or of the last one
-        self.progress: Artifact | None = None
         self.cancelled_stage = ""
         self.next_poll = 0.0
         self.todo: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
@@ -100,11 +95,9 @@ class Display:
         self.finish()
         if kind is not None:
             why = "cancelled" if kind is StageCancelled else "stopped with the pipeline run above it"
-            final: State[Any] = Cancelled(message=f"{why}; {self.left()}")
+            final: State[Any] = Cancelled(message=f"{why}; {RESUME}")
             self.send(lambda: end_runs(self.client, final, parent_flow_run_id={"any_": [self.pipeline_run.id]}))
-            # Prefect's runner sets its own message on a cancelled run; flows/waiting.py replaces it with this one.
-            get_run_logger().warning("stopped; %s", self.left())
-            self.artifact(STOPPED, "markdown", f"stopped; {self.left()}", "Where it stands, and how to go on")
+            get_run_logger().warning("stopped; %s", RESUME)  # Prefect's runner sets its own message on the run
 
     def line(self, line: str) -> None:
         if line:
@@ -126,10 +119,6 @@ class Display:
             raise StageCancelled(self.cancelled_stage)
         self.todo.put(self.poll)
 
-    def left(self) -> str:
-        """What a stopped run leaves, and how to resume."""
-        return self.training.left() if self.training else NOTHING_LOST
-
     # The thread runs the methods below.
 
     def work(self) -> None:
@@ -148,8 +137,6 @@ class Display:
         level = logging.ERROR if is_error else logging.WARNING if first.endswith("warning") else logging.INFO
         logger = flow_run_logger(self.child) if self.child else get_run_logger()
         logger.log(level, "%s", line)
-        if self.training:
-            self.training.read(line)
 
     def show(self, event: Event) -> None:
         if event.outcome == "running":
@@ -167,8 +154,7 @@ class Display:
     def start_child(self, name: str) -> None:
         """Create the running flow run of a stage, below a task run of the pipeline whose state the server sets."""
         stage, _, item = name.partition("@")
-        self.child = self.progress = None
-        self.training = TrainingProgress(name) if stage == "train" else None
+        self.child = None
         task_run = self.send(lambda: self.create_task_run(name))
         if task_run is None:
             return
@@ -186,44 +172,31 @@ class Display:
             )
         )
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS
-        if self.training:
-            about = self.training.about
-            self.progress = self.artifact(f"progress-{slug(item)}", "progress", 0.0, about, task_run.id)
 
     def end_child(self, state: State[Any]) -> None:
-        self.show_progress()
         if child := self.child:
             self.child = None
             self.send(lambda: self.client.set_flow_run_state(child.id, state, force=True))
 
     def failed_state(self, event: Event) -> State[Any]:
         if event.killed_by == "SIGINT":
-            return Cancelled(message=f"interrupted; {self.left()}")
+            return Cancelled(message=f"interrupted; {RESUME}")
         return (Crashed if event.killed_by else Failed)(message=event.message)
 
     def poll(self) -> None:
-        """From time to time: update the progress and check whether a user has cancelled the stage's flow run."""
+        """From time to time: check whether a user has cancelled the stage's flow run."""
         child = self.child
         if child is None or time.monotonic() < self.next_poll:
             return
-        self.show_progress()
         run = self.send(lambda: self.client.read_flow_run(child.id))
         # Without an answer, stop polling: the server is lost, or a user has deleted the flow run.
         self.next_poll = time.monotonic() + SECONDS_BETWEEN_POLLS if run else float("inf")
         if run and run.state and (run.state.is_cancelling() or run.state.is_cancelled()):
             self.cancelled_stage = child.name
 
-    def show_progress(self) -> None:
-        if self.training and self.progress:
-            id, update = self.progress.id, ArtifactUpdate(data=self.training.percent, description=self.training.about)
-            self.send(lambda: self.client.update_artifact(id, update))
-
-    def artifact(self, key: str, kind: str, data: Any, description: str, task: UUID | None = None) -> Artifact | None:
-        run_id = self.pipeline_run.id
-        artifact = ArtifactCreate(
-            key=key, type=kind, data=data, description=description, flow_run_id=run_id, task_run_id=task
-        )
-        return self.send(lambda: self.client.create_artifact(artifact))
+    def show_results(self, page: str) -> None:
+        artifact = ArtifactCreate(key="results", type="markdown", data=page, flow_run_id=self.pipeline_run.id)
+        self.send(lambda: self.client.create_artifact(artifact))
 
     def check(self) -> None:
         """Send everything, then check the server: it may be lost since the last call, or back."""
@@ -257,8 +230,3 @@ class Display:
 
 def do_nothing() -> None:
     """Prefect's Flow and Task need a function; DVC does the work."""
-
-
-def slug(name: str) -> str:
-    """`name` as a valid key of a Prefect artifact."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -26,7 +26,7 @@ from prefect.settings import get_current_settings, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, State
 
 from flows import pages, remote, repro
-from flows.display import NOTHING_LOST, Display, StageCancelled, prefect_client
+from flows.display import RESUME, Display, StageCancelled, prefect_client
 from flows.plan import RunPlan, make_plan, parse_set
 from flows.processes import end_with_parent, ending, run
 from flows.turn import known_to_the_next, one_at_a_time
@@ -69,7 +69,6 @@ def pipeline(
         plan = make_plan(workloads, devices, seeds, preset, overrides or {}, force, flow_run.name)
     except (ValueError, OSError) as error:
         return Failed(message=str(error))
-    display: Display | None = None
     try:
         with (
             one_at_a_time(),
@@ -87,10 +86,9 @@ def pipeline(
             os._exit(0 if result.is_completed() else 1)
         return result
     except KeyboardInterrupt:
-        return Cancelled(message=f"stopped by Ctrl+C; {display.left() if display else NOTHING_LOST}")
+        return Cancelled(message=f"stopped by Ctrl+C; {RESUME}")
     except StageCancelled as stage:
-        assert display
-        return Cancelled(message=f"{stage} was cancelled; {display.left()}")
+        return Cancelled(message=f"{stage} was cancelled; {RESUME}")
 
 
 def execute(plan: RunPlan, display: Display) -> State:
@@ -104,13 +102,10 @@ def execute(plan: RunPlan, display: Display) -> State:
         ended = f"DVC {ending(status)}"
         display.stage_ended(Crashed(message=ended))  # DVC was killed before it reported this stage
         return Failed(message=display.failure or ended)
-    read = pages.reader(plan.experiment)
-    results = pages.read_results(read)
+    results = pages.read_results(plan.experiment)
     if results["rows"]:
-        page = pages.page(results, pages.keep(read, results["rows"], run_id), run_id)
-        about = "The table, the pictures, and the way to the report and to MLflow"
         display.check()  # if a lost server is back, it gets the results
-        display.artifact("results", "markdown", page, about)
+        display.show_results(pages.page(results, plan.experiment))
     return Completed(message=pages.headline(results["rows"], display.outcomes))
 
 

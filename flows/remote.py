@@ -1,10 +1,9 @@
-"""Git and DVC transfers around a team worker's run: `python -m flows.remote pull`, and `push`.
+"""Git and DVC transfers around a team worker's run: `python -m flows.remote pull`, or `run`.
 
     pull   fetch the clone's branch from its origin, then the data and results that DVC's default remote has
     run    pull, then become the flow run for which Prefect's worker started this process (prefect.yaml)
-    push   send what the last runs made, including DVC's run-cache, and wait until MLflow has their history
 
-Each command locks the repository, so a pull never overlaps a training. flows/pipeline.py calls `push` when a run ends.
+Both lock the repository, so a pull never overlaps a training. When a run ends, flows/pipeline.py calls `push`.
 Prefect's own pull steps would import Prefect twice, once for the steps and once for the run; this module imports it
 only after the pull. Exit status: 0, or 1 with one sentence, which is also the state of the flow run.
 """
@@ -35,12 +34,6 @@ def pull() -> None:
     if git("remote"):
         print("git fetch", flush=True)
         git("fetch", "--quiet")
-        try:
-            git("rev-parse", "--verify", "--quiet", "@{upstream}")
-        except RuntimeError:
-            raise RuntimeError(
-                "this worker's clone is on no branch that its origin has; run `git switch BRANCH` in it"
-            ) from None
         # Files that a run has made here and somebody has committed meanwhile.
         made = git_names("ls-files", "--others", "--exclude-standard", "-z", "--", *MADE_BY_RUNS)
         committed = git_names("ls-tree", "-r", "--name-only", "-z", "@{upstream}", "--", *MADE_BY_RUNS)
@@ -57,7 +50,10 @@ def pull() -> None:
 
 
 def push() -> None:
-    """Raises RuntimeError with one sentence."""
+    """Send what the run made, including DVC's run-cache, and wait until MLflow has its history.
+
+    Raises RuntimeError with one sentence.
+    """
     if has_remote():
         print("dvc push --run-cache", flush=True)
         run_dvc("push", "--run-cache")
@@ -135,17 +131,15 @@ def report(reason: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    actions = {"pull": pull, "run": pull, "push": push}
     parser = argparse.ArgumentParser(prog="python -m flows.remote", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("action", choices=actions)
-    options = parser.parse_args(arguments)
-    is_run = options.action == "run"
+    parser.add_argument("action", choices=("pull", "run"))
+    is_run = parser.parse_args(arguments).action == "run"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if is_run:
         watch(os.getppid())  # this process ends when the worker ends
     try:
         with files.locked(files.STATE / "pipeline.lock"):
-            actions[options.action]()
+            pull()
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return report(str(error)) if is_run else 1

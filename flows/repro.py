@@ -15,7 +15,6 @@ from typing import Any
 
 from flows.processes import Event, Outcome, ending
 from stages import files
-from stages.records import store
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # slowest stages whose time is printed
@@ -79,17 +78,12 @@ def table_of(rows: list[dict[str, Any]], outcomes: Mapping[str, Outcome]) -> lis
 
 def next_lines() -> list[str]:
     """Where to look next."""
-    lines = [
+    servers = running_servers()
+    pages = f"MLflow {servers['mlflow']}, Prefect {servers['prefect']}" if servers else "make ui"
+    return [
         "  everything        results/report.html (one file, to look at in a browser), results/compare/compare.md",
         "  against published dvc metrics diff, dvc plots diff; all experiments: make show",
-    ]
-    if not (servers := running_servers()):
-        return [*lines, "  run histories     make ui (MLflow and Prefect in the browser)"]
-    return [
-        *lines,
-        f"  every run         MLflow {servers['mlflow']}",
-        *(f"  runs of {name:<9} {address}" for name, address in store.runs_pages(servers["mlflow"]).items()),
-        f"  runs and logs     Prefect {servers['prefect']}",
+        f"  in the browser    {pages}",
     ]
 
 
@@ -99,8 +93,7 @@ def running_servers() -> dict[str, str]:
         state = json.loads(UI_STATE.read_text(encoding="utf-8"))
         os.kill(int(state["pid"]), 0)
         is_ours = state.get("project", str(files.HOME)) == str(files.HOME)  # False if the project is a copy
-        names = ("pid", "prefect", "mlflow", *(["results"] if "results" in state else []))
-        return {name: str(state[name]) for name in names} if is_ours else {}
+        return {name: str(state[name]) for name in ("pid", "prefect", "mlflow")} if is_ours else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none
         return {}
 

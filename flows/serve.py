@@ -6,31 +6,38 @@
     verify/on-demand      a rerun of a recorded run, to check that the result is the same
     verify/nightly        the same for the latest run of each workload, at 04:00 local time
 
-One run executes at a time; the others wait (flows/waiting.py). Changes made in the UI (schedules, pauses, parameters,
-tags, limits) persist: the values here apply only to new deployments.
+One run executes at a time; the others wait. The form follows params.yaml while this process runs. Changes in the UI
+(schedules, pauses, parameters, tags, limits) persist: the values here apply only to new deployments.
 """
 
 import asyncio
 import os
+import time
+from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
 from threading import Thread
 from typing import Any
 from uuid import UUID
 
+from httpx import HTTPError, HTTPStatusError
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.deployments.runner import EntrypointType, RunnerDeployment
-from prefect.exceptions import ObjectNotFound, TerminationSignal
+from prefect.exceptions import ObjectNotFound, PrefectException, TerminationSignal
 from prefect.runner import Runner
 from prefect.schedules import Cron
 from prefect.settings import temporary_settings
 
-from flows import waiting
+from flows import form
 from flows.deployed import compare, verify
 from flows.display import prefect_client
 from flows.pipeline import PATIENT_ENOUGH, pipeline
+from stages.files import ROOT
+from stages.params.loading import read_yaml
 
 NIGHTLY, VERIFY_NIGHTLY = "0 2 * * *", "0 4 * * *"
+SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml
 OF_THE_USER = {"schedules", "paused", "parameters", "tags", "concurrency_limit", "concurrency_options"}
 
 
@@ -38,7 +45,8 @@ def main() -> None:
     with temporary_settings(PATIENT_ENOUGH):
         # By default, a stopping runner pauses its schedules. It polls for work every two seconds.
         runner = Runner(pause_on_shutdown=False, limit=1, query_seconds=2)
-        Thread(target=copy_context().run, args=(waiting.watch_queue, register(runner)), daemon=True).start()
+        forms = [id for name, id in register(runner).items() if name.startswith("pipeline/")]
+        Thread(target=copy_context().run, args=(update_forms, forms), daemon=True).start()
         try:
             asyncio.run(runner.start())
         except (KeyboardInterrupt, TerminationSignal):
@@ -74,6 +82,24 @@ def register(runner: Runner) -> dict[str, UUID]:
             assert isinstance(id, UUID)  # a coroutine only if an event loop runs
             ids[deployment.full_name] = id
     return ids
+
+
+def update_forms(deployments: list[UUID]) -> None:
+    """Update the forms whenever params.yaml changes. If it is invalid, the forms stay, and a run reports the error."""
+    params, done = ROOT / "params.yaml", 0
+    while True:
+        with suppress(HTTPError, PrefectException, OSError, ValueError):  # such as a busy server
+            if (changed := params.stat().st_mtime_ns) != done:
+                update = DeploymentUpdate.model_validate({"parameter_openapi_schema": form.schema(read_yaml(params))})
+                with prefect_client(timeout=5.0) as client:
+                    for deployment in deployments:
+                        try:
+                            client.update_deployment(deployment, update)
+                        except HTTPStatusError as error:
+                            if error.response.status_code != 409:  # parameters that were set in the UI no longer fit
+                                raise
+                done = changed
+        time.sleep(SECONDS_BETWEEN_CHECKS)
 
 
 def is_known(client: SyncPrefectClient, deployment: RunnerDeployment) -> bool:

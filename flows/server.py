@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from prefect.server.api.server import create_app
 from starlette.middleware.base import RequestResponseEndpoint
 
-# Both names of this machine; a tunnel keeps them. Needed for the API, its events, and pictures from MLflow's artifacts.
+# Both names of this machine; a tunnel keeps them. Needed for the API and its events.
 LOCAL = "127.0.0.1:* localhost:*"
 POLICY = "; ".join(
     (

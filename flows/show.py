@@ -5,11 +5,9 @@ differ from the last commit, which holds the published results. `dvc exp show` s
 """
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +19,6 @@ SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
 MEASURED = {"epoch_seconds": ".3f", "samples_per_second": ",.0f", "vram_peak_mib": ",.0f"}
 TITLES = ("experiment", "device", "score", "s/epoch", "samples/s", "VRAM MiB", "differs from the last commit in")
-WIDTHS = (28, 12, 18, 9, 10, 9, 48)  # 140 columns including separators
 ROWS = {"workspace": "here, now"}
 Experiment = Mapping[str, Any]  # of `dvc exp show --json`: rev, name, and data with metrics and params
 
@@ -40,8 +37,9 @@ def main(arguments: list[str]) -> int:
         sys.exit(f"error: {error}")
     for workload in options.workloads or known:
         lines = [line for experiment in experiments for line in lines_of(workload, experiment, experiments)]
-        text = "\n".join(laid_out(TITLES) + [row for line in lines for row in laid_out(line)])
-        print(f"{workload}\n{text}\n" if lines else f"{workload}: no results; `dvc repro` makes them\n")
+        widths = [max(map(len, column)) for column in zip(TITLES, *lines, strict=True)]
+        table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (TITLES, *lines)]
+        print("\n".join([workload, *table, ""] if lines else [f"{workload}: no results; `dvc repro` makes them", ""]))
     return 0
 
 
@@ -92,13 +90,6 @@ def content(experiment: Experiment, kind: str, path: str) -> dict[str, Any]:
     """DVC's copy of a metrics or parameters file; empty if DVC could not read it."""
     data = experiment["data"] or {}
     return dict((data.get(kind) or {}).get(path, {}).get("data") or {})
-
-
-def laid_out(cells: Sequence[str]) -> list[str]:
-    """The cells in columns of WIDTHS, wrapped to as many lines as the longest cell needs."""
-    columns = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, WIDTHS, strict=True)]
-    lines = itertools.zip_longest(*columns, fillvalue="")
-    return [" ".join(part.ljust(width) for part, width in zip(line, WIDTHS, strict=True)).rstrip() for line in lines]
 
 
 if __name__ == "__main__":

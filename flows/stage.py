@@ -144,8 +144,8 @@ def describe(error: OSError) -> str:
     import errno
 
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = error.filename or full_folder()
-        return f"no space left on the disk{f' of {where}' if where else ''}; free some and run the same command again"
+        where = f" of {error.filename}" if error.filename else ""
+        return f"no space left on the disk{where}; free some and run the same command again"
     if error.errno is None or not error.filename:
         return str(error)
     path = os.path.relpath(error.filename, ROOT) if str(error.filename).startswith(ROOT) else error.filename
@@ -153,18 +153,6 @@ def describe(error: OSError) -> str:
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         step = "; let this user write there and run the same command again"
     return f"{path}: {(error.strerror or str(error)).lower()}{step}"
-
-
-def full_folder() -> str:
-    """The project folder whose disk has less than a MiB free: Python's error on a write names no file."""
-    for name in (".tandem", "results", "data", "mlruns"):
-        try:
-            found = os.statvfs(os.path.join(ROOT, name))
-        except OSError:
-            continue
-        if found.f_bavail * found.f_frsize < 2**20:
-            return name
-    return ""
 
 
 def record_error(name: str, message: str) -> None:

@@ -1,12 +1,11 @@
 """One run at a time per repository: DVC would refuse a second one, and two trainings would share one device.
 
-If another run has the repository, a run waits and says for which one. For example, a run of `flows.serve` waits for one
-started from a terminal. flows/waiting.py reports the runs that wait within `flows.serve`.
+If another run has the repository, a run waits and says so in its log. For example, a run of `flows.serve` waits for one
+started from a terminal.
 """
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from httpx import HTTPError
@@ -14,9 +13,9 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
-from prefect.states import Crashed, Running, State
+from prefect.states import Crashed, State
 
-from flows.display import end_runs, prefect_client
+from flows.display import end_runs
 from stages import files
 
 NOTE = files.STATE / "pipeline.json"  # describes the run that has the repository
@@ -44,27 +43,8 @@ def taken(path: Path, what: str) -> Iterator[None]:
             yield
             return
     print(f"another pipeline run works in {what} (process {holder}); waiting for it")
-    show(Running(name=f"Waiting for {name_of(holder)}", message=f"process {holder} works in {what}"))
     with files.locked(path):
-        show(Running())
         yield
-
-
-def name_of(process: int) -> str:
-    try:
-        note = files.read_json(NOTE)
-        return str(note["name"]) if note["process"] == process else f"process {process}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"process {process}"
-
-
-def show(state: State[None]) -> None:
-    """Give this flow run a state with its own message. A failure has no effect on the run."""
-    context = FlowRunContext.get()
-    with suppress(HTTPError, PrefectException):
-        if context and context.flow_run:
-            with prefect_client(timeout=5.0) as client:
-                client.set_flow_run_state(context.flow_run.id, state)
 
 
 @contextmanager
@@ -83,7 +63,7 @@ def known_to_the_next(run: FlowRun, client: SyncPrefectClient) -> Iterator[None]
                 end_runs(client, gone, id={"any_": [left["run"]]})
     except (OSError, ValueError, KeyError, TypeError, HTTPError, PrefectException):
         pass  # no note, or the server has deleted the run: nothing to correct
-    files.write_json(NOTE, {"api": url, "run": str(run.id), "name": run.name, "process": os.getpid()})
+    files.write_json(NOTE, {"api": url, "run": str(run.id)})
     try:
         yield
     finally:

@@ -1,8 +1,7 @@
 """`python -m flows.ui` (`make ui`): run Prefect's server, MLflow's server and the deployments until Ctrl+C.
 
-This process itself serves the pictures and reports that Prefect's UI shows (flows/pages.py). All servers listen only on
-this machine, because none requires a password (docs/security.md). State and logs are in `.tandem/` and `mlruns/`;
-nothing in the user's home directory changes.
+The servers listen only on this machine, because none requires a password (docs/security.md). State and logs are in
+`.tandem/` and `mlruns/`; nothing in the user's home directory changes.
 """
 
 import argparse
@@ -16,14 +15,13 @@ import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
-from flows import pages, processes, repro
+from flows import processes, repro
 from stages import files
 from stages.records import store
 
 HOST = "127.0.0.1"
-PORTS = {"Prefect": 4200, "MLflow": 5000, "results": 5100}
+PORTS = {"Prefect": 4200, "MLflow": 5000}
 LOGS = files.STATE / "logs"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 READY_WITHIN = 300.0  # seconds; Prefect's first start creates its database, which is slow on a busy machine
@@ -77,12 +75,10 @@ def main(arguments: list[str]) -> int:
             processes.stop(server.process, ((signal.SIGTERM, STOP_WITHIN), (signal.SIGKILL, 2.0)))
 
 
-def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, results_port: int) -> None:
+def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> None:
     """Start the servers in order; add each to `servers` as soon as its process exists. Raises RuntimeError."""
     LOGS.mkdir(parents=True, exist_ok=True)
     prefect_port, mlflow_port = free_port("Prefect", prefect_port), free_port("MLflow", mlflow_port)
-    results = pages.server(free_port("results", results_port))
-    Thread(target=results.serve_forever, daemon=True).start()
     prefect, mlflow = f"http://{HOST}:{prefect_port}", f"http://{HOST}:{mlflow_port}"
     os.environ |= {  # child processes inherit it
         "PREFECT_HOME": str(files.STATE / "prefect"),
@@ -129,7 +125,6 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int, result
     for server in servers[1:]:
         wait_until_ready(server)
     state = {"pid": os.getpid(), "project": str(files.HOME), "prefect": prefect, "mlflow": mlflow}
-    state["results"] = f"http://{HOST}:{results.server_port}"
     repro.UI_STATE.write_text(json.dumps(state), encoding="utf-8")
     print(f"  runs and logs     {prefect}")
     print(f"  every training    {mlflow}")

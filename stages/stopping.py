@@ -1,16 +1,14 @@
 """Handle the signals that stop a training: Ctrl+C (SIGINT) and SIGTERM."""
 
 import signal
-from abc import ABC, abstractmethod
 from types import FrameType
 from typing import Self
 
 
-class StopSignals(ABC):
-    """A context in which `handle` gets these signals. Subclasses set `stop_requested` when one has come."""
+class StopSignals:
+    """A context in which `handle` gets these signals."""
 
-    def __init__(self) -> None:
-        self.stop_requested = False
+    stop_requested = False
 
     def __enter__(self) -> Self:
         self.before = {number: signal.signal(number, self.handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -20,5 +18,5 @@ class StopSignals(ABC):
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    @abstractmethod
-    def handle(self, number: int, frame: FrameType | None) -> None: ...
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self.stop_requested = True

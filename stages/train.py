@@ -24,7 +24,7 @@ import torch
 from stages import files
 from stages.diagnosis import probe
 from stages.machine.identity import identify
-from stages.machine.regions import gpu_uuid, sampled
+from stages.machine.regions import sampled
 from stages.params.devices import split_device
 from stages.records.checkpoint import Checkpoint
 from stages.records.description import add_mlflow_ids, describe_end, describe_start, open_run, write_results
@@ -126,7 +126,7 @@ def train(
         if record.history:  # a killed process may have saved these rows only in its checkpoint
             run.save_epochs(record)
         if not record.end:
-            with run.watched(gpu_uuid(trainer.device)), sampled(trainer.device) as readings:
+            with sampled(trainer.device) as readings:
                 for epoch in epochs(context, trainer, run):
                     check_finite(epoch, checkpoint)
                     keep(context, trainer, record, epoch)

@@ -19,44 +19,31 @@ SETUP = (
     "ip link set lo up",
     f"ip addr add {OWN}/32 dev lo",
     f"ip route add default dev lo src {OWN}",
-    "ip -6 route add default dev lo",
 )
 seen: set[str] = set()
 
 
 def destination(frame: bytes) -> tuple[str, int]:
-    """Address and port of a packet behind its Ethernet header; no address where it is not of the internet."""
+    """Address and port of a packet behind its Ethernet header; no address if it is not IPv4."""
     kind = frame[12:14]
     if kind == b"\x08\x00":
         start = 14 + 4 * (frame[14] & 15)
         return socket.inet_ntoa(frame[30:34]), struct.unpack("!H", frame[start + 2 : start + 4])[0]
-    if kind == b"\x86\xdd":
-        return socket.inet_ntop(socket.AF_INET6, frame[38:54]), struct.unpack("!H", frame[56:58])[0]
     return "", 0
-
-
-def name_asked_for(frame: bytes) -> str:
-    """Of a DNS query over UDP: the labels of its first question."""
-    start = 14 + (4 * (frame[14] & 15) if frame[12:14] == b"\x08\x00" else 40) + 8 + 12
-    labels = []
-    while start < len(frame) and (length := frame[start]):
-        labels.append(frame[start + 1 : start + 1 + length].decode("ascii", "replace"))
-        start += 1 + length
-    return ".".join(labels)
 
 
 def watch(packets: socket.socket) -> None:
     while True:
         frame = packets.recv(65535)
         address, port = destination(frame)
-        is_local = address.startswith("127.") or address in ("", "::1", OWN) or address.startswith("ff02:")
-        if not is_local or port == 53:
-            seen.add(f"{address} port {port}{f' for {name_asked_for(frame)}' if port == 53 else ''}")
+        is_local = address.startswith("127.") or address in ("", OWN)
+        if not is_local or port == 53:  # a name is asked for
+            seen.add(f"{address} port {port}")
 
 
 if __name__ == "__main__":
     for command in SETUP:
-        subprocess.run(command.split(), check=not command.startswith("ip -6"), stderr=subprocess.DEVNULL)
+        subprocess.run(command.split(), check=True, stderr=subprocess.DEVNULL)
     raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     threading.Thread(target=watch, args=(raw,), daemon=True).start()
     status = subprocess.run(sys.argv[1:]).returncode

@@ -95,7 +95,8 @@ class Walk:
     def cancel(self, override: str) -> None:
         """A run that is cancelled by the page's menu while it trains."""
         run = self.submit_with(override)
-        wait_for(lambda: self.artifacts(run, type="progress"), SECONDS, "progress")
+        child = {"parent_flow_run_id": {"any_": [run]}, "name": {"like_": "train@"}}
+        wait_for(lambda: self.api("/flow_runs/filter", {"flow_runs": child}), SECONDS, "a training")
         self.page.reload()
         self.page.get_by_text("Running").first.wait_for()
         self.take("prefect-training")
@@ -119,7 +120,7 @@ class Walk:
         """A recorded run made again, its first epochs only: the verdict is the run's artifact."""
         [found] = self.artifacts(self.run("verify/on-demand", run=recorded, quick=True))
         self.page.goto(f"{self.servers['prefect']}/v2/artifacts/artifact/{found['id']}")
-        self.page.get_by_text("verified").first.wait_for()
+        self.page.get_by_text("bit-equal").first.wait_for()
         self.take("prefect-verify")
 
     def artifacts(self, run: str, **criteria: str) -> Any:

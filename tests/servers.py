@@ -24,7 +24,7 @@ from benchmarks.sandbox import free_port
 from stages.files import ROOT
 
 MOTO = "moto[s3,server]==5.2.5"  # an S3 server; it takes any key, so it has S3's calls, not its rights
-PARTS = ("postgresql", "s3", "passwords")
+PARTS = ("postgresql", "s3")
 FOREIGN = ("PREFECT", "MLFLOW", "DVC", "TANDEM", "GIT_", "AWS_", "PG")
 SECONDS_TO_START = 240.0
 HOST = "127.0.0.1"
@@ -149,21 +149,20 @@ class Servers:
             "MLFLOW_ARTIFACTS_DESTINATION": artifacts,
         }
         command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
-        if "passwords" not in self.without:
-            settings = self.folder / "mlflow-auth.ini"
-            settings.write_text(
-                f"[mlflow]\ndefault_permission = EDIT\ndatabase_uri = {self.database('mlflow_auth')}\n"
-                "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
-                "auth_cache_ttl_seconds = 60\n"  # or each request hashes the password anew
-            )
-            environment |= {
-                "MLFLOW_AUTH_CONFIG_PATH": str(settings),
-                "MLFLOW_AUTH_ADMIN_USERNAME": "admin",
-                "MLFLOW_AUTH_ADMIN_PASSWORD": self.secrets["mlflow"],
-                "MLFLOW_FLASK_SERVER_SECRET_KEY": self.secrets["flask"],
-            }
-            self.client |= {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": self.secrets["mlflow"]}
-            command += ["--app-name", "basic-auth"]
+        settings = self.folder / "mlflow-auth.ini"
+        settings.write_text(
+            f"[mlflow]\ndefault_permission = EDIT\ndatabase_uri = {self.database('mlflow_auth')}\n"
+            "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+            "auth_cache_ttl_seconds = 60\n"  # or each request hashes the password anew
+        )
+        environment |= {
+            "MLFLOW_AUTH_CONFIG_PATH": str(settings),
+            "MLFLOW_AUTH_ADMIN_USERNAME": "admin",
+            "MLFLOW_AUTH_ADMIN_PASSWORD": self.secrets["mlflow"],
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": self.secrets["flask"],
+        }
+        self.client |= {"MLFLOW_TRACKING_USERNAME": "admin", "MLFLOW_TRACKING_PASSWORD": self.secrets["mlflow"]}
+        command += ["--app-name", "basic-auth"]
         self.client["MLFLOW_TRACKING_URI"] = f"http://{HOST}:{port}"
         self.start("mlflow", command, environment)
         self.wait_for("mlflow", lambda: answers(f"http://{HOST}:{port}/health"))
@@ -174,9 +173,8 @@ class Servers:
             "PREFECT_SERVER_DATABASE_CONNECTION_URL": self.database("prefect", "postgresql+asyncpg")
         }
         environment["PREFECT_UI_API_URL"] = f"http://{HOST}:{port}/api"  # or its pages ask at port 4200
-        if "passwords" not in self.without:
-            environment["PREFECT_SERVER_API_AUTH_STRING"] = f"admin:{self.secrets['prefect']}"
-            self.client["PREFECT_API_AUTH_STRING"] = f"admin:{self.secrets['prefect']}"
+        environment["PREFECT_SERVER_API_AUTH_STRING"] = f"admin:{self.secrets['prefect']}"
+        self.client["PREFECT_API_AUTH_STRING"] = f"admin:{self.secrets['prefect']}"
         self.client["PREFECT_API_URL"] = f"http://{HOST}:{port}/api"
         command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
         self.start("prefect", command, environment)
@@ -184,9 +182,7 @@ class Servers:
 
     def authorization(self) -> dict[str, str]:
         """Of Prefect's API, as a header."""
-        if not (text := self.client.get("PREFECT_API_AUTH_STRING")):
-            return {}
-        return {"Authorization": f"Basic {as_header(*text.split(':', 1))}"}
+        return {"Authorization": f"Basic {as_header('admin', self.secrets['prefect'])}"}
 
     # Processes --------------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,11 @@
 """`make team-test`: a team's servers and three workers on this machine, the pipeline in two pools, one of the two
 machines killed in the middle, and the comparison of what both recorded: docs/team.md, tried.
 
-    python -m tests.team [--short] [--without NAME ...] [--keep FOLDER] [--queue N]
+    python -m tests.team [--short] [--without NAME ...] [--keep FOLDER]
 
 Each "machine" is a clone of its own with a host name of its own; they have nothing in common but the servers. A part
-that cannot be started makes it fail, unless `--without` names it (postgresql, s3, passwords). `--short`: no machine is
-killed. `--queue N`: then N more runs on both machines, of which none may be lost and none be made twice. Exit status 0:
-everything held.
+that cannot be started makes it fail, unless `--without` names it (postgresql, s3). `--short`: no machine is
+killed. Exit status 0: everything held.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ from tests.servers import HOST, PARTS, Servers, as_header, stop_group
 POOLS = {"cpu": "first", "gpu": "second", "team": "beside"}  # pool -> the machine of its worker
 EPOCHS, SHORT_EPOCHS = 600, 20  # long enough to be killed in the middle, or short
 SECONDS = 1800.0  # for a run of both pools on a slow, busy machine
-SECONDS_BETWEEN_LOOKS = 5.0  # at a queue: each look takes time from the servers
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
@@ -158,11 +155,6 @@ asyncio.run(automations())
             found += page
         return found
 
-    def ended(self, runs: list[str]) -> list[str]:
-        """The states' names of those that have ended."""
-        wanted = {"id": {"any_": runs}, "state": {"type": {"any_": FINAL}}}
-        return [run["state"]["name"] for run in self.all_of("flow_runs", flow_runs=wanted)]
-
     def logs(self, run: str) -> str:
         found = self.all_of("logs", logs={"flow_run_id": {"any_": [run]}}, sort="TIMESTAMP_ASC")
         return "\n".join(entry["message"] for entry in found)
@@ -264,32 +256,6 @@ def check_passwords(team: Team) -> None:
         raise SystemExit("error: the logs that were looked through do not hold what the runs have printed")
 
 
-def queue(team: Team, number: int) -> None:
-    """`number` short trainings at once, each with parameters of its own, half of them to each pool."""
-    say(f"{number} runs are queued on two workers")
-    before, since = len(team.recorded()), time.monotonic()
-    runs = [team.create(f"pipeline/{'cpu' if index % 2 else 'gpu'}", devices=["cpu"],
-                        overrides={"tiny.train.epochs": 2, "tiny.train.weight_decay": 0.01 + index / 1e5})
-            for index in range(number)]  # fmt: skip
-    said = 0
-    while len(names := team.ended(runs)) < number:
-        seconds = time.monotonic() - since
-        if seconds > 120.0 * number + 600:
-            raise SystemExit(f"error: {number - len(names)} of {number} runs have not ended within {seconds:.0f} s")
-        if len(names) >= said + 10:
-            said, each = len(names), seconds / len(names)
-            say(f"{said} of {number} runs, {each:.1f} s each, {each * (number - said) / 60:.0f} min left: "
-                f"{dict(Counter(names))}")  # fmt: skip
-        time.sleep(SECONDS_BETWEEN_LOOKS)
-    states, seconds = Counter(names), time.monotonic() - since
-    made = Counter(each.get("prefect.flow_run_id") for each in team.recorded())
-    twice, lost = [run for run in runs if made[run] > 1], [run for run in runs if not made[run]]
-    say(f"{number} runs in {seconds:.0f} s ({seconds / number:.1f} s each): {dict(states)}; "
-        f"in MLflow {len(team.recorded()) - before} more trainings, {len(lost)} lost, {len(twice)} twice")  # fmt: skip
-    if set(states) != {"Completed"} or lost or twice:
-        raise SystemExit("error: not every queued run came to one finished training")
-
-
 def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
@@ -299,9 +265,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.team", description=what)
     parser.add_argument("--without", action="append", default=[], choices=PARTS, help="leave this part out")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in FOLDER, which must not exist, and keep it")
-    parser.add_argument("--queue", type=int, default=0, metavar="N", help="then N more runs on both machines")
     parser.add_argument("--short", action="store_true", help="no machine is killed, and the trainings are short")
-    parser.add_argument("--hold", action="store_true", help="in the end keep the servers until Ctrl+C, to look at them")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = options.keep or Path(tempfile.mkdtemp(prefix="tandem-team-"))
@@ -315,14 +279,8 @@ def main(arguments: list[str]) -> int:
                 for pool in POOLS:
                     team.start_worker(pool)
                 in_both(team, not options.short)
-                if options.queue:
-                    queue(team, options.queue)
                 check_passwords(team)
                 say("no password in any log, command line, tag or page of the API")
-                if options.hold:
-                    addresses = [servers.client[name] for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")]
-                    say(f"until Ctrl+C: {', '.join(addresses)}; the passwords: {servers.secrets}")
-                    signal.pause()
             except KeyboardInterrupt:
                 return 130
             finally:

@@ -40,7 +40,7 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
     project, again = copy_of(trained, tmp_path / "project"), tmp_path / "again"
     (project / "params.yaml").write_text((project / "params.yaml").read_text().replace("epochs: 3", "epochs: 2"))
     (project / "stages/mine.py").write_text("VALUE = 'ä'\n")
-    (project / "stages/files.py").write_bytes((project / "stages/files.py").read_bytes() + b"# \xff\r\n")
+    (project / "stages/files.py").write_bytes((project / "stages/files.py").read_bytes() + b"# edited\r\n")
     (project / "notes.txt").write_text("no code, not tracked")
     index = (project / ".git/index").read_bytes()
     tree = provenance.tree(project)

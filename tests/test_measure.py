@@ -8,7 +8,6 @@ import ctypes
 import json
 import mmap
 import os
-import re
 import sys
 import threading
 import time
@@ -25,11 +24,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from stages.diagnosis.counts import Traffic
 from stages.machine import conditions, identity, rates, sampler
-from stages.machine.activity import Activity
 from stages.machine.interleaving import interleave
 from stages.machine.nvml import Gpu
 from stages.machine.rates import matrix_rate, memory_rate
-from stages.machine.regions import Measurement, gpu_uuid, measure, peak_rss_mib, sampled
+from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled
 from stages.machine.sampler import Readings, Window, sampling
 from stages.records.history import RUN_METRICS, summarize_gpu
 from tests.projects import ROOT, read_record, run, unpublished, wait_for
@@ -359,17 +357,3 @@ def test_a_busy_gpu_is_seen_to_be_busy_in_the_whole_training_and_in_its_long_epo
             assert found["energy_joules"] / seconds == pytest.approx(found["power_watts"], rel=0.5)
     for epoch in short:
         assert epoch.device_mib > 0 and epoch.gpu_busy_share is None
-
-
-@pytest.mark.gpu
-def test_what_mlflow_shows_of_the_gpu_is_of_the_one_that_computes():
-    """As the follower reads it, whose process is another one."""
-    device = torch.device("cuda", 0)
-    kept = torch.zeros(256 * 2**20, dtype=torch.uint8, device=device)
-    found = Activity(os.getpid(), gpu_uuid(device)).read()
-    names = {re.sub(r"gpu_\d+_", "gpu_", name): value for name, value in found.items() if "gpu_" in name}
-    total_mb = torch.cuda.get_device_properties(device).total_memory / 1e6
-    used_mb, share = names["system/gpu_memory_usage_megabytes"], names["system/gpu_memory_usage_percentage"]
-    assert kept.nbytes / 1e6 <= used_mb <= 1.1 * total_mb and share == pytest.approx(100 * used_mb / total_mb, rel=0.1)
-    if "system/gpu_process_memory_mib" in names:  # not in every container
-        assert names["system/gpu_process_memory_mib"] >= 256

@@ -80,10 +80,8 @@ def test_mlflow_has_a_run_above_the_seeds_with_their_mean_and_range(
     assert sorted(run.data.params["seed"] for run in children) == ["0", "1", "5"]
     assert parent.info.status == "FINISHED" and parent.data.tags["seeds"] == "0,1,5"
     scores = [run.data.metrics["test/accuracy"] for run in children]
-    metrics = parent.data.metrics
-    assert metrics["num_seeds"] == 3
-    assert metrics["test/accuracy_mean"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
-    assert (metrics["test/accuracy_lowest"], metrics["test/accuracy_highest"]) == (min(scores), max(scores))
+    assert parent.data.metrics["0/1_score"] == pytest.approx(statistics.fmean(scores), rel=1e-5)
+    assert parent.data.tags["score"].endswith(f" ({min(scores):.4f} to {max(scores):.4f})")
     monkeypatch.setattr(recorded, "asked", lambda question: question(client))
     one = replace(open_folder(project / "results/runs/tiny/cpu/1"), run_id=children[0].info.run_id)
     recorded.tag(one, {"verified": "reproduced", "compared": "faster"})

@@ -1,6 +1,5 @@
 """MLflow's store, a SQLite file: made by many at once, killed in, old, slow, locked, damaged; and where it is."""
 
-import os
 import re
 import shutil
 import signal
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from stages import files
 from stages.records import store
 from tests.projects import TINY, environment, make_project, run, unpublished, wait_until_published
 from tests.recording import publish, record, said_of_tracking, statuses
@@ -96,7 +94,6 @@ def migrate_part_way(path: Path, revisions: int) -> None:
     newest_first = list(ScriptDirectory.from_config(config).walk_revisions())
     command.upgrade(config, newest_first[revisions].revision)
     engine.dispose()
-    os.utime(path, (0, 0))  # nobody works on it any more
 
 
 @pytest.mark.long
@@ -106,7 +103,6 @@ def test_a_half_made_schema_is_made_anew_where_nothing_is_recorded_in_it(project
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE _alembic_tmp_experiments (experiment_id INTEGER)")  # what the kill leaves
     database.close()
-    os.utime(path, (0, 0))
     assert store.inspect(path).kind == "unfinished" and store.inspect(path).is_empty
     assert '"run_id"' in record(project, "after")
     wait_until_published(project)
@@ -209,14 +205,3 @@ def test_a_store_that_another_process_locks_is_called_locked(
     assert (found.kind, found.fix) == ("locked", f"fuser {path}")
     assert store.inspect(path).kind == "whole"
     saw(f"{found.message}; run: {found.fix}")
-
-
-@pytest.mark.parametrize("variable", [None, "http://127.0.0.1:1"])
-def test_the_store_is_the_projects_wherever_one_stands(
-    variable: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    if variable:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", variable)
-    assert store.tracking_uri() == (variable or f"sqlite:///{files.HOME}/mlruns/mlflow.db")

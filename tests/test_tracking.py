@@ -26,10 +26,8 @@ import torch
 
 from benchmarks.sandbox import free_port
 from stages.diagnosis.probe_result import ProbeResult
-from stages.machine.activity import Activity
-from stages.records import headline, provenance, registry, store, summary
+from stages.records import headline, provenance, registry, store
 from stages.records.history import EPOCH_METRICS, RUN_METRICS
-from stages.records.summary import SUMMED_UP
 from stages.tasks import detect, forecast, regress
 from tests.projects import (
     ROOT,
@@ -66,16 +64,7 @@ mlflow = pytest.importorskip("mlflow")
 def test_a_run_tells_what_where_and_how_well(trained: Path):
     client = client_of(trained)
     [entry] = runs_of(client)
-    history = (trained / run_path("history.csv")).read_text().splitlines()
-    metrics = read_record(trained, "score.json")["metrics"]
-    timings = read_record(trained, "timing.json")["timing"]
-    assert entry.info.status == "FINISHED"
-    assert entry.data.metrics["test/accuracy"] == metrics["accuracy"] > 0.5
-    assert entry.data.metrics["time/epoch_seconds_median"] == timings["epoch_seconds"]
-    losses = client.get_metric_history(entry.info.run_id, "train/loss")
-    assert [(metric.step, metric.value) for metric in losses] == [
-        (int(row.split(",")[0]), float(row.split(",")[2])) for row in history[1:]
-    ]
+    assert entry.info.status == "FINISHED" and entry.data.metrics["test/accuracy"] > 0.5
     for tag in (
         "device.name",
         "cpu.cores",
@@ -96,9 +85,7 @@ def test_a_run_tells_what_where_and_how_well(trained: Path):
     assert {"evaluation/result.png", "evaluation/predictions.csv"} <= artifacts
 
 
-def test_the_saved_view_and_the_description_show_first_what_runs_are_compared_by(
-    trained: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_saved_view_shows_first_what_runs_are_compared_by(trained: Path, monkeypatch: pytest.MonkeyPatch):
     client = client_of(trained)
     experiment, [entry] = client.get_experiment_by_name("tiny"), runs_of(client)
     saved = json.loads(experiment.tags["mlflow.sharedViewState.tandem"])
@@ -117,13 +104,6 @@ def test_the_saved_view_and_the_description_show_first_what_runs_are_compared_by
     same = ("test/accuracy", "time/epoch_seconds_median", "throughput/samples_per_second_median")
     assert [metrics[name] for name in first] == [metrics[name] for name in same]
     assert tags["score"] == f"{metrics['test/accuracy']:.4f}" and "VRAM MiB" not in tags
-    note = tags["mlflow.note.content"]
-    assert all(f"| {tags[name]}&emsp; |" in note for name in ("score", "s/epoch", "samples/s", "device"))
-    assert "accuracy" in note and "results/report.html" in note
-    client.set_tag(entry.info.run_id, "mlflow.note.content", "mine")
-    summary.describe(client, client.get_run(entry.info.run_id), 0)
-    assert client.get_run(entry.info.run_id).data.tags["mlflow.note.content"] == "mine", "what a user wrote stays"
-    client.set_tag(entry.info.run_id, "mlflow.note.content", note)
 
 
 def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path):
@@ -158,11 +138,11 @@ def test_the_same_number_is_the_same_to_the_last_digit_everywhere(trained: Path)
 
 
 def test_every_metric_that_can_be_sent_is_explained_on_one_page(trained: Path):
-    """Of one real run, of the tasks and devices that it has not, of a probe, and of the run above several seeds."""
+    """Of one real run, of the tasks and devices that it has not, and of a probe."""
     text = (ROOT / "docs/metrics.md").read_text()
     cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     explained = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
-    patterns = [re.sub("<[^>]+>", ".+", re.escape(name)) for name in explained if "<metric>" not in name]
+    patterns = [re.sub("<[^>]+>", ".+", re.escape(name)) for name in explained]
 
     draw = np.random.default_rng(0)
     levels, labels = draw.normal(size=(100, 2)).astype(np.float32), draw.integers(0, 2, size=(100, 4))
@@ -195,15 +175,10 @@ def test_every_metric_that_can_be_sent_is_explained_on_one_page(trained: Path):
         *(f"test/{name}" for evaluation in of_tasks for name in evaluation.metrics),
         "test/event_f1_at_noise_4px",
         *probe.numbers(),
-        *Activity(os.getpid()).read(),
-        "system/gpu_0_utilization_percentage",
-        *headline.TITLES,
-        "num_seeds",
+        *headline.FIGURES,
     }
     assert len(sent) > 80
     assert not [name for name in sent if not any(re.fullmatch(pattern, name) for pattern in patterns)]
-    above = next(line for line in text.splitlines() if line.startswith("| `<metric>_mean`"))
-    assert all(f"`{name}`" in above for name in SUMMED_UP)
 
 
 def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Path):
@@ -258,10 +233,6 @@ def test_metrics_arrive_while_it_trains_and_a_killed_run_goes_on_as_one(
     try:
         wait_for(lambda: any("train/loss" in entry["metrics"] for entry in recorded_runs(project, "tiny")))
         assert training.poll() is None
-        curve = lambda name: client_of(project).get_metric_history(runs_of(client_of(project))[0].info.run_id, name)  # noqa: E731
-        held_mib = wait_for(lambda: curve("system/process_memory_mib"), what="a reading of its memory")
-        assert held_mib[0].value > 50 and held_mib[0].step < 3600, "MiB of its own; seconds since the run began"
-        assert 0 < curve("system/system_memory_usage_percentage")[0].value < 100
         assert list((project / ".tandem/checkpoints/tiny").glob("*.pt"))
     finally:
         os.killpg(training.pid, signal.SIGKILL)
@@ -397,7 +368,6 @@ def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monke
     monkeypatch.setenv("PREFECT_API_URL", "http://me:secret@host:4200/api")
     found = provenance.caller_tags()
     assert found["prefect.flow_run"] == "http://host:4200/runs/flow-run/1a2b"
-    assert f"[run in Prefect]({found['prefect.flow_run']})" in headline.note([{}], ["0"], {}, found)
 
 
 OPENED_AGAIN = """

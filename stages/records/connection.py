@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import time
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -26,8 +25,6 @@ UNREACHABLE = {
 }
 KIND_TAG = "mlflow.experimentKind"
 KIND = "custom_model_development"  # training runs, not traces of language models
-# A file that changed within this time may belong to a process that is still creating its schema.
-QUIET_SECONDS = 10.0
 
 
 def open_client() -> Any:
@@ -42,21 +39,14 @@ def open_client() -> Any:
     return connect(uri)
 
 
-@cache
 def import_mlflow() -> Any:
-    """Import mlflow and the modules that opening a store needs. Without `gc.disable`, garbage collection takes a third
-    of 1.9 s.
-
-    This runs once per process: freezing at each retry of an unreachable store would keep garbage alive.
-    """
+    """Import mlflow and what opening a store needs. Without `gc.disable`, garbage collection takes a third of 1.9 s."""
     set_environment()
     gc.disable()
     try:
         import mlflow
         import mlflow.store.model_registry.sqlalchemy_store
         import mlflow.store.tracking.sqlalchemy_store
-
-        gc.freeze()
     finally:
         gc.enable()
     return mlflow
@@ -96,7 +86,7 @@ def make_schema(path: Path) -> None:
     if store.inspect(path, timeout_seconds=20.0).kind == "whole":
         return
     with locked(path.with_name(f"{path.name}.lock")):
-        condition = quiet_condition(path)
+        condition = store.inspect(path, timeout_seconds=20.0)
         if condition.kind == "whole":
             return
         if condition.kind == "unfinished" and condition.is_empty:
@@ -113,18 +103,6 @@ def make_schema(path: Path) -> None:
         with new.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(new, path)
-
-
-def quiet_condition(path: Path) -> store.Condition:
-    """Return the condition of `path`, after waiting for processes without our lock (`mlflow server`) to finish its
-    schema.
-    """
-    while True:
-        condition = store.inspect(path, timeout_seconds=20.0)
-        may_change = condition.kind in ("absent", "unfinished") and path.exists()
-        if not (may_change and 0 <= time.time() - path.stat().st_mtime < QUIET_SECONDS):
-            return condition
-        time.sleep(0.5)
 
 
 def with_journals(path: Path) -> list[Path]:

@@ -80,24 +80,12 @@ class Inputs:
             now = read_inputs(*self.names)
         except (ValueError, OSError) as error:  # during an edit, params.yaml may be invalid
             return [f"{', '.join(map(relative, moved))} ({error})"]
-        for name, value in self.values.items():
-            if now[name] != value:
-                found.append(f"{name} ({', '.join(self.where(name, now[name]))})")
-        for path in moved:
-            if path in self.digests and files.sha256_file(path) != self.digests[path]:
-                found.append(relative(path))
-        if not found:
-            self.stamps = stamps  # rewritten with the same content
-        return found
-
-    def where(self, name: str, now: Any) -> list[str]:
-        """Return the files in which the input `name` changed."""
-        workload, device, _ = self.names
-        if name == "code":
-            then = self.values["code"]
-            return sorted(path for path in then.keys() | now.keys() if then.get(path) != now.get(path))
-        paths = {"data": files.packed_dir(workload, device) / "plan.json", "hardware": files.hardware_file(device)}
-        return [relative(paths.get(name, files.ROOT / "params.yaml"))]
+        if changed := [name for name, value in self.values.items() if now[name] != value]:
+            return [f"{' and '.join(changed)} ({', '.join(map(relative, moved))})"]
+        if any(path in self.digests and files.sha256_file(path) != self.digests[path] for path in moved):
+            return list(map(relative, moved))
+        self.stamps = stamps  # rewritten with the same content
+        return []
 
 
 def require_prepared(table: Path, sha256: str, workload: str) -> None:

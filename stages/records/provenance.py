@@ -48,13 +48,12 @@ def tree(root: Path = ROOT) -> dict[str, Any]:
     if len(patch) > MAX_PATCH_MIB * 2**20:
         size = f"{len(patch) / 2**20:.1f} MiB, more than {MAX_PATCH_MIB:g}"
         return {**found, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore what is so large"}
-    encoding = "utf-8"
     try:
         text = patch.decode()
-    except UnicodeDecodeError:  # a source file in an older encoding: latin-1 decodes every byte
-        encoding, text = "latin-1", patch.decode("latin-1")
+    except UnicodeDecodeError:
+        return {**found, "patch": None, "missing_reason": "an edited file is not UTF-8"}
     sha256 = hashlib.sha256(patch).hexdigest() if patch else None
-    return {**found, "patch": text, "patch_encoding": encoding, "patch_sha256": sha256}
+    return {**found, "patch": text, "patch_encoding": "utf-8", "patch_sha256": sha256}
 
 
 def patch_bytes(tree: dict[str, Any]) -> bytes:

@@ -8,19 +8,18 @@ again. A metric's point keeps its stored time, so publishing it twice changes no
 before it is created. MLflow cannot replace a point, so the directory contains only epochs that a checkpoint contains.
 """
 
-import json
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from stages.files import STATE, locked, read_json, read_numbers, relative, write_json
-from stages.records import registry, run_dir, summary
+from stages.records import headline, registry, run_dir
 from stages.records.connection import explain, find_or_create_experiment, open_client, sentence
+from stages.records.headline import PARENT_TAG
 from stages.records.history import epoch_metrics
 from stages.records.run_dir import RUNS, STAGES
 from stages.records.store import shown, tracking_uri
-from stages.records.summary import PARENT_TAG
 
 TOKEN_TAG = "tandem.token"
 GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the token of their parent run
@@ -36,12 +35,28 @@ class Publisher:
         self.folder, self.client = folder, client
         self.about: dict[str, Any] = {}  # the published run.json
         self.run_id = self.experiment_id = self.parent_id = ""
-        self.started_ms = 0
-        self.num_epochs = self.activity_position = 0  # published so far
+        self.num_epochs = 0  # published so far
+        self.is_watched = False  # MLflow logs system metrics of the run
         self.ended: dict[str, Any] = {}  # stage -> its published end
 
-    def publish(self) -> bool:
-        """Publish what is new. If no stage writes the directory any more, remove it and return True."""
+    def publish(self) -> dict[str, str]:
+        """Publish what is new, and remove the directory if no stage writes it any more.
+
+        Returns the error (connection.explain), empty if there was none. It is also written to the state file for the
+        stage.
+        """
+        state = run_dir.state_file(self.folder)
+        try:
+            if self.publish_or_remove():
+                state.unlink(missing_ok=True)  # the stage has read it
+        except Exception as error:  # after any error of the store, the directory stays and the training continues
+            problem = explain(error)
+            write_json(state, {**(self.ids if self.run_id else {}), **problem})
+            return problem
+        return {}
+
+    def publish_or_remove(self) -> bool:
+        """Return whether the directory is removed."""
         with locked(self.folder / "lock"):
             is_written = run_dir.has_writer(self.folder)  # checked first: later writes are left to the next call
             path = self.folder / "run.json"
@@ -53,16 +68,27 @@ class Publisher:
     def publish_new(self, about: dict[str, Any], is_written: bool) -> None:
         if not self.run_id:
             self.find_or_create_run(about)
-        ids = {"run_id": self.run_id, "experiment_id": self.experiment_id}
-        if run_dir.read_state(self.folder) != ids:  # a starting stage removes the ids of the stage before it
-            write_json(run_dir.state_file(self.folder), ids)
+        if run_dir.read_state(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
+            write_json(run_dir.state_file(self.folder), self.ids)
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()
-        self.publish_activity()
         for stage in STAGES:
             self.publish_end(stage, about)
         self.set_status(is_written)
+        if is_written and about.get("params") and not self.is_watched:
+            self.is_watched = True
+            self.watch_machine()
+
+    def watch_machine(self) -> None:
+        """Start MLflow's thread that logs system metrics. It ends when the run is no longer RUNNING."""
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        SystemMetricsMonitor(self.run_id, resume_logging=True, tracking_uri=tracking_uri()).start()
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {"run_id": self.run_id, "experiment_id": self.experiment_id}
 
     def find_or_create_run(self, about: dict[str, Any]) -> None:
         self.experiment_id = find_or_create_experiment(self.client, about["experiment"])
@@ -72,7 +98,6 @@ class Publisher:
             tags = {TOKEN_TAG: token}
             found = self.client.create_run(self.experiment_id, about["ms"], tags, run_name=about["name"])
         self.run_id, self.parent_id = found.info.run_id, found.data.tags.get(PARENT_TAG, "")
-        self.started_ms = found.info.start_time
 
     def find_run(self, token: str) -> Any:
         """Return the run of `token`, or None.
@@ -136,26 +161,6 @@ class Publisher:
         self.log(metrics)
         self.num_epochs = min(len(history), len(timings))
 
-    def publish_activity(self) -> None:
-        """Publish the machine's activity curves. Their steps are seconds since the run began."""
-        from mlflow.entities import Metric
-
-        path = self.folder / "activity.jsonl"
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            file.seek(self.activity_position)
-            lines = file.read().split(b"\n")[:-1]  # the last piece may be cut by a killed process or a full disk
-        points = [point for line in lines if (point := parsed(line))]
-        self.log(
-            [
-                Metric(name, value, point["ms"], max(0, point["ms"] - self.started_ms) // 1000)
-                for point in points
-                for name, value in point["metrics"].items()
-            ]
-        )
-        self.activity_position += sum(len(line) + 1 for line in lines)
-
     def publish_end(self, stage: str, about: dict[str, Any]) -> None:
         """Publish the end of a stage: its metrics, artifacts and model."""
         from mlflow.entities import Metric
@@ -173,9 +178,9 @@ class Publisher:
             folder = artifacts / "model"
             model_id = registry.log_model(self.client, self.experiment_id, self.run_id, folder)
             registry.register(self.client, about["experiment"], self.run_id, model_id, end["model"])
-        summary.describe(self.client, self.client.get_run(self.run_id), end["ms"])
+        headline.describe(self.client, self.run_id, end["ms"], [self.client.get_run(self.run_id)])
         if self.parent_id:
-            summary.sum_up(self.client, self.experiment_id, self.parent_id, end["ms"])
+            headline.describe_parent(self.client, self.experiment_id, self.parent_id, end["ms"])
         self.ended[stage] = end
 
     def set_status(self, is_written: bool) -> None:
@@ -198,32 +203,6 @@ class Publisher:
             self.client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
 
 
-def parsed(line: bytes) -> dict[str, Any]:
-    """Return the point in `line`; empty if a full disk has cut the line."""
-    try:
-        return dict(json.loads(line))
-    except (ValueError, TypeError):
-        return {}
-
-
-def publish(publisher: Publisher) -> dict[str, str]:
-    """Publish what is new, and remove the directory if no stage writes it any more.
-
-    Returns the error (connection.explain), empty if there was none. It is also written to the state file for the stage.
-    """
-    folder = publisher.folder
-    try:
-        is_removed = publisher.publish()
-    except Exception as error:  # after any error of the store, the directory stays and the training continues
-        problem = explain(error)
-        ids = {"run_id": publisher.run_id, "experiment_id": publisher.experiment_id} if publisher.run_id else {}
-        write_json(run_dir.state_file(folder), {**ids, **problem})
-        return problem
-    if is_removed:
-        run_dir.state_file(folder).unlink(missing_ok=True)  # the stage has read it
-    return {}
-
-
 def sync() -> list[str]:
     """Publish the directories that no stage is writing. Returns an error message for each one that failed."""
     waiting = [folder for folder in run_dirs() if not run_dir.has_writer(folder)]
@@ -233,7 +212,7 @@ def sync() -> list[str]:
         client = open_client()
     except Exception as error:
         return [sentence(explain(error))] * len(waiting)
-    return [sentence(problem) for folder in waiting if (problem := publish(Publisher(folder, client)))]
+    return [sentence(problem) for folder in waiting if (problem := Publisher(folder, client).publish())]
 
 
 def run_dirs() -> list[Path]:

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.records import connection, schema1
+from stages.records.headline import PARENT_TAG
 from stages.records.run import Run, is_run, open_folder, open_run
 from stages.records.store import shown, tracking_uri
-from stages.records.summary import PARENT_TAG
 from stages.urls import without_password
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")

@@ -12,8 +12,6 @@ unreachable store does not delay a run. Imports neither mlflow nor torch.
     train.end.json          the end of the training: status, time, metrics
     evaluate.end.json       the end of the evaluation; also the model to register
     writer                  the process that runs the stage; it holds a lock on this file
-    watched                 exists while epochs are trained: the GPU's UUID, empty on a CPU
-    activity.jsonl          the follower's readings of the machine during the epochs
     lock                    held by the process that publishes the directory
 
 The file `<token>.json` beside the directory contains MLflow's ids of the run, or the error and the command that fixes
@@ -109,16 +107,6 @@ class RunDir:
 
     def text(self, text: str, name: str) -> None:
         files.write_text(self.folder / "artifacts" / name, text)
-
-    @contextmanager
-    def watched(self, gpu_uuid: str | None) -> Iterator[None]:
-        """The follower reads the machine's activity while the body runs."""
-        with suppress(OSError):  # with a full disk, only the activity curves are lost
-            (self.folder / "watched").write_text(gpu_uuid or "", encoding="utf-8")
-        try:
-            yield
-        finally:
-            (self.folder / "watched").unlink(missing_ok=True)
 
     def wait_for_ids(self) -> None:
         """Wait at most WAIT_SECONDS for MLflow's ids of the run.

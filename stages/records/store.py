@@ -162,41 +162,22 @@ def keep_to_this_project(timeout_seconds: float) -> str:
     path, num_runs = MLRUNS / "mlflow.db", 0
     if database_file(tracking_uri()) != path or not path.exists():
         return ""
+    # Locations that a user has chosen do not end like this.
+    query = "SELECT artifact_location FROM experiments WHERE artifact_location LIKE '%/mlruns/artifacts/' || name"
     try:
-        with (
-            closing(sqlite3.connect(path, timeout=timeout_seconds)) as database,
-            database,
-        ):  # the second `database` is one transaction
-            places = former_places(database)
-            for old in places:
-                for before, after in ((old, MLRUNS.as_uri()), (unquote(old.removeprefix("file://")), str(MLRUNS))):
-                    for table, column in LOCATIONS:
-                        rest = f"substr({column}, length(:before) + 1)"
-                        update = f"UPDATE {table} SET {column} = :after || {rest}"
-                        where = f"WHERE substr({column}, 1, length(:before) + 1) = :before || '/'"
-                        done = database.execute(f"{update} {where}", {"before": before, "after": after})
-                        num_runs += done.rowcount if table == "runs" else 0
+        # The second `database` is one transaction.
+        with closing(sqlite3.connect(path, timeout=timeout_seconds)) as database, database:
+            former = {location.rpartition("/artifacts/")[0] for (location,) in database.execute(query)}
+            for old in former - {MLRUNS.as_uri()}:
+                for table, column in LOCATIONS:
+                    update = f"UPDATE {table} SET {column} = :new || substr({column}, length(:old) + 1)"
+                    where = f"WHERE substr({column}, 1, length(:old) + 1) = :old || '/'"
+                    done = database.execute(f"{update} {where}", {"old": old, "new": MLRUNS.as_uri()})
+                    num_runs += done.rowcount if table == "runs" else 0
     except sqlite3.Error:  # no table, locked or damaged: opening the store reports it
         return ""
     if not num_runs:
         return ""
-    was = " and ".join(unquote(old.removeprefix("file://")) for old in places)
+    was = " and ".join(unquote(old.removeprefix("file://")) for old in sorted(former - {MLRUNS.as_uri()}))
     kept = f"the artifacts of its {num_runs} runs are looked for in this project from now on"
     return f"{relative(path)} was copied or moved from {was}; {kept}"
-
-
-def former_places(database: sqlite3.Connection) -> list[str]:
-    """Return the artifact locations of the store's experiments that are `mlruns` folders of other projects, as URIs.
-
-    Locations that a user has chosen are left out.
-    """
-    found = set()
-    query = "SELECT name, artifact_location FROM experiments WHERE artifact_location IS NOT NULL"
-    for name, location in database.execute(query):
-        if name == "Default" and location.startswith("/"):  # MLflow creates it, with a plain path
-            location, own = Path(location).as_uri(), "/0"
-        else:
-            own = f"/artifacts/{name}"
-        if location.endswith(f"/mlruns{own}"):
-            found.add(location.removesuffix(own))
-    return sorted(found - {MLRUNS.as_uri()})

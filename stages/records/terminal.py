@@ -23,9 +23,7 @@ class Interruption(StopSignals):
     KeyboardInterrupt.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = 0
+    first = 0
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         if self.stop_requested:

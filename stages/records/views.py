@@ -9,14 +9,14 @@ import base64
 import json
 import zlib
 
-from stages.records.headline import TITLES
+from stages.records.headline import FIGURES
 
 NAME = "Tandem: device, score, speed, memory, verdicts"
 MADE_AT = 1_763_769_600_000  # ms; a view that a user has saved again has a later `updatedAt` and is not replaced
 # Column, as MLflow writes it -> its width in pixels. The run's name always comes first.
 COLUMNS = {
     "tags.`device`": 60,
-    **{f"tags.`{title}`": width for title, width in zip(TITLES.values(), (170, 140, 80, 80), strict=True)},
+    **{f"tags.`{each.title}`": width for each, width in zip(FIGURES.values(), (170, 140, 80, 80), strict=True)},
     "tags.`verified`": 110,
     "tags.`compared`": 260,
     "params.`seed`": 60,
