@@ -85,11 +85,11 @@ def publish_run(like: Any) -> None:
     tags = {name: value for name, value in like.data.tags.items() if name != TOKEN_TAG and "." not in name}
     experiment = recorded.open_store().get_experiment(like.info.experiment_id).name
     with run_dir.recording(uuid.uuid4().hex, "train") as run:
-        run.open(experiment, "benchmark", dict(like.data.params), tags)
+        run.start(experiment, "benchmark", dict(like.data.params), tags)
         run.save_epochs(epochs(NUM_EPOCHS))
     while run.folder.exists():
         time.sleep(0.02)
-        if "error" in (state := run_dir.read_state(run.folder)):
+        if "error" in (state := run_dir.read_publication(run.folder)):
             raise SystemExit(f"error: {state['error']}")
 
 

@@ -39,7 +39,9 @@ def own_runs(workload: str) -> list[Run]:
     """The workspace's evaluated runs with params.yaml's devices and seeds."""
     params = load_params()
     folders = [
-        files.run_dir(workload, device, seed) for device in params.devices for seed in dict.fromkeys((0, *params.seeds))
+        files.result_dir(workload, device, seed)
+        for device in params.devices
+        for seed in dict.fromkeys((0, *params.seeds))
     ]
     return [run for folder in folders if (folder / "train").exists() and (run := open_folder(folder)).score]
 

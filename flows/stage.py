@@ -12,6 +12,7 @@ import atexit
 import gc
 import os
 import sys
+from importlib import import_module
 
 TYPE_CHECKING = False  # like typing's, without the import
 if TYPE_CHECKING:
@@ -80,10 +81,10 @@ def full_name(stage: str, item: list[str]) -> str:
 def run(stage: str, item: list[str], name: str, place: str) -> int:
     try:
         if place == "launcher":
-            return __import__("stages.training.launcher", fromlist=["launch"]).launch(*item)
+            return import_module("stages.training.launcher").launch(*item)
         if place == "other":
             sys.stdout = open(os.devnull, "w")  # the first worker prints the same
-            __import__("stages.train", fromlist=["follow"]).follow(*item)
+            import_module("stages.train").follow(*item)
             return 0
         if stage in RECORDED:
             if sys.stdout.isatty() and place == "alone":
@@ -117,7 +118,7 @@ def imported(stage: str) -> "ModuleType":
     """Import the stage's module. Its imports live as long as the stage; garbage collection of them would take 0.4 s."""
     gc.disable()
     try:
-        return __import__(f"stages.{stage}", fromlist=["main"])
+        return import_module(f"stages.{stage}")
     finally:
         gc.freeze()
         gc.enable()
@@ -172,7 +173,7 @@ def record_error(name: str, message: str) -> None:
 
 
 def die_with_dvc() -> None:
-    """End this trainer when dvc is killed by `kill -9`; otherwise the next `dvc repro` would start a second one."""
+    """Send this stage SIGTERM when dvc is killed, also by `kill -9`."""
     parent = dvc = os.getppid()
     try:
         while is_shell_of_stage(dvc):  # if /bin/sh is dash, it stays as the parent: it forks instead of exec

@@ -14,7 +14,7 @@ from stages.comparing import published
 from stages.comparing.comparison import Comparison, Side, compare
 from stages.figures import comparison, report
 from stages.figures.comparison import ReportSection
-from stages.files import read_json, run_dir
+from stages.files import read_json, result_dir
 from stages.params.loading import load_params
 from stages.records.run import RESULT, open_folder
 
@@ -49,7 +49,7 @@ def evaluated(workload: str, devices: Iterable[str], seeds: Iterable[int]) -> li
     """Open the evaluated runs, a side for each device. Raises ValueError if a file of a run is altered."""
     found = []
     for device in devices:
-        folders = [run_dir(workload, device, seed) for seed in seeds]
+        folders = [result_dir(workload, device, seed) for seed in seeds]
         runs = [open_folder(folder) for folder in folders if (folder / RESULT / "score.json").exists()]
         scored = tuple(run for run in runs if run.score)
         for run in scored:

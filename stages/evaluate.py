@@ -47,21 +47,21 @@ def main(workload: str, device: str, seed: str) -> None:
     trained.require_intact()
     remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
     with recording(trained.timing["token"], "evaluate") as run:
-        run.open(workload, f"{workload}-{device}")
+        run.start(workload, f"{workload}-{device}")
         result, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, measured)
-        run.metrics({f"test/{name}": value for name, value in result.metrics.items()})
+        run.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})
         seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
-        run.metrics({"test/seconds": seconds, "test/samples_per_second": rate})
+        run.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
         if measured["out_of_memory"]:
-            run.tag({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
+            run.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
-            run.artifact(path, "" if path.name == "score.json" else "evaluation")
+            run.add_artifact(path, "" if path.name == "score.json" else "evaluation")
         weights = context.folder / TRAIN_RESULT / f"{context.params.evaluate.weights}.safetensors"
-        run.artifact(weights, "model", "model.safetensors")
-        run.artifact(context.folder / TRAIN_RESULT / "model.json", "model")
-        run.text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
-        run.model(validation_score(context, trained), context.summary["sha256"])
+        run.add_artifact(weights, "model", "model.safetensors")
+        run.add_artifact(context.folder / TRAIN_RESULT / "model.json", "model")
+        run.add_text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
+        run.add_model(validation_score(context, trained), context.summary["sha256"])
     found = run.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
     print(f"{workload} on {context.identity['name']}: {score}; {result.sentence}; MLflow run {found}")

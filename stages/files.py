@@ -41,7 +41,7 @@ def packed_dir(workload: str, device: str) -> Path:
     return ROOT / "data" / "packed" / workload / device
 
 
-def run_dir(workload: str, device: str, seed: int) -> Path:
+def result_dir(workload: str, device: str, seed: int) -> Path:
     """The folder of one training of `workload` on `device` and of its evaluation. It contains the outputs of both:
     train/result, train/measured, evaluate/result and evaluate/measured.
     """

@@ -27,7 +27,7 @@ from stages.machine.identity import identify
 from stages.machine.regions import sampled
 from stages.params.devices import split_device
 from stages.records.checkpoint import Checkpoint
-from stages.records.description import add_mlflow_ids, describe_end, describe_start, open_run, write_results
+from stages.records.description import add_mlflow_ids, describe_end, describe_start, start_run, write_results
 from stages.records.history import Record, history_row, memory_tags, note_workers, timing_row
 from stages.records.inputs import Inputs, read_inputs
 from stages.records.run import TRAIN_MEASURED, TRAIN_RESULT
@@ -121,7 +121,7 @@ def train(
             record.summary_lines |= realized
         join(context, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
-        open_run(context, trainer, record, inputs.values, run)
+        start_run(context, trainer, record, inputs.values, run)
         saver, first_epoch = Saver(context, trainer, record, checkpoint, run), trainer.epochs_done + 1
         if record.history:  # a killed process may have saved these rows only in its checkpoint
             run.save_epochs(record)
@@ -209,7 +209,7 @@ def epochs(context: RunContext, trainer: Trainer, run: RunDir) -> Iterator[Epoch
             epoch = trainer.epoch()
         finally:
             if len(trainer.oom.actions) > num_actions:
-                run.tag(memory_tags(trainer.oom.actions))
+                run.add_tags(memory_tags(trainer.oom.actions))
         progress.show(epoch, context.task.score_name, num_samples)
         yield epoch
     progress.close()

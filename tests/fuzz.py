@@ -26,7 +26,7 @@ from stages.records.run import TRAIN_RESULT
 from stages.training import choices
 from stages.training.workload import RunContext, load_network
 
-RUN = files.run_dir("tiny", "cpu", 0)
+RUN = files.result_dir("tiny", "cpu", 0)
 PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")
 CPU = torch.device("cpu")
 CHECKPOINT = checkpoint.Checkpoint.of("tiny", "cpu", {"seed": 0})
@@ -96,7 +96,7 @@ READERS: dict[Path, Callable[[], object]] = {
     repro.UI_STATE: state_of_servers,
     Path(LAST_ERROR): lambda: reproduce.last_error("train@x"),
     files.compare_dir() / "compare.json": lambda: repro.results_lines(files.compare_dir() / "compare.json", {}),
-    run_dir.state_file(RUN_DIR): lambda: run_dir.read_state(RUN_DIR),
+    run_dir.publication_file(RUN_DIR): lambda: run_dir.read_publication(RUN_DIR),
     CHECKPOINT.token_file: lambda: re.fullmatch("[0-9a-f]{32}", CHECKPOINT.token()) or 1 / 0,
     files.ROOT / "docs/published.json": published_ones,
     files.ROOT / "params.yaml": params,
@@ -111,7 +111,7 @@ def make_what_is_missing() -> None:
     choices.store("0123456789abcdef", choices.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
     files.write_json(repro.UI_STATE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
-    files.write_json(run_dir.state_file(RUN_DIR), {"run_id": "a" * 32, "experiment_id": "1"})
+    files.write_json(run_dir.publication_file(RUN_DIR), {"run_id": "a" * 32, "experiment_id": "1"})
     CHECKPOINT.token()
     closure.CACHE.unlink(missing_ok=True)
     fingerprints()

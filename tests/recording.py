@@ -23,7 +23,7 @@ import json, sys
 from stages.records import run_dir
 run_dir.WAIT_SECONDS = float(sys.argv[2])
 with run_dir.recording(sys.argv[1], "train") as run:
-    run.open("tiny", sys.argv[1], {{"a": 1}})
+    run.start("tiny", sys.argv[1], {{"a": 1}})
     run.save_epochs(epochs(1))
 print(json.dumps(run.ids))
 """

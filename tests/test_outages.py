@@ -71,10 +71,10 @@ def write(name):
     for file in ("MLmodel", "model.json"):
         (run.folder / "artifacts/model" / file).write_text("x: 1")
     dataset = {{"name": "d", "digest": "1", "source_type": "local", "source": "{{}}"}}
-    run.open("tiny", name, {{"a": 1}}, {{"b": "2"}}, dataset, {{"token": "all", "name": "above"}})
+    run.start("tiny", name, {{"a": 1}}, {{"b": "2"}}, dataset, {{"token": "all", "name": "above"}})
     run.save_epochs(epochs(340))
-    run.metrics({{"test/accuracy": 0.5}})
-    run.model(0.5, {{"train": "x"}})
+    run.add_metrics({{"test/accuracy": 0.5}})
+    run.add_model(0.5, {{"train": "x"}})
     write_json(run.folder / "train.end.json", {{**run.end, "status": "FINISHED", "ms": run_dir.now_ms()}})
     return run.folder
 
@@ -148,7 +148,7 @@ KILLED_FOLLOWER = f"""
 from stages.records import run_dir
 run_dir.start_follower()
 with run_dir.recording("token", "train") as run:
-    run.open("tiny", "one", {{"a": 1}})
+    run.start("tiny", "one", {{"a": 1}})
     run_dir.followers[0].kill()
     run_dir.followers[0].wait()
     run.save_epochs(epochs(2))
@@ -185,7 +185,7 @@ def test_a_damaged_run_directory_is_named_and_does_not_stop_the_others(ready: Pa
 def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path, saw: Callable[[str], None]):
     """Six runs wait for their server; then sync, three times at once."""
     write = "for number in range(6):\n    with run_dir.recording(str(number), 'train') as run:\n"
-    write += "        run.open('tiny', str(number), {'a': 1})\n        run.save_epochs(epochs(3))\n"
+    write += "        run.start('tiny', str(number), {'a': 1})\n        run.save_epochs(epochs(3))\n"
     offline = f"{EPOCHS}\nfrom stages.records import run_dir\nrun_dir.start_follower = lambda: None\n"
     run(ready, sys.executable, "-c", f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
     together = [start(ready, *SYNC) for _ in range(3)]

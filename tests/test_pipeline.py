@@ -60,7 +60,7 @@ def test_every_path_of_dvc_yaml_is_the_stores():
     for path in (
         files.prepared_dir("w"),
         files.packed_dir("w", "d"),
-        files.run_dir("w", "d", 5),
+        files.result_dir("w", "d", 5),
         files.preload_file("w", "d"),
         files.hardware_file("d"),
         files.preset_file("w"),

@@ -87,13 +87,13 @@ def write_results(context: RunContext, trainer: Trainer, record: Record, inputs:
     schemas.write(measured / "timing.json", TimingRecord, timing)
 
     times = timing["timing"]
-    run.metrics({name: times[key] for name, key in RUN_METRICS.items()})
-    run.text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
+    run.add_metrics({name: times[key] for name, key in RUN_METRICS.items()})
+    run.add_text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
     run.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
-    run.artifact(result / "train.json")
-    run.artifact(measured / "timing.json")
+    run.add_artifact(result / "train.json")
+    run.add_artifact(measured / "timing.json")
     if others := conditions.others_on_gpu(timing["conditions"]):
-        run.tag({"not_comparable": others})
+        run.add_tags({"not_comparable": others})
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
@@ -218,7 +218,7 @@ def describe_model(context: RunContext) -> dict[str, Any]:
     }
 
 
-def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
+def start_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
     """Open the MLflow run: what is trained, on which device, on what data, and from which code."""
     about, git = describe(trainer.device, context.identity), provenance.git_tags(record.start["tree"])
     preset = read_json(preset_file(context.workload))["preset"]
@@ -226,7 +226,7 @@ def open_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict
     experiment = os.environ.get("DVC_EXP_NAME")
     device = context.device if context.num_workers > 1 else trainer.device.type
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
-    run.open(
+    run.start(
         experiment=context.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
         # Values in which two runs may differ are also parameters, because MLflow's compare page shows no tags.

@@ -85,7 +85,7 @@ def open_store(folders: list[Path]) -> Any:
         problem = explain(error)
         print(sentence(problem), flush=True)
         for folder in folders:
-            write_json(run_dir.state_file(folder), problem)
+            write_json(run_dir.publication_file(folder), problem)
         return None
     # Lower the priority only now: while a new store is created, this process holds a lock that others wait for.
     os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))

@@ -45,7 +45,7 @@ class Publisher:
         Returns the error (connection.explain), empty if there was none. It is also written to the state file for the
         stage.
         """
-        state = run_dir.state_file(self.folder)
+        state = run_dir.publication_file(self.folder)
         try:
             if self.publish_or_remove():
                 state.unlink(missing_ok=True)  # the stage has read it
@@ -68,8 +68,8 @@ class Publisher:
     def publish_new(self, about: dict[str, Any], is_written: bool) -> None:
         if not self.run_id:
             self.find_or_create_run(about)
-        if run_dir.read_state(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
-            write_json(run_dir.state_file(self.folder), self.ids)
+        if run_dir.read_publication(self.folder) != self.ids:  # a starting stage removes the ids of the stage before it
+            write_json(run_dir.publication_file(self.folder), self.ids)
         if about != self.about:
             self.publish_about(about)
         self.publish_epochs()

@@ -1,12 +1,12 @@
-"""The directory of a run in progress, `.tandem/runs/<token>/`. It contains everything that is published in MLflow for a
-training and its evaluation.
+"""The directory of a run in progress, `.tandem/runs/<token>/`: what a training or its evaluation has not yet published
+in MLflow.
 
 The stages write the directory and the follower publishes it (stages/records/publish.py). It is outside every DVC
 output, because DVC deletes outputs before a stage runs. Writing it needs neither mlflow nor a server, so a slow or
 unreachable store does not delay a run. Imports neither mlflow nor torch.
 
     run.json                the data of the MLflow run: experiment, name, parameters, tags, dataset, parent
-    artifacts/history.csv   the epochs that the newest checkpoint contains: a killed training repeats the others
+    artifacts/history.csv   the epochs that a checkpoint contains: MLflow cannot replace a point of a repeated one
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
     train.end.json          the end of the training: status, time, metrics
@@ -58,7 +58,7 @@ class RunDir:
     def token(self) -> str:
         return self.folder.name
 
-    def open(
+    def start(
         self,
         experiment: str,
         name: str,
@@ -67,7 +67,7 @@ class RunDir:
         dataset: dict[str, Any] | None = None,
         parent: dict[str, str] | None = None,
     ) -> None:
-        """Open the MLflow run: the one from an earlier start of this training, or a new one.
+        """Describe the MLflow run: the one from an earlier start of this training, or a new one.
 
         An evaluation passes no parameters: it adds to the training's run. `parent` ({"token", "name"}) is the parent
         run of the runs that differ only in their seed, if there are several.
@@ -79,7 +79,7 @@ class RunDir:
             self.about |= {"params": params, "dataset": dataset, "parent": parent}
         write_json(path, self.about)
 
-    def tag(self, tags: dict[str, str]) -> None:
+    def add_tags(self, tags: dict[str, str]) -> None:
         self.about["tags"] |= tags
         write_json(self.folder / "run.json", self.about)
 
@@ -89,32 +89,32 @@ class RunDir:
             files.write_table(self.folder / f"artifacts/{name}.csv", rows)
         start_follower()  # restarts it if it was killed
 
-    def metrics(self, metrics: dict[str, float | None]) -> None:
+    def add_metrics(self, metrics: dict[str, float | None]) -> None:
         """Add metrics without a step, which are published at the end. Absent values (None) are left out."""
         self.end["metrics"] |= {name: value for name, value in metrics.items() if value is not None}
 
-    def model(self, val_score: float, data: dict[str, str]) -> None:
-        """Register the model in artifacts/model. The best model among those with equal digests (`data`)
-        gets the alias.
+    def add_model(self, val_score: float, data: dict[str, str]) -> None:
+        """Have the model in artifacts/model registered. The best model among those with equal digests (`data`) gets the
+        alias.
         """
         self.end["model"] = {"val_score": val_score, "data": data}
 
-    def artifact(self, path: Path, folder: str = "", name: str = "") -> None:
+    def add_artifact(self, path: Path, folder: str = "", name: str = "") -> None:
         """Copy `path` for MLflow: the original belongs to DVC and may change before it is published."""
         target = self.folder / "artifacts" / folder
         target.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target / (name or path.name))
 
-    def text(self, text: str, name: str) -> None:
+    def add_text(self, text: str, name: str) -> None:
         files.write_text(self.folder / "artifacts" / name, text)
 
     def wait_for_ids(self) -> None:
-        """Wait at most WAIT_SECONDS for MLflow's ids of the run.
+        """Wait at most WAIT_SECONDS for MLflow's ids of the run. The follower usually knows them already.
 
         If the run is not published, print the reason, where the record is kept, and the command that publishes it.
         """
         deadline, problem, fix = time.monotonic() + WAIT_SECONDS, "", ""
-        while not (state := read_state(self.folder)) and not problem:
+        while not (state := read_publication(self.folder)) and not problem:
             if find_spec("mlflow") is None:
                 problem = "the package 'mlflow' is not installed here"
             elif (status := start_follower()) not in (None, 0):
@@ -162,7 +162,7 @@ def recording(token: str, stage: str) -> Iterator[RunDir]:
     with write_lock(folder):
         if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
-        for stale in (folder / f"{stage}.end.json", state_file(folder)):  # from an earlier start of this stage
+        for stale in (folder / f"{stage}.end.json", publication_file(folder)):  # from an earlier start of this stage
             stale.unlink(missing_ok=True)
         run, status = RunDir(folder), "FAILED"
         try:
@@ -175,7 +175,7 @@ def recording(token: str, stage: str) -> Iterator[RunDir]:
             if run.about:
                 write_json(folder / f"{stage}.end.json", {**run.end, "status": status, "ms": now_ms()})
                 run.wait_for_ids()
-    state_file(folder).unlink(missing_ok=True)
+    publication_file(folder).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -230,16 +230,16 @@ def remove(folder: Path) -> bool:
     return True
 
 
-def state_file(folder: Path) -> Path:
-    """Return the path of the state file. It is beside the directory, which may be removed before the stage reads its
-    ids.
+def publication_file(folder: Path) -> Path:
+    """Return the path of the file with MLflow's ids or the error. It is beside the directory, which may be removed
+    before the stage reads its ids.
     """
     return folder.with_suffix(".json")
 
 
-def read_state(folder: Path) -> dict[str, str]:
+def read_publication(folder: Path) -> dict[str, str]:
     try:
-        return dict(read_json(state_file(folder)))
+        return dict(read_json(publication_file(folder)))
     except (OSError, ValueError):  # missing or damaged: the directory itself contains all data
         return {}
 

@@ -30,7 +30,7 @@ from stages.files import (
     prepared_dir,
     read_json,
     relative,
-    run_dir,
+    result_dir,
 )
 from stages.machine.identity import identify, require_same_gpu, usable_cores
 from stages.machine.regions import free_bytes
@@ -97,7 +97,7 @@ class RunContext:
 
     @property
     def folder(self) -> Path:
-        return run_dir(self.workload, self.device, self.seed)
+        return result_dir(self.workload, self.device, self.seed)
 
     @property
     def task(self) -> Task:
