@@ -247,14 +247,3 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
     trainer.set_precision(precision)
     finish(trainer)
     assert trainer.step.execution_mode == "graph" and not trainer.oom.actions and not trainer.missing_graph()
-
-
-def test_the_probe_never_takes_its_own_buffers_for_the_batch(tmp_path: Path, whole_gpu: None):
-    """Half a gibibyte for copies and 192 MiB for matrices would be more than this card has to spare."""
-    from stages.diagnosis.probe import probe
-
-    trainer = new_trainer("cuda", "device", tmp_path, replace(EAGER, probe=True))
-    trainer.epoch()
-    leave(96 * MIB)
-    found = probe(trainer)
-    assert not isinstance(found, str), found

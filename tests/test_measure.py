@@ -23,7 +23,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.diagnosis.counts import Traffic
 from stages.machine import conditions, identity, rates, sampler
 from stages.machine.activity import Activity
 from stages.machine.interleaving import interleave
@@ -48,19 +47,18 @@ class Clock:
 
 
 def test_rates_are_counted_work_per_second(monkeypatch: pytest.MonkeyPatch):
-    num_flop, num_bytes = [], []
+    num_flop = []
 
     def count(work: Callable[[], object], device: torch.device) -> float:
-        with FlopCounterMode(display=False) as counter, Traffic() as traffic:
+        with FlopCounterMode(display=False) as counter:
             work()
         num_flop.append(counter.get_total_flops())
-        num_bytes.append(traffic.num_bytes)
         return 0.5
 
     monkeypatch.setattr(rates, "best_seconds", count)
     monkeypatch.setitem(rates.MATRIX_SIZE, "cpu", 64)
     assert matrix_rate(CPU) == num_flop[0] / 0.5 == 2 * 64**3 / 0.5
-    assert memory_rate(CPU) == num_bytes[1] / 0.5
+    assert memory_rate(CPU) == 2 * rates.COPIED_BYTES["cpu"] / 0.5
 
 
 def test_measurements_take_turns_in_alternating_order():

@@ -15,8 +15,8 @@ The parts are interleaved and use the training's step execution mode (eager, gra
 Waiting for a batch: on the CPU nothing overlaps, so it takes as long as the batches alone. On a GPU it is the time of
 the loop minus the time of the step alone, at most the time of the batches alone. A GPU's kernel time comes from
 torch.profiler, the host's time from a step without synchronization. An alternative (alternatives.py) runs as the loop
-does; its gain is in sequences per second relative to the loop in the same turn, as the median over the turns. FLOP and
-bytes are counted, not timed (counts.py).
+does; its gain is in sequences per second relative to the loop in the same turn, as the median over the turns. FLOP
+are counted, not timed (counts.py).
 """
 
 import copy
@@ -33,7 +33,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from stages.diagnosis.alternatives import Changes, alternatives, variant
-from stages.diagnosis.counts import count_bytes, count_flop, device_memory_mib, memory_needs
+from stages.diagnosis.counts import count_flop, device_memory_mib, memory_needs
 from stages.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from stages.machine import nvml
 from stages.machine.interleaving import interleave
@@ -116,7 +116,6 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
     context = measured.pop("memory_context_mib")
-    rate, place = memory_rate(device), trainer.train_split.tensors["values"].device
     return ProbeResult(
         batch_size=len(batch),
         data_seconds=data,
@@ -125,10 +124,8 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         overhead_seconds=statistics.median(turns["single"]),
         flop_per_second=count_flop(trainer, batch) / step,
         peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.step.precision, torch.float32)),
-        bytes_per_second=count_bytes(now, batch) / step,
-        peak_bytes_per_second=rate,
         data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
-        peak_data_bytes_per_second=rate if place == device else memory_rate(place),
+        peak_data_bytes_per_second=memory_rate(trainer.train_split.tensors["values"].device),
         memory_mib=memory_needs(now, batch) | ({} if context is None else {"context": context}),
         device_mib=device_memory_mib(device),
         gains=gains,
