@@ -20,7 +20,7 @@ from stages.training import trainer as trainer_module
 from stages.training.batches import Split
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import CaptureFailed
-from stages.training.schedule import learning_rates
+from stages.training.optimizer import learning_rates
 from stages.training.step import choose_mode, graph_blocker
 from stages.training.trainer import Trainer
 from tests.trainers import SETTINGS, SUMMARIES, TRANSFORMER, tensors

@@ -210,8 +210,10 @@ def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: 
         return seconds_of(*arguments)
 
     monkeypatch.setattr(auto, "seconds_of", watched)
-    choice = auto.measure_precision(trainer, identity("cuda"))
-    assert set(seen) == {len(auto.PRECISIONS["cuda"])} and choice.value in auto.PRECISIONS["cuda"]
+    monkeypatch.setattr(auto.choices, "cached_choices", dict)
+    monkeypatch.setattr(auto.choices, "store", lambda key, choice: choice)
+    precision, _ = auto.choose_precision(trainer, identity("cuda"))
+    assert set(seen) == {len(auto.PRECISIONS["cuda"])} and precision in auto.PRECISIONS["cuda"]
 
 
 def test_a_gpu_without_tf32_computes_and_records_fp32_and_is_tried_without_it(
@@ -220,10 +222,9 @@ def test_a_gpu_without_tf32_computes_and_records_fp32_and_is_tried_without_it(
     from stages.diagnosis.alternatives import alternatives
 
     monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: False)
-    monkeypatch.setattr(auto, "measure", lambda setting, trainer, identity, uses: list(uses))
     trainer = new_trainer("cuda", "device", tmp_path, replace(EAGER, precision="tf32"))
     assert trainer.step.precision == "fp32" and not torch.backends.cudnn.allow_tf32
-    assert auto.measure_precision(trainer, identity("cuda")) == ["fp32", "bf16"]
+    assert auto.precisions(trainer.device) == ["fp32", "bf16"]
     assert [name for name in alternatives(trainer) if name.startswith("precision")] == ["precision bf16"]
 
 

@@ -35,9 +35,8 @@ from stages.models.kernels import dropout
 from stages.params.loading import load_params
 from stages.params.schema import Rocket, Train
 from stages.tasks import open_task
-from stages.training.batches import Split
+from stages.training.batches import Split, own_rows, places_of, shares_of
 from stages.training.memory import translate_oom
-from stages.training.shares import own_rows, places_of, shares_of
 from stages.training.trainer import Trainer
 from stages.training.workers import LOST, NEEDS_SMALLER_PARTS, Workers, lost_workers_noticed
 from stages.training.workload import require_sequences, scaled, smaller_parts_asked

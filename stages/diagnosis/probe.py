@@ -194,8 +194,6 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
                 seconds = min(seconds, part.turn(0.0))
     except (RuntimeError, MemoryError) as error:  # no memory, or an operator without a kernel for the precision
         return f"failed: {shorten(error)}"
-    if "step" in changes and other.step.fallback_reason:
-        return other.step.fallback_reason
     return part if seconds <= HOPELESS * now else f"given up: it began {seconds / now:.1f} times as slow"
 
 

@@ -17,7 +17,7 @@ COMMENTS = {
     "preprocess": "data/raw/README.md has its keys, and what else they may say",
     "groups": "or a column, each of whose values (a person, a device) stays on one side of the split",
     "model": "by the task and the sizes of the data: docs/recipes.md",
-    "augment": "0 turns one off (stages/training/augment.py)",
+    "augment": "0 turns one off (stages/training/random_draws.py)",
     "warmup_epochs": "kept out of the timing statistics",
     "step": "graph: as one CUDA graph; compile: torch.compile",
     "probe": "spend a second or two before the first epoch on what bounds it, and what would help",

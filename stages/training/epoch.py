@@ -1,7 +1,7 @@
 """An epoch of captured steps. All inputs are on the device, so the host only replays the CUDA graph.
 
     order (N,), random draws               copied once per epoch into static tensors (their memory never moves)
-    rates (num_steps,)                     the learning rate schedule as a table (schedule.py)
+    rates (num_steps,)                     the learning rate schedule as a table (optimizer.py)
     number, step_number, total             scalars on the device
     once(): take the next batch of the order, apply its random draws, set the rate, update, total += loss, number += 1
 
