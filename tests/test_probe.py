@@ -16,7 +16,7 @@ from torch import nn
 from stages import models
 from stages.diagnosis import probe as probing
 from stages.diagnosis.counts import count_flop
-from stages.diagnosis.probe import covered_time, probe
+from stages.diagnosis.probe import probe
 from stages.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from stages.machine import rates
 from stages.params.schema import GRU, Augment, Train
@@ -124,13 +124,6 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
 )
 def test_the_largest_part_is_what_bounds(costs: tuple[float, float, float], bound: str, virtual: SimpleNamespace):
     assert found(costly(replace(SETTINGS, augment=NONE), virtual, *costs)).bound == bound
-
-
-def test_a_set_of_large_batches_for_a_model_that_only_reduces_them_waits_for_its_data():
-    result = found(planted(replace(SETTINGS, augment=NONE, batch_size=32), 4000, Split, Reduce(32), 32))
-    assert result.bound == "data"
-    batch = 32 * 4000 * (32 * 4 + 1) + 32 * 8  # values, mask and targets: each is read and written
-    assert result.data_bytes_per_second * result.data_seconds == pytest.approx(2 * batch)
 
 
 def test_a_tiny_model_is_bound_by_launching_and_what_only_a_gpu_has_is_absent():
@@ -269,11 +262,6 @@ def test_a_large_model_on_a_gpu_is_bound_by_arithmetic():
     result = found(on_gpu(replace(SETTINGS, model=model, augment=NONE, batch_size=64), 256))
     assert result.bound == "compute"
     assert 0.1 < result.numbers()["flop_of_peak"] < 1.2
-
-
-def test_time_in_kernels_that_overlap_counts_once():
-    assert covered_time([]) == 0.0
-    assert covered_time([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.6), (6.0, 7.0)]) == 5.0
 
 
 def test_arithmetic_is_counted_not_guessed():
