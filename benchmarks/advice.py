@@ -3,7 +3,7 @@
     python -m benchmarks.advice [--workloads sign pen price rally] [--device cpu] [--rounds 5] [--seconds 2]
 
 The probe (stages/diagnosis/probe.py) runs at the start of every training and suggests what would make it faster: a
-larger batch, another precision, more threads, on a GPU a captured step. It tries each change for a few steps. This
+larger batch, another precision, more threads. It tries each change for a few steps. This
 benchmark makes every change that the probe tried, promising or not, and trains with it: `Trainer.training_steps`,
 with augmentation and the ragged last batch, epoch after epoch. The unchanged settings and all changes take turns in
 rounds of --seconds each, after one warm-up round.
@@ -17,12 +17,15 @@ Two threads are compared with one on the same cores: run nothing else on the mac
 """
 
 import argparse
+import copy
 import statistics
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from benchmarks.markdown import describe_machine, header, row
-from stages.diagnosis import alternatives, probe, probe_result
+from stages.diagnosis import probe, probe_result
 from stages.training.trainer import Trainer
 from stages.training.workload import open_prepared
 
@@ -90,18 +93,11 @@ def probed(trainer: Any) -> probe_result.ProbeResult:
 
 def changed(trainer: Any, changes: probe.Changes) -> Any:
     """Another training with changed settings. It shares only the data with the probed one."""
-    settings = {name: value for name, value in changes.items() if name != "data_location"}
-    other = Trainer(
-        alternatives.copied(trainer.model),
-        trainer.train_split,
-        trainer.val_split,
-        replace(trainer.params, **settings),
-        trainer.task,
-    )
-    if "data_location" in changes:
-        tensors = {name: tensor.to(trainer.device) for name, tensor in trainer.train_split.tensors.items()}
-        other.train_split = replace(trainer.train_split, tensors=tensors)
-    return other
+    model = copy.deepcopy(trainer.model)
+    for part in model.modules():
+        if isinstance(part, torch.nn.RNNBase):
+            part.flatten_parameters()  # the copied weights are not contiguous: cuDNN would gather them in every step
+    return Trainer(model, trainer.train_split, trainer.val_split, replace(trainer.params, **changes), trainer.task)
 
 
 def train(fits: dict[str, Any], options: argparse.Namespace) -> dict[str, list[float]]:

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ def contenders(case: Case, device: str) -> tuple[dict[str, Contender], str]:
 
 def choose_precision(trainer: Trainer, device: str) -> tuple[str, str]:
     """The choice of `precision: auto` without a cached choice."""
-    return auto.describe_choice(auto.measure_precision(trainer, identify(device)), "chosen by measuring")
+    uses = {name: partial(trainer.set_precision, name) for name in auto.precisions(trainer.device)}
+    return auto.describe_choice(auto.measure("precision", trainer, identify(device), uses), "chosen by measuring")
 
 
 def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:

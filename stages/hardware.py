@@ -20,8 +20,7 @@ from stages import files
 from stages.closure import Code, closure, named_by
 from stages.files import code_file, hardware_file, preset_file
 from stages.machine.identity import identify
-from stages.params.loading import load_params, load_workload
-from stages.params.presets import choose_preset, overrides_of
+from stages.params.loading import choose_preset, load_params, load_workload, overrides_of
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")

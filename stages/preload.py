@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from stages.data.packed import pack_splits
@@ -20,8 +19,7 @@ from stages.files import hardware_file, packed_dir, preload_file, prepared_dir, 
 from stages.machine.identity import require_same_gpu
 from stages.params.loading import load_workload
 
-CHUNK_BYTES = 64 * 2**20  # read or copied at a time while measuring
-SUMMED_BYTES = 2**20  # widened to 64 bits at a time by `checksum`
+CHUNK_BYTES = 64 * 2**20  # read at a time while measuring
 
 
 def main(workload: str, device: str) -> None:
@@ -53,7 +51,7 @@ def main(workload: str, device: str) -> None:
 
 
 def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
-    """Return the rates of reading the packed files (still in the page cache) and of copying them to the device.
+    """Return the rates of reading the packed files (still in the page cache) and of copies from the host to a GPU.
 
     Values that cannot be measured are absent; `missing_reasons` says why.
     """
@@ -72,62 +70,19 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
     }
     if kind == "cpu":
         return {**result, "missing_reasons": "no host-to-device copy: the device is the CPU"}
+    import torch
+
+    from stages.machine.rates import host_to_device_rate
+
     try:
-        return {**result, **measure_copy(paths)}
+        for name, pinned in (("pageable", False), ("pinned", True)):
+            rate = host_to_device_rate(torch.device("cuda", 0), pinned)
+            result[f"{name}_mib_per_second"] = rate / 2**20
     except RuntimeError as error:  # torch's own error, or CUDA's if even its context does not fit
         if "out of memory" not in str(error):
             raise
         raise ValueError(
-            f"the GPU has no room for the {CHUNK_BYTES / 2**20:.0f} MiB that preload copies at a time; close what else "
-            "uses its memory (`make doctor` says how to find it) and run the same command again"
+            "the GPU has no room for the copies that preload times; close what else uses its memory (`make doctor` "
+            "says how to find it) and run the same command again"
         ) from None
-
-
-def measure_copy(paths: list[Path], repeats: int = 5) -> dict[str, Any]:
-    """Return the host-to-device rates to cuda:0 from pageable and from pinned memory (medians over one chunk).
-
-    Verifies all bytes on the device; raises RuntimeError if they differ from those that were sent.
-    """
-    import torch
-
-    mapped = [np.memmap(path, dtype=np.uint8, mode="r") for path in paths]
-    # One chunk at a time: data that does not fit on the device may not fit into host memory either.
-    chunks = (
-        torch.from_numpy(np.array(data[start : start + CHUNK_BYTES]))
-        for data in mapped
-        for start in range(0, len(data), CHUNK_BYTES)
-    )
-    free_bytes, rates, num_verified = torch.cuda.mem_get_info()[0], {}, 0
-    first = torch.from_numpy(np.array(max(mapped, key=len)[:CHUNK_BYTES]))
-    for name, host in {"pageable": first, "pinned": first.pin_memory()}.items():
-        seconds = []
-        for _ in range(repeats + 1):  # the first copy also initializes CUDA and is not counted
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            host.to("cuda", non_blocking=True)
-            torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - start)
-        rates[f"{name}_mib_per_second"] = len(first) / 2**20 / float(np.median(seconds[1:]))
-    for chunk in chunks:
-        if checksum(chunk.to("cuda")) != checksum(chunk):
-            raise RuntimeError(
-                f"{len(chunk)} bytes arrived altered on {torch.cuda.get_device_name()}; suspect the hardware"
-            )
-        num_verified += 1
-    return {**rates, "free_mib": free_bytes / 2**20, "num_chunks_verified": num_verified}
-
-
-def checksum(data: Any) -> int:
-    """Return the sum over bytes weighted by position, modulo 2**64: equal on every device; swapped bytes change it.
-
-    It works in blocks: as 64-bit numbers, a chunk is eight times as large, and a small GPU has no room for three of
-    them.
-    """
-    import torch
-
-    positions = torch.arange(1, min(SUMMED_BYTES, data.numel()) + 1, device=data.device, dtype=torch.int64)
-    total = torch.zeros((), device=data.device, dtype=torch.int64)
-    for start in range(0, data.numel(), SUMMED_BYTES):
-        block = data[start : start + SUMMED_BYTES].to(torch.int64)
-        total += (block * (positions[: len(block)] + start)).sum()
-    return int(total)
+    return result

@@ -4,19 +4,13 @@ import resource
 from pathlib import Path
 
 MIB = 2**20
-
-
 FREED = "freed what the allocators keep"
-
-
 RECOMPUTED = "activations are computed again instead of kept"
-
-
 ONEDNN_LEFT = "the CPU computes without oneDNN, whose memory ran out"
 
 
 def under_a_limit() -> None:
-    """As `ulimit -d` before the process: with room for everything, until `leave`."""
+    """As `ulimit -d` before the process: with room for everything, until `leave`, or again after it."""
     resource.setrlimit(resource.RLIMIT_DATA, (2**40, resource.RLIM_INFINITY))
 
 
@@ -26,10 +20,6 @@ def leave(mib: float) -> None:
 
     free_cache()
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + int(mib * MIB), resource.RLIM_INFINITY))
-
-
-def lift() -> None:
-    under_a_limit()
 
 
 def data_bytes() -> int:
@@ -45,7 +35,7 @@ def leave_in_gpu(mib: float) -> None:
 
     free_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + mib * MIB) / total)
+    torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved() + mib * MIB) / total, 1.0))
 
 
 def ladder(actions: list[str]) -> list[str]:

@@ -20,7 +20,7 @@ from stages.training import trainer as trainer_module
 from stages.training.batches import Split
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import CaptureFailed
-from stages.training.schedule import learning_rates
+from stages.training.optimizer import learning_rates
 from stages.training.step import choose_mode, graph_blocker
 from stages.training.trainer import Trainer
 from tests.trainers import SETTINGS, SUMMARIES, TRANSFORMER, tensors
@@ -139,7 +139,7 @@ def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.M
 def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eagerly(
     has_captured: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Planted in every epoch: there is no memory to make a batch of. Without a graph to let go, one more is tried."""
+    """Planted: there is no memory to make a batch of."""
 
     class NoRoom(Uncaptured):
         def run(self, *_: Any) -> None:
@@ -153,7 +153,7 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     assert_equal_bits(trainer_of("classify", "gru"), other)
     let_go, reason = "the CUDA graph of the step is let go", "CUDA out of memory. Planted"
     given_up = "the step is taken eagerly instead of captured as a CUDA graph"
-    assert other.oom.actions == ([let_go] if has_captured else [epoch.WITHOUT_GRAPH, given_up])
+    assert other.oom.actions == [let_go if has_captured else given_up]
     assert other.step.execution_mode == "eager"
     assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 

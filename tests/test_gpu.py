@@ -15,27 +15,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.params.schema import GRU, Train, Transformer
+from stages.params.schema import GRU, Train
 from stages.records.checkpoint import Checkpoint
 from stages.tasks import classify
 from stages.training import auto
 from stages.training.graphs import CaptureFailed, Graphs
-from stages.training.memory import free_cache
+from tests import trainers
+from tests.limits import leave_in_gpu
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 pytestmark = pytest.mark.gpu
 
 # One layer: cuDNN keeps the random state of dropout between an RNN's layers to itself, so such a step is not captured.
 GRU_WITH_DROPOUT = GRU("gru", hidden_size=8, num_layers=1, bidirectional=True, dropout=0.3)
-TRANSFORMER = Transformer(
-    "transformer",
-    hidden_size=16,
-    num_layers=2,
-    num_heads=2,
-    feedforward_size=32,
-    dropout=0.3,
-    checkpoint_activations=False,
-)
+TRANSFORMER = replace(trainers.TRANSFORMER, hidden_size=16, num_heads=2, feedforward_size=32, dropout=0.3)
 # Activations of a GiB, and weights of 2 MiB: what is left of the card is shared with cuBLAS' workspaces, 32 MiB each.
 LARGE = replace(TRANSFORMER, hidden_size=32, feedforward_size=4096, dropout=0.0)
 EAGER, CAPTURED = (replace(SETTINGS, model=GRU_WITH_DROPOUT, step=step) for step in ("eager", "graph"))
@@ -136,13 +129,6 @@ def whole_gpu() -> Iterator[None]:
     torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def leave(num_bytes: float) -> None:
-    """Let torch allocate so much more of the card's memory, and no more."""
-    free_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(min((torch.cuda.memory_reserved() + num_bytes) / total, 1.0))
-
-
 @pytest.fixture(scope="module", params=[EAGER, CAPTURED], ids=["eager", "graph"])
 def with_room(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -168,7 +154,7 @@ def test_a_training_on_a_card_too_small_for_it_says_what_it_does_and_comes_to_ne
     """a GPU with 60% or 15% of the memory that a training takes"""
     settings, folder, room, losses = with_room
     trainer = new_trainer("cuda", "device", folder, settings)
-    leave(share * room * MIB)
+    leave_in_gpu(share * room)
     _, found = finish(trainer)
     assert trainer.oom.actions, f"{share:.0%} of {room:,.0f} MiB was enough"
     assert share > 0.5 or trainer.step.accumulation > 1
@@ -182,7 +168,7 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
     """Its activations have memory of their own. An eager training would fit, so nothing is streamed or divided."""
     settings, folder, room, losses = with_room
     trainer = new_trainer("cuda", "device", folder, replace(settings, epochs=4))
-    leave(1.05 * room * MIB)
+    leave_in_gpu(1.05 * room)
     trainer.epoch(), trainer.epoch()
     if settings.step == "graph":
         assert trainer.oom.actions[-1] == "the CUDA graph of the step is let go" and len(trainer.oom.actions) <= 2
@@ -210,21 +196,10 @@ def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: 
         return seconds_of(*arguments)
 
     monkeypatch.setattr(auto, "seconds_of", watched)
-    choice = auto.measure_precision(trainer, identity("cuda"))
-    assert set(seen) == {len(auto.PRECISIONS["cuda"])} and choice.value in auto.PRECISIONS["cuda"]
-
-
-def test_a_gpu_without_tf32_computes_and_records_fp32_and_is_tried_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    from stages.diagnosis.alternatives import alternatives
-
-    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: False)
-    monkeypatch.setattr(auto, "measure", lambda setting, trainer, identity, uses: list(uses))
-    trainer = new_trainer("cuda", "device", tmp_path, replace(EAGER, precision="tf32"))
-    assert trainer.step.precision == "fp32" and not torch.backends.cudnn.allow_tf32
-    assert auto.measure_precision(trainer, identity("cuda")) == ["fp32", "bf16"]
-    assert [name for name in alternatives(trainer) if name.startswith("precision")] == ["precision bf16"]
+    monkeypatch.setattr(auto.choices, "cached_choices", dict)
+    monkeypatch.setattr(auto.choices, "store", lambda key, choice: choice)
+    precision, _ = auto.choose_precision(trainer, identity("cuda"))
+    assert set(seen) == {len(auto.PRECISIONS["cuda"])} and precision in auto.PRECISIONS["cuda"]
 
 
 def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
@@ -247,14 +222,3 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
     trainer.set_precision(precision)
     finish(trainer)
     assert trainer.step.execution_mode == "graph" and not trainer.oom.actions and not trainer.missing_graph()
-
-
-def test_the_probe_never_takes_its_own_buffers_for_the_batch(tmp_path: Path, whole_gpu: None):
-    """Half a gibibyte for copies and 192 MiB for matrices would be more than this card has to spare."""
-    from stages.diagnosis.probe import probe
-
-    trainer = new_trainer("cuda", "device", tmp_path, replace(EAGER, probe=True))
-    trainer.epoch()
-    leave(96 * MIB)
-    found = probe(trainer)
-    assert not isinstance(found, str), found

@@ -6,7 +6,6 @@ any machine.
 
 import ctypes
 import json
-import mmap
 import os
 import sys
 import threading
@@ -17,17 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from stages.diagnosis.counts import Traffic
-from stages.machine import conditions, identity, rates, sampler
+from stages.machine import conditions, identity, sampler
 from stages.machine.interleaving import interleave
 from stages.machine.nvml import Gpu
-from stages.machine.rates import matrix_rate, memory_rate
-from stages.machine.regions import Measurement, measure, peak_rss_mib, sampled
+from stages.machine.regions import Measurement, measure, sampled
 from stages.machine.sampler import Readings, Window, sampling
 from stages.records.history import RUN_METRICS, summarize_gpu
 from tests.projects import ROOT, read_record, run, unpublished, wait_for
@@ -43,22 +38,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
-
-
-def test_rates_are_counted_work_per_second(monkeypatch: pytest.MonkeyPatch):
-    num_flop, num_bytes = [], []
-
-    def count(work: Callable[[], object], device: torch.device) -> float:
-        with FlopCounterMode(display=False) as counter, Traffic() as traffic:
-            work()
-        num_flop.append(counter.get_total_flops())
-        num_bytes.append(traffic.num_bytes)
-        return 0.5
-
-    monkeypatch.setattr(rates, "best_seconds", count)
-    monkeypatch.setitem(rates.MATRIX_SIZE, "cpu", 64)
-    assert matrix_rate(CPU) == num_flop[0] / 0.5 == 2 * 64**3 / 0.5
-    assert memory_rate(CPU) == num_bytes[1] / 0.5
 
 
 def test_measurements_take_turns_in_alternating_order():
@@ -84,19 +63,6 @@ def test_a_region_has_its_seconds_its_cpu_time_and_reasons_for_the_rest(monkeypa
     assert found.missing_reasons.keys() == missing
     assert {"peak_allocated_mib", "process_mib", "gpu_busy_share", "energy_joules"} <= missing
     assert all("no GPU" in reason for reason in found.missing_reasons.values())
-
-
-def test_the_peak_of_resident_memory_is_at_least_what_is_resident_and_never_falls():
-    before = peak_rss_mib()
-    now = psutil.Process().memory_info().rss / 2**20
-    assert 0.95 * now < peak_rss_mib() < psutil.virtual_memory().total / 2**20
-    # 256 MiB more than there ever was, of pages that malloc cannot have kept.
-    grown = mmap.mmap(-1, int(before - now + 256) * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for start in range(0, len(grown), mmap.PAGESIZE):
-        grown[start] = 1
-    assert peak_rss_mib() > before + 32
-    grown.close()
-    assert peak_rss_mib() > before + 32
 
 
 # ---------------------------------------------------------------------------------------------------------------------

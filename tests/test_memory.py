@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 
 from stages import models
+from stages.diagnosis.counts import saved_for_backward
 from stages.machine.regions import Measurement
 from stages.params.schema import GRU
 from stages.records.history import summarize, timing_row
@@ -41,8 +42,6 @@ from tests.limits import (
     RECOMPUTED,
     ladder,
     leave,
-    leave_in_gpu,
-    lift,
     under_a_limit,
 )
 from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, new_trainer
@@ -69,7 +68,7 @@ def apart(scenario: Callable[..., Any], *arguments: Any) -> Any:
 def answer(sender: Connection, scenario: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     under_a_limit()
     result = scenario(*arguments)
-    lift()
+    under_a_limit()
     sender.send(result)
 
 
@@ -172,20 +171,6 @@ def test_where_the_data_does_not_fit_streaming_alone_is_enough_and_gives_the_sam
 NUM_SEQUENCES, NUM_STEPS = 16, 512  # a batch of few long sequences
 
 
-def kept_mib(step: Step, batch: Batch) -> float:
-    """What autograd keeps of a forward pass: the least that a step on the whole batch needs."""
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = step.model(*batch.inputs())
-    assert outputs.isfinite().all()
-    return sum(kept.values()) / MIB
-
-
 def one_step(share: float | None) -> dict[str, Any]:
     """A step with room for a share of what autograd keeps of it."""
     open_device(identity("cpu"), threads=1, deterministic=True)
@@ -193,12 +178,14 @@ def one_step(share: float | None) -> dict[str, Any]:
     step = step_of(models.build(TRANSFORMER, models.Shape(4, 3, NUM_STEPS, per_step=False)))
     batch = random_batch(NUM_SEQUENCES, NUM_STEPS)
     if share is not None:
-        leave(share * kept_mib(step, batch))
+        with saved_for_backward(()) as kept:  # the least that a step on the whole batch needs
+            step.model(*batch.inputs())
+        leave(share * sum(kept.values()) / MIB)
     try:
         found = {"loss": step(batch).item()}
     except OutOfMemory as error:
         found = {"error": str(error)}
-    lift()
+    under_a_limit()
     weights = [parameter.double().abs().sum().item() for parameter in step.parameters]
     return {**found, "weights": weights, "parts": step.accumulation, "actions": ladder(step.oom.actions)}
 
@@ -335,14 +322,8 @@ def gradients(recomputes: bool, precision: str, accumulation: int) -> tuple[list
     config = replace(TRANSFORMER, dropout=0.2, checkpoint_activations=recomputes)
     torch.manual_seed(0)
     model = models.build(config, models.Shape(4, 3, 40, per_step=False)).train()
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
     step = step_of(model, precision=precision, accumulation=accumulation, max_grad_norm=0.01)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with saved_for_backward(()) as kept:
         step(random_batch(12, 40))
     return [parameter.grad for parameter in model.parameters()], sum(kept.values())
 
@@ -387,52 +368,6 @@ def on_cpu(state: dict[str, Any]) -> dict[str, Any]:
     torch.save(state, buffer)
     buffer.seek(0)
     return torch.load(buffer, map_location="cpu", weights_only=True)
-
-
-@pytest.fixture
-def whole_gpu() -> Iterator[None]:
-    yield
-    torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-@pytest.mark.gpu
-@pytest.mark.case(21)
-def test_on_a_gpu_too_streaming_alone_is_enough_and_gives_the_same_bits(
-    tmp_path: Path, whole_gpu: None, saw: Callable[[str], None]
-):
-    """a GPU whose memory is full from the third step on"""
-    device = open_device(identity("cuda"), threads=1, deterministic=True)
-    model = GRU("gru", hidden_size=64, num_layers=1, bidirectional=True, dropout=0.3)
-    settings = replace(SETTINGS, model=model, batch_size=256, epochs=1)
-    draw = torch.Generator().manual_seed(0)
-    tensors = {
-        "values": torch.randn(2**15, 64, 32, generator=draw),  # 256 MiB
-        "mask": torch.ones(2**15, 64, dtype=torch.bool),
-        "targets": torch.arange(2**15) % 3,
-    }
-    save_file(tensors, tmp_path / "train.safetensors")
-    weights = []
-    for is_limited in (False, True):
-        train, val = (load_split(tmp_path / "train.safetensors", device, "host") for _ in range(2))
-        val.tensors = {name: tensor[:64].to(device) for name, tensor in val.tensors.items()}
-        torch.manual_seed(0)
-        network = models.build(model, models.Shape(32, 3, 64, per_step=False)).to(device)
-        trainer = Trainer(
-            network, train, Split(val.tensors, device), settings, classify.Task({"classes": ["a", "b", "c"]})
-        )
-        trainer.oom.make_resident()
-        network.train()
-        for number, batch in enumerate(trainer.training_batches()):
-            if number == 3 and is_limited:
-                leave_in_gpu(0)
-            trainer.step(batch)
-        weights.append(on_cpu(network.state_dict()))
-        if not is_limited:
-            del trainer, network, batch
-    saw("; ".join(trainer.oom.actions))
-    assert trainer.oom.streams and trainer.step.accumulation == 1, trainer.oom.actions
-    for name, one in weights[0].items():
-        assert torch.equal(one, weights[1][name]), name
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.limits import FREED, RECOMPUTED, ladder, leave, leave_in_gpu, lift, under_a_limit
+from tests.limits import FREED, RECOMPUTED, ladder, leave, leave_in_gpu, under_a_limit
 from tests.projects import (
     ROOT,
     TINY,
@@ -125,7 +125,7 @@ def on_simulated_gpu(stage: str, mib: float, with_onednn: bool, dies: bool) -> N
     def evaluate_with_little_memory(context: workload.RunContext) -> Any:
         leave(mib)
         result = evaluate_split(context)
-        lift()
+        under_a_limit()
         return result
 
     def save_and_die(checkpoint: Checkpoint, state: dict[str, Any]) -> None:

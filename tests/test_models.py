@@ -13,9 +13,8 @@ from stages import models
 from stages.models import Shape
 from stages.params.schema import GRU, MODELS, Augment, ConvGRU, Hybrid, Rocket, Seq2Seq, TeacherForcing
 from stages.tasks import classify, detect, forecast, open_task
-from stages.training import augment
 from stages.training.batches import Batch
-from stages.training.schedule import teacher_share
+from stages.training.random_draws import augmented, draw_augmentation, teacher_share
 from stages.training.step import Step
 from tests import forked
 from tests.trainers import SUMMARIES, TRANSFORMER, tensors
@@ -248,9 +247,9 @@ def test_augmentation_is_off_at_zero_and_leaves_padding_alone():
     values, mask, _ = batch("classify")
     off = Augment(coupled_features=2, mix=0.0, shift=0.0, warp=0.0)
     strong = Augment(coupled_features=2, mix=0.3, shift=0.3, warp=0.3)
-    draws = augment.draw(torch.Generator().manual_seed(0), len(values), strong)
-    assert torch.equal(augment.apply(values, mask, draws, off), values)
-    changed = augment.apply(values, mask, draws, strong)
+    draws = draw_augmentation(torch.Generator().manual_seed(0), len(values), strong)
+    assert torch.equal(augmented(values, mask, draws, off), values)
+    changed = augmented(values, mask, draws, strong)
     assert not changed[~mask].any()
     assert (changed != values)[mask].float().mean() > 0.9
     assert changed.isfinite().all()
@@ -262,7 +261,7 @@ def test_augmentation_mixes_positions_and_velocities_alike():
     both = torch.cat([values[:, 1:], values[:, 1:] - values[:, :-1]], dim=2)
     mask = torch.ones(5, 7, dtype=torch.bool)
     config = Augment(coupled_features=2, mix=0.5, shift=0.0, warp=0.0)
-    mixed = augment.apply(both, mask, augment.draw(torch.Generator().manual_seed(0), 5, config), config)
+    mixed = augmented(both, mask, draw_augmentation(torch.Generator().manual_seed(0), 5, config), config)
     torch.testing.assert_close(mixed[:, 1:, :2] - mixed[:, :-1, :2], mixed[:, 1:, 2:])
 
 
@@ -270,7 +269,7 @@ def test_a_group_that_does_not_divide_the_features_is_refused():
     values, mask, _ = batch("classify")
     config = Augment(coupled_features=3, mix=0.1, shift=0.0, warp=0.0)
     with pytest.raises(ValueError, match="coupled_features .* got 3 and 4"):
-        augment.apply(values, mask, augment.draw(torch.Generator(), len(values), config), config)
+        augmented(values, mask, draw_augmentation(torch.Generator(), len(values), config), config)
 
 
 @pytest.mark.gpu

@@ -10,8 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from stages.files import ROOT, raw_dir
-from stages.params.loading import load_params, parse_block, parse_params, read_yaml
-from stages.params.presets import choose_preset, overrides_of
+from stages.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params, read_yaml
 from stages.params.schema import Params, Rally
 from tests.projects import TINY
 

@@ -4,7 +4,6 @@ No test reads the wall clock, on which a busy neighbour counts: time is this thr
 (`delay`), or planted alone (`virtual`), which makes every number exact. Tests on a GPU read the real clock.
 """
 
-import gc
 import os
 import time
 from dataclasses import replace
@@ -16,15 +15,13 @@ from torch import nn
 
 from stages import models
 from stages.diagnosis import probe as probing
-from stages.diagnosis.alternatives import alternatives
-from stages.diagnosis.counts import Traffic, count_bytes, count_flop
-from stages.diagnosis.probe import covered_time, probe
+from stages.diagnosis.counts import count_flop
+from stages.diagnosis.probe import probe
 from stages.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from stages.machine import rates
 from stages.params.schema import GRU, Augment, Train
 from stages.tasks import classify
 from stages.training.batches import Split
-from stages.training.memory import free_cache
 from stages.training.step import Step
 from stages.training.trainer import Trainer
 from tests.trainers import SETTINGS, TRANSFORMER
@@ -118,10 +115,7 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
     gains = {"batch 16": 9 / 8 / (13 / 16), "batch 64": 9 / 8 / (37 / 64), "precision bf16": 1.0}
     assert result.gains == pytest.approx(gains)
     trainer = planted(replace(SETTINGS, augment=NONE, batch_size=8), 5, Split, Reduce(4))
-    batch = trainer.one_batch(8)
-    trainer.step(batch)  # in which the optimizer makes its state
-    assert result.flop_per_second == pytest.approx(count_flop(trainer, batch) / 0.005)
-    assert result.bytes_per_second == pytest.approx(count_bytes(trainer, batch) / 0.005)
+    assert result.flop_per_second == pytest.approx(count_flop(trainer, trainer.one_batch(8)) / 0.005)
     assert result.numbers()["flop_of_peak"] == result.flop_per_second / 1e9
 
 
@@ -130,13 +124,6 @@ def test_the_parts_of_a_step_and_the_gains_come_from_the_clock_alone(virtual: Si
 )
 def test_the_largest_part_is_what_bounds(costs: tuple[float, float, float], bound: str, virtual: SimpleNamespace):
     assert found(costly(replace(SETTINGS, augment=NONE), virtual, *costs)).bound == bound
-
-
-def test_a_set_of_large_batches_for_a_model_that_only_reduces_them_waits_for_its_data():
-    result = found(planted(replace(SETTINGS, augment=NONE, batch_size=32), 4000, Split, Reduce(32), 32))
-    assert result.bound == "data"
-    batch = 32 * 4000 * (32 * 4 + 1) + 32 * 8  # values, mask and targets: each is read and written
-    assert result.data_bytes_per_second * result.data_seconds == pytest.approx(2 * batch)
 
 
 def test_a_tiny_model_is_bound_by_launching_and_what_only_a_gpu_has_is_absent():
@@ -195,8 +182,8 @@ def test_what_is_said_of_a_gpu_follows_from_its_parts():
     gpu = ProbeResult(
         batch_size=16, data_seconds=1e-5, copy_seconds=0.0, wait_seconds=0.0, step_seconds=0.002,
         overhead_seconds=0.0019, gather_seconds=None, host_seconds=0.0019, device_seconds=0.00028, num_kernels=312,
-        flop_per_second=1e12, peak_flop_per_second=5e13, bytes_per_second=1e11, data_bytes_per_second=1e9,
-        peak_bytes_per_second=3e12, peak_data_bytes_per_second=3e12, copy_bytes_per_second=None,
+        flop_per_second=1e12, peak_flop_per_second=5e13, data_bytes_per_second=1e9,
+        peak_data_bytes_per_second=3e12, copy_bytes_per_second=None,
         pinned_bytes_per_second=None, memory_mib={"weights": 1.0}, device_mib=6144.0, gains={"step graph": 4.0},
         missing_reasons=dict.fromkeys(GPU_FIELDS, NO_GPU),
     )  # fmt: skip
@@ -229,16 +216,15 @@ def test_a_large_set_streamed_to_a_small_model_waits_for_it():
     assert result.bound in ("data", "copy")
     assert result.copy_seconds > 0 and result.gather_seconds > 0
     assert 0 < result.numbers()["copy_bytes_of_peak"] < 1.5
-    assert "data_location device" in result.gains
 
 
 @pytest.mark.gpu
 @pytest.mark.gpu_time
-def test_a_small_model_on_a_gpu_is_bound_by_launching_and_wants_a_graph():
+def test_a_small_model_on_a_gpu_is_bound_by_launching():
     result = found(on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16, step="eager"), 40))
     assert result.bound == "launch" and "the GPU computes" in result.sentence()
     assert result.num_kernels > 10 and 0 < result.device_seconds < result.host_seconds
-    assert "step graph" in result.gains and result.copy_seconds == 0.0
+    assert result.copy_seconds == 0.0
     assert "memory_context_mib" in result.numbers() or result.missing_reasons["memory_context_mib"]
 
 
@@ -253,7 +239,6 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
     known = result.numbers().keys() | result.missing_reasons.keys()
     names = ("num_kernels", "host_seconds", "device_seconds", "memory_context_mib", "copy_bytes_per_second")
     assert set(names) <= known | {name for name in names if getattr(result, name, None) is not None}
-    assert ("data_location device" in result.gains) != resident
     assert torch.cuda.memory_allocated() <= before + 2**20
     epochs = [trainer.epoch() for _ in range(2)]
     assert trainer.step.execution_mode == "graph" and trainer.step.graphs.captured
@@ -264,35 +249,10 @@ def test_a_probe_of_a_gpu_has_every_number_or_its_reason_and_leaves_nothing_behi
 def test_a_training_with_a_graph_is_probed_with_one_and_captures_its_own():
     settings = replace(SETTINGS, model=SMALL, augment=NONE, batch_size=16)
     trainer = on_gpu(replace(settings, step="graph"), 40)
-    result = found(trainer)
-    assert "step graph" not in result.gains
+    found(trainer)
     assert not trainer.step.graphs.captured and not trainer.step.graphs.num_warmups
     untouched = on_gpu(replace(settings, step="graph"), 40)
     assert trainer.epoch().train_loss == untouched.epoch().train_loss
-
-
-@pytest.mark.gpu
-def test_a_graph_is_tried_where_eager_steps_were_a_choice():
-    """Several workers take their steps eagerly whatever params.yaml says."""
-    trainer = on_gpu(replace(SETTINGS, model=SMALL, augment=NONE, step="eager"), 5)
-    assert "step graph" in alternatives(trainer)
-    trainer.step.fallback_reason = "several workers take their steps eagerly"
-    assert "step graph" not in alternatives(trainer)
-
-
-@pytest.mark.gpu
-def test_the_trial_of_a_captured_step_gives_its_memory_back():
-    """Its graph has memory of its own, which the training's record would count."""
-    trainer = on_gpu(replace(SETTINGS, model=TRANSFORMER, augment=NONE, batch_size=64), 40)
-    gc.disable()
-    try:
-        result = found(trainer)
-        reserved = torch.cuda.memory_reserved()
-    finally:
-        gc.enable()
-    assert "step graph" in {*result.gains, *result.missing_reasons}
-    free_cache()
-    assert torch.cuda.memory_reserved() == reserved, "a garbage collection gave more back"
 
 
 @pytest.mark.gpu
@@ -302,11 +262,6 @@ def test_a_large_model_on_a_gpu_is_bound_by_arithmetic():
     result = found(on_gpu(replace(SETTINGS, model=model, augment=NONE, batch_size=64), 256))
     assert result.bound == "compute"
     assert 0.1 < result.numbers()["flop_of_peak"] < 1.2
-
-
-def test_time_in_kernels_that_overlap_counts_once():
-    assert covered_time([]) == 0.0
-    assert covered_time([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.6), (6.0, 7.0)]) == 5.0
 
 
 def test_arithmetic_is_counted_not_guessed():
@@ -346,18 +301,3 @@ def test_the_training_is_left_as_it_was():
     losses, tensors = trained(probed)
     assert losses == expected_losses
     assert all(torch.equal(one, other) for one, other in zip(tensors, expected, strict=True))
-
-
-def test_bytes_that_are_only_written_count_once():
-    a, b, target = (torch.zeros(1000) for _ in range(3))
-    for work, times in (
-        (lambda: target.copy_(a), 2),
-        (lambda: torch.add(a, b, out=target), 3),
-        (lambda: target.zero_(), 1),
-        (lambda: a + b, 3),
-        (lambda: a.add_(b), 3),
-        (lambda: a.view(10, 100), 0),
-    ):
-        with Traffic() as traffic:
-            work()
-        assert traffic.num_bytes == times * a.nbytes

@@ -368,19 +368,3 @@ def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monke
     monkeypatch.setenv("PREFECT_API_URL", "http://me:secret@host:4200/api")
     found = provenance.caller_tags()
     assert found["prefect.flow_run"] == "http://host:4200/runs/flow-run/1a2b"
-
-
-OPENED_AGAIN = """
-import gc
-from stages.records.connection import open_client
-open_client()
-kept = gc.get_freeze_count()
-garbage = [[] for _ in range(1000)]
-open_client()
-print(kept > 100_000, gc.get_freeze_count() <= kept)
-"""
-
-
-def test_a_store_that_is_opened_again_keeps_no_garbage_for_good(ready: Path):
-    """The follower tries a store that is away every few seconds, for as long as a training takes."""
-    assert run(ready, sys.executable, "-c", OPENED_AGAIN).stdout == "True True\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages import preload
 from stages.data.packed import ALIGNMENT_BYTES, pack
-from stages.preload import checksum, measure_load
+from stages.machine import rates
+from stages.preload import measure_load
 from stages.records.checkpoint import Checkpoint
 from stages.training.batches import Split, load_split, sequential_indices, shuffled
 from stages.training.device import open_device
@@ -68,18 +68,10 @@ def test_cpu_and_gpu_see_the_same_batches_and_nearly_the_same_losses(tmp_path: P
 
 
 @pytest.mark.gpu
-def test_the_copy_to_the_device_is_measured_and_verified(tmp_path: Path):
-    arrays = {name: tensor.numpy() for name, tensor in tensors(5000).items()}
-    pack(arrays, tmp_path / "train.safetensors")
+def test_the_copy_to_the_device_is_measured(tmp_path: Path):
+    (tmp_path / "train.safetensors").write_bytes(bytes(2**20))
     measured = measure_load([tmp_path / "train.safetensors"], "cuda")
     assert measured["pageable_mib_per_second"] > 0 and measured["pinned_mib_per_second"] > 0
-    assert measured["num_chunks_verified"] == 1 and "absent" not in measured
-
-
-@pytest.mark.parametrize("size", [0, 1, 2**20 + 1, 3 * 2**20 - 7])
-def test_the_checksum_is_the_sum_weighted_by_position(size: int):
-    data = torch.randint(0, 256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    assert checksum(data) == int((data.long() * torch.arange(1, size + 1)).sum())
 
 
 def test_a_gpu_without_room_for_what_preload_copies_is_said_in_a_sentence(
@@ -87,11 +79,11 @@ def test_a_gpu_without_room_for_what_preload_copies_is_said_in_a_sentence(
 ):
     (tmp_path / "train.safetensors").write_bytes(b"data")
 
-    def full(paths: list[Path]) -> None:
+    def full(device: torch.device, pinned: bool) -> float:
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr(preload, "measure_copy", full)
-    with pytest.raises(ValueError, match="the GPU has no room for the 64 MiB that preload copies at a time; close"):
+    monkeypatch.setattr(rates, "host_to_device_rate", full)
+    with pytest.raises(ValueError, match="the GPU has no room for the copies that preload times; close"):
         measure_load([tmp_path / "train.safetensors"], "cuda")
 
 

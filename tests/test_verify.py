@@ -120,7 +120,7 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dvc(folder, "add", TABLE)
     commit(folder)
     schedule, own, params = (
-        folder / name for name in ("stages/training/schedule.py", "stages/training/own.py", "params.yaml")
+        folder / name for name in ("stages/training/optimizer.py", "stages/training/own.py", "params.yaml")
     )
     code = schedule.read_text()
     changed = code.replace("    largest = params.learning_rate\n", "    largest = FACTOR * params.learning_rate\n")

@@ -30,14 +30,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stages import files, models
-from stages.machine.identity import identify, require_gpus
+from stages.machine.identity import require_gpus
 from stages.models.kernels import dropout
 from stages.params.loading import load_params
 from stages.params.schema import Rocket, Train
 from stages.tasks import open_task
-from stages.training.batches import Split
+from stages.training.batches import Split, own_rows, places_of, shares_of
 from stages.training.memory import translate_oom
-from stages.training.shares import own_rows, places_of, shares_of
 from stages.training.trainer import Trainer
 from stages.training.workers import LOST, NEEDS_SMALLER_PARTS, Workers, lost_workers_noticed
 from stages.training.workload import require_sequences, scaled, smaller_parts_asked
@@ -77,19 +76,6 @@ def test_the_workers_share_every_batch_and_leave_out_none(num_sequences: int, nu
         rows = own_rows(order, num_sequences, share).split(len(places_of(share)))
         for batch, mine in zip(order.split(num_sequences), rows, strict=True):
             assert torch.equal(mine, batch[places_of(share)])
-
-
-def test_a_ragged_batch_that_falls_into_more_parts_than_a_whole_one_is_shared_as_well():
-    """25 in 10 parts are 9 of 3 at most, 20 are 10 of 2: of those each worker passes a sequence more."""
-    found = []
-    for rank in range(2):
-        trainer = trainer_of("sign", batch_size=25, grad_accum_steps=10)
-        trainer.workers = Workers(rank, 2)
-        for batch in trainer.training_batches():
-            parts = list(batch.parts(10))
-            assert len(parts) == len(batch.shares)
-            found += [part.rows[: part.num_counted] for part in parts]
-    assert sorted(torch.cat(found).tolist()) == list(range(NUM_SEQUENCES))
 
 
 def mask_of(shares: tuple[Any, ...]) -> Tensor:
@@ -521,13 +507,6 @@ def test_a_model_wrapped_for_nccl_has_the_gradients_of_the_bare_one(tmp_path: Pa
         assert torch.equal(Workers().sum(torch.ones(1, device="cuda")), torch.ones(1, device="cuda"))
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.gpu
-def test_more_workers_than_gpus_are_refused():
-    count = torch.cuda.device_count()
-    with pytest.raises(ValueError, match=f"needs {count + 1} GPUs here, a worker each, and the driver shows {count}"):
-        identify(f"{count + 1}xcuda")
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Counts the needs of a training step: arithmetic, bytes moved, and memory by purpose. Nothing here is timed."""
+"""Counts the needs of a training step: arithmetic, and memory by purpose. Nothing here is timed."""
 
 import copy
 from collections.abc import Iterable, Iterator
@@ -8,11 +8,10 @@ from typing import Any
 import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from stages.training.batches import Batch
-from stages.training.step import Step, autocast
+from stages.training.step import autocast
 from stages.training.trainer import Trainer
 
 
@@ -30,18 +29,15 @@ def count_flop(trainer: Trainer, batch: Batch) -> float:
     return counter.num_flop * len(batch) / len(part)
 
 
-class Counter(TorchDispatchMode):
-    """Observes every operator. Skips torch's decoration for torch.compile, which imports torch._dynamo and takes
-    seconds.
+class Arithmetic(TorchDispatchMode):
+    """Sums the FLOP of operators with torch's own formulas, like FlopCounterMode but without module names.
+
+    Skips torch's decoration for torch.compile, which imports torch._dynamo and takes seconds.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
-
-
-class Arithmetic(Counter):
-    """Sums the FLOP of operators with torch's own formulas, like FlopCounterMode but without module names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,39 +52,6 @@ class Arithmetic(Counter):
         result = func(*args, **kwargs)
         self.num_flop += formula(*args, **kwargs, out_val=result)
         return result
-
-
-ONLY_WRITE = ("copy_", "fill_", "zero_", "random_", "bernoulli_")
-OUTPUTS = ("out", "grad_input")
-
-
-class Traffic(Counter):
-    """Sums the bytes that operators read and write. Views and memory allocation move none.
-
-    Bytes that stay in a cache count too, so a rate can exceed the memory's rate.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if not func.is_view and "empty" not in func.__name__:
-            # A tensor that is only written, in place or as `out`, counts only as the result.
-            read = args[1:] if func.__name__.split(".")[0] in ONLY_WRITE else args
-            named = [value for name, value in (kwargs or {}).items() if name not in OUTPUTS]
-            self.num_bytes += num_bytes(tree_leaves((read, named, result)))
-        return result
-
-
-def count_bytes(trainer: Trainer, batch: Batch) -> int:
-    """Return the bytes that the operators of one eager step read and write."""
-    step: Step = copy.copy(trainer.step)
-    step.forward = trainer.model
-    with Traffic() as traffic:
-        step(batch)
-    return traffic.num_bytes
 
 
 def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:

@@ -14,9 +14,9 @@ The parts are interleaved and use the training's step execution mode (eager, gra
 
 Waiting for a batch: on the CPU nothing overlaps, so it takes as long as the batches alone. On a GPU it is the time of
 the loop minus the time of the step alone, at most the time of the batches alone. A GPU's kernel time comes from
-torch.profiler, the host's time from a step without synchronization. An alternative (alternatives.py) runs as the loop
-does; its gain is in sequences per second relative to the loop in the same turn, as the median over the turns. FLOP and
-bytes are counted, not timed (counts.py).
+torch.profiler, the host's time from a step without synchronization. An alternative runs as the loop
+does; its gain is in sequences per second relative to the loop in the same turn, as the median over the turns. FLOP
+are counted, not timed (counts.py).
 """
 
 import copy
@@ -24,7 +24,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,8 +32,7 @@ import torch
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from stages.diagnosis.alternatives import Changes, alternatives, variant
-from stages.diagnosis.counts import count_bytes, count_flop, device_memory_mib, memory_needs
+from stages.diagnosis.counts import count_flop, device_memory_mib, memory_needs
 from stages.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from stages.machine import nvml
 from stages.machine.interleaving import interleave
@@ -42,10 +41,10 @@ from stages.machine.regions import gpu_uuid, seconds_of, seconds_per_item, synch
 from stages.machine.threads import threads_kept
 from stages.training.batches import Batch
 from stages.training.device import use_tf32
-from stages.training.graphs import NUM_WARMUPS
-from stages.training.memory import is_out_of_memory, shorten
+from stages.training.graphs import NUM_WARMUPS, Graphs
+from stages.training.memory import OomPolicy, is_out_of_memory, shorten
 from stages.training.step import AUTOCAST
-from stages.training.trainer import Trainer
+from stages.training.trainer import Trainer, computed_in
 
 BUDGET_SECONDS = 1.0  # for all turns together
 TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in bursts
@@ -55,7 +54,10 @@ LONGEST_SECONDS = 0.1  # a larger batch is tried only if its step should take no
 HOPELESS = 3.0  # an alternative that starts this many times slower per sequence is given up
 NUM_TRIES = 3  # attempts before it counts as too slow: a first attempt may be disturbed
 
+PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}  # to try
+
 Result = TypeVar("Result")
+Changes = dict[str, Any]  # settings of params.yaml's `train`
 Steps = Iterator[int]  # each `next` runs some work and returns its number of sequences
 
 
@@ -116,7 +118,6 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
     missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
     measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
     context = measured.pop("memory_context_mib")
-    rate, place = memory_rate(device), trainer.train_split.tensors["values"].device
     return ProbeResult(
         batch_size=len(batch),
         data_seconds=data,
@@ -125,10 +126,8 @@ def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
         overhead_seconds=statistics.median(turns["single"]),
         flop_per_second=count_flop(trainer, batch) / step,
         peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.step.precision, torch.float32)),
-        bytes_per_second=count_bytes(now, batch) / step,
-        peak_bytes_per_second=rate,
         data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
-        peak_data_bytes_per_second=rate if place == device else memory_rate(place),
+        peak_data_bytes_per_second=memory_rate(trainer.train_split.tensors["values"].device),
         memory_mib=memory_needs(now, batch) | ({} if context is None else {"context": context}),
         device_mib=device_memory_mib(device),
         gains=gains,
@@ -178,6 +177,50 @@ def repeated(trainer: Trainer, batch: Batch) -> Steps:
         yield len(batch)
 
 
+def alternatives(trainer: Trainer) -> dict[str, Changes]:
+    """Return settings that could make this training faster, by a name for the change."""
+    params, device, precision = trainer.params, trainer.device, trainer.step.precision
+    if params.step == "compile":  # another batch size or precision would need another compilation
+        return {}
+    sizes = (2 * params.batch_size, 8 * params.batch_size)
+    found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
+    if params.precision != "auto":  # `auto` has just chosen by measuring
+        others = [name for name in PRECISIONS[device.type] if name != precision]
+        found += [{"precision": name} for name in others if computed_in(name, device) == name]
+    if trainer.step.accumulation > 1:
+        found.append({"grad_accum_steps": 1})
+    if device.type == "cpu" and (os.cpu_count() or 1) > 1:
+        found.append({"threads": 1 if params.num_threads > 1 else 2})
+    return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
+
+
+def variant(trainer: Trainer, changes: Changes) -> Trainer:
+    """Return `trainer` with other settings. It shares data, weights, optimizer and generator.
+
+    If memory runs out, the variant raises and does not use a fallback, so a trial does not change the training.
+    """
+    other = copy.copy(trainer)
+    other.params = replace(trainer.params, **changes)
+    other.steps_per_epoch = -(-len(trainer.train_split) // other.params.batch_size)
+    other.device_epoch = None
+    step = other.step = copy.copy(trainer.step)
+    step.accumulation = changes.get("grad_accum_steps", step.accumulation)
+    if "precision" in changes:
+        step.precision = changes["precision"]
+        step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16
+    step.graphs = Graphs(step.device) if step.graphs else None  # a captured graph includes its settings
+    step.may_adapt = False
+    step.oom = other.oom = NoFallbacks()
+    return other
+
+
+class NoFallbacks(OomPolicy):
+    """Raises the out-of-memory error and uses no fallback."""
+
+    def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
+        return work()
+
+
 def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
     """Return the loop with `changes`, warmed up, or the reason why it is not tried. `now`: seconds per sequence without
     them.
@@ -197,8 +240,6 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
                 seconds = min(seconds, part.turn(0.0))
     except (RuntimeError, MemoryError) as error:  # no memory, or an operator without a kernel for the precision
         return f"failed: {shorten(error)}"
-    if "step" in changes and other.step.fallback_reason:
-        return other.step.fallback_reason
     return part if seconds <= HOPELESS * now else f"given up: it began {seconds / now:.1f} times as slow"
 
 

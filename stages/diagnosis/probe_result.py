@@ -35,9 +35,7 @@ class ProbeResult:
     num_kernels: int | None
     flop_per_second: float  # of the step
     peak_flop_per_second: float  # in the precision of the step
-    bytes_per_second: float  # of the step
     data_bytes_per_second: float  # of the batches alone, read and written
-    peak_bytes_per_second: float
     peak_data_bytes_per_second: float  # of the memory that contains the data
     copy_bytes_per_second: float | None
     pinned_bytes_per_second: float | None  # the maximum from the host to the device
@@ -80,7 +78,6 @@ class ProbeResult:
         """Return each rate as a share of the highest rate measured on this machine."""
         found = {
             "flop": self.flop_per_second / self.peak_flop_per_second,
-            "bytes": self.bytes_per_second / self.peak_bytes_per_second,
             "data_bytes": self.data_bytes_per_second / self.peak_data_bytes_per_second,
         }
         if self.copy_bytes_per_second is not None and self.pinned_bytes_per_second is not None:
@@ -110,10 +107,7 @@ class ProbeResult:
                 return f"{share} is what even a single sequence costs"
             computing = f"the GPU computes {device / self.total_seconds:.0%} of the step"
             return f"{computing}, to enqueue its {self.num_kernels} kernels takes the host {1000 * host:.2g} ms"
-        rate = f"{rates['flop']:.0%} of the matrix rate"
-        if rates["bytes"] > max(rates["flop"], BOTTLENECK_SHARE):
-            rate = f"{rates['bytes']:.0%} of the memory rate (what a cache keeps counts too) and {rate}"
-        return f"{share} is computing, at {rate} measured here"
+        return f"{share} is computing, at {rates['flop']:.0%} of the matrix rate measured here"
 
     def memory_sentence(self) -> str:
         parts = ", ".join(f"{name} {mib:.1f}" for name, mib in self.memory_mib.items())

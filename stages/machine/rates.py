@@ -82,21 +82,14 @@ def measured_with_room(
 ) -> float:
     """Returns `rate` at `size`, halved until its buffers use at most SHARE_OF_FREE_MEMORY of the free memory.
 
-    The measurement may run during a training, and its buffers must not make the training's batch seem too large. If
-    memory still runs out (because of a limit that the driver does not know), it tries a smaller size.
+    The measurement may run during a training, and its buffers must not make the training's batch seem too large.
     """
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the driver does not count torch's cache as free
     room = SHARE_OF_FREE_MEMORY * free_bytes(device)
     while needed_bytes(size) > room and size > SMALLEST:
         size //= 2
-    while True:
-        try:
-            return rate(size)
-        except torch.OutOfMemoryError:
-            if size <= SMALLEST:
-                raise
-        size //= 2
+    return rate(size)
 
 
 def has_cores(threads: int) -> bool:

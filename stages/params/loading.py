@@ -1,4 +1,4 @@
-"""Loads params.yaml as `Params`, and a workload's block with the preset applied.
+"""Loads params.yaml as `Params`, and a workload's block with the preset applied: named changes to the blocks.
 
 Imports nothing heavy, because flows and a stage that always runs also read params. Every ValueError is one sentence.
 """
@@ -11,7 +11,6 @@ from typing import Any
 
 from stages.files import ROOT, preset_file, read_json
 from stages.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
-from stages.params.presets import overrides_of
 from stages.params.schema import Params, Workload
 
 
@@ -110,3 +109,24 @@ def load_workload(name: str) -> Workload:
     chosen = read_json(preset_file(name))
     with prefixed(f"params.yaml: preset {chosen['preset']}"):
         return parse_workload(name, read_yaml(ROOT / "params.yaml")[name], chosen["overrides"])
+
+
+def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
+    """Return the changes of `preset` to the block of `workload`: its values for all workloads, then those
+    for this one.
+    """
+    parts = presets.get(preset, {})
+    return {**parts.get("all", {}), **parts.get(workload, {})}
+
+
+def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:
+    """Return `wanted`; for `auto`, the preset for the memory of the machine's best device, if such a preset exists.
+
+    `identity` is results/hardware/devices/auto.json. small-gpu is meant for GPUs with 6 GB, large-gpu for those with
+    over 20 GB.
+    """
+    if wanted != "auto":
+        return wanted
+    gib = (identity.get("memory_mib") or 0) / 1024
+    fitting = "cpu" if identity["kind"] == "cpu" else "small-gpu" if gib < 8 else "large-gpu" if gib > 20 else "gpu"
+    return fitting if fitting in presets else "none"

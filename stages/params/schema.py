@@ -335,7 +335,7 @@ FORBIDDEN_AUGMENT = {"classify": (), "regress": (), "detect": ("warp",), "foreca
 
 @dataclass(frozen=True)
 class Augment(Section):
-    """Random changes to training sequences (stages/training/augment.py): standard deviations, 0 turns one off."""
+    """Random changes to training sequences (stages/training/random_draws.py): standard deviations, 0 turns one off."""
 
     # The number of features that are mixed together, such as 2 for x and y of a point; it divides the number of
     # features.

@@ -17,7 +17,7 @@ COMMENTS = {
     "preprocess": "data/raw/README.md describes the keys and their values",
     "groups": "or a column: all sequences with one value (a person, a device, a day) stay in the same split",
     "model": "chosen by the task and the size of the data (docs/recipes.md)",
-    "augment": "0 disables one (stages/training/augment.py)",
+    "augment": "0 disables one (stages/training/random_draws.py)",
     "warmup_epochs": "excluded from the timing statistics",
     "step": "auto: one CUDA graph if possible; eager, graph, compile (torch.compile)",
     "probe": "measure the bottleneck before the first epoch, for a second or two, and suggest changes",

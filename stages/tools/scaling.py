@@ -222,7 +222,7 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     import torch
 
     from stages.params.schema import Seq2Seq
-    from stages.training.shares import places_of, shares_of
+    from stages.training.batches import places_of, shares_of
     from stages.training.workers import not_last
 
     if rank >= number:

@@ -12,7 +12,7 @@ import copy
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,8 +37,6 @@ MIN_GAIN = 1.15
 BUDGET_SECONDS = 0.5  # for all values of a setting together, or one step with each value if that takes longer
 PATIENCE_SECONDS = 5.0  # to wait for busy cores: the follower starts with the training and imports mlflow for as long
 MAX_WAITED = 0.1  # share of measuring time in which threads wait for a core: 0.003 alone, 0.3 to 0.6 during an import
-# The cached choice is still used: other thread counts round differently, and the cores may be busy only briefly.
-BUSY = "; but now not even a product of matrices gains from them, and `threads: 1` may be many times as fast"
 NUM_ROUNDS = 3  # interleaved, because a machine's speed drifts
 # Keys of results/hardware/devices/<device>.json that describe the request, not the hardware.
 NO_HARDWARE = ("requested", "why_not_cuda")
@@ -73,27 +71,18 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
         return 1, "threads 1: there is one core to use"
     key = key_of("threads", trainer, identity, {"precision": trainer.step.precision})
     if known := choices.cached_choices().get(key):
-        value, sentence = describe_choice(known, "as chosen before")
-        is_busy = value > 1 and not has_cores(value)
-        return value, sentence + (BUSY if is_busy else "")
-    free = with_cores(numbers)
-    if len(free) == 1:
-        return 1, "threads 1: other work has the cores, not even a product of matrices gains from a second; not kept"
-    uses = {number: partial(torch.set_num_threads, number) for number in free}
-    choice, is_alone = measure_alone(partial(measure, "threads", trainer, identity, uses))
-    if free != numbers or not is_alone:
-        return describe_choice(choice, "chosen by measuring; not kept, because other work has some of the cores")
-    return store_choice(key, choice)
+        return describe_choice(known, "as chosen before")
+    if not wait_for_cores(numbers[-1]):
+        return 1, "threads 1: other work has the cores, not even a product of matrices gains from more; not kept"
+    return measure_and_store(key, "threads", trainer, identity, torch.set_num_threads, numbers)
 
 
-def with_cores(numbers: list[int]) -> list[int]:
-    """The numbers of threads whose cores are free, after waiting up to PATIENCE_SECONDS for the follower's imports."""
+def wait_for_cores(number: int) -> bool:
+    """Whether so many threads have cores, after waiting up to PATIENCE_SECONDS for the follower's imports."""
     end = time.perf_counter() + PATIENCE_SECONDS
-    while True:
-        free = [number for number in numbers if number == 1 or has_cores(number)]
-        if free == numbers or time.perf_counter() > end:
-            return free
+    while not (found := has_cores(number)) and time.perf_counter() < end:
         time.sleep(0.1)
+    return found
 
 
 def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
@@ -101,45 +90,44 @@ def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, s
     key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
     if known := choices.cached_choices().get(key):
         return describe_choice(known, "as chosen before")
-    measured = None
+    names = precisions(trainer.device)
     try:
-        measured = measure_alone(partial(measure_precision, trainer, identity))
+        return measure_and_store(key, "precision", trainer, identity, trainer.set_precision, names)
     except (RuntimeError, MemoryError) as error:
         if trainer.device.type == "cpu" or not is_out_of_memory(error):
             raise
-    if measured is None:
-        free_cache()  # outside the `except`, because the error references the tensors of the trial
-        first = PRECISIONS[trainer.device.type][0]
-        return first, f"precision {first}: memory ran out while precisions were tried; not kept"
-    choice, is_alone = measured
-    if trainer.device.type == "cpu" and not is_alone:
-        return describe_choice(choice, "chosen by measuring; not kept, because other work has the cores")
-    return store_choice(key, choice)
+    free_cache()  # outside the `except`, because the error references the tensors of the trial
+    return names[0], f"precision {names[0]}: memory ran out while precisions were tried; not kept"
 
 
-def measure_precision(trainer: Trainer, identity: dict[str, Any]) -> Choice:
-    names = [name for name in PRECISIONS[trainer.device.type] if computed_in(name, trainer.device) == name]
-    return measure("precision", trainer, identity, {name: partial(trainer.set_precision, name) for name in names})
+def precisions(device: torch.device) -> list[str]:
+    """The precisions to try on the device."""
+    return [name for name in PRECISIONS[device.type] if computed_in(name, device) == name]
 
 
-def measure_alone(measure: Callable[[], Choice]) -> tuple[Choice, bool]:
-    """Repeat the measurement while other work takes cores, for up to PATIENCE_SECONDS.
+def measure_and_store(
+    key: str,
+    setting: str,
+    trainer: Trainer,
+    identity: dict[str, Any],
+    use: Callable[[Any], object],
+    values: Sequence[Any],
+) -> tuple[Any, str]:
+    """Choose the fastest of `values`, and store it if no other work took cores meanwhile.
 
-    Returns the choice, and whether the last measurement ran undisturbed. `has_cores` checks only one moment. The
-    follower's imports pause to wait for files and continue during the measurement: two threads then seemed five times
+    Measures again while other work takes cores, for up to PATIENCE_SECONDS. `has_cores` checks only one moment: the
+    follower's imports pause to wait for files and continue during the measurement. Two threads then seemed five times
     as slow as one, but they are 1.5 times as fast.
     """
     begin = time.perf_counter()
     while True:
         waited, start = waited_seconds(), time.perf_counter()
-        choice = measure()
+        choice = measure(setting, trainer, identity, {value: partial(use, value) for value in values})
         end = time.perf_counter()
-        is_alone = waited_seconds() - waited <= MAX_WAITED * (end - start)
-        if is_alone or end - begin > PATIENCE_SECONDS:
-            return choice, is_alone
-
-
-def store_choice(key: str, choice: Choice) -> tuple[Any, str]:
+        if trainer.device.type == "cuda" or waited_seconds() - waited <= MAX_WAITED * (end - start):
+            break
+        if end - begin > PATIENCE_SECONDS:
+            return describe_choice(choice, "chosen by measuring; not kept, because other work has some of the cores")
     try:
         return describe_choice(choices.store(key, choice), "chosen by measuring")
     except OSError as error:

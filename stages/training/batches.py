@@ -18,11 +18,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stages.training.shares import Share
-
 TENSORS = ("values", "mask", "targets")
 # safetensors' names of the dtypes that preload writes.
 DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
+
+
+@dataclass(frozen=True)
+class Share:
+    """A worker's contiguous share of one part of a batch.
+
+    A batch goes through the model in `accumulation` parts, and each of several workers takes a share of every part. If
+    a part of the smaller last batch has too few sequences, a worker without one processes another worker's sequence
+    with weight 0 (a stand-in): every worker must take part in the sum of gradients.
+    """
+
+    first: int  # index of the share's first sequence in the part
+    num_passed: int  # number of sequences that the worker processes
+    num_counted: int  # number of those whose loss counts: 0 for a stand-in
+    num_whole: int  # number of sequences in the part
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Batch:
 
     @property
     def num_counted(self) -> int:
-        """Number of sequences whose loss counts: all except the stand-ins of a worker (shares.py)."""
+        """Number of sequences whose loss counts: all except the stand-ins of a worker."""
         return sum(share.num_counted for share in self.shares) if self.shares else len(self)
 
     @property
@@ -206,3 +219,36 @@ def sequential_indices(split: Split) -> torch.Tensor:
 def shuffled(split: Split, generator: torch.Generator) -> torch.Tensor:
     """Draw the next epoch's order on the CPU, so that every device and residency sees identical batches."""
     return torch.randperm(len(split), generator=generator)
+
+
+def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[Share, ...]:
+    """The shares of worker `rank` in a batch of `num_sequences`, one per part.
+
+    If a part does not divide evenly, the first workers take one more sequence.
+    """
+    size = -(-num_sequences // num_parts)  # as in Batch.parts
+    found = []
+    for start in range(0, num_sequences, size):
+        whole = min(size, num_sequences - start)
+        each, rest = divmod(whole, num_workers)
+        num_own = each + (rank < rest)
+        first = rank * each + min(rank, rest)
+        found.append(Share(min(first, whole - 1), max(num_own, 1), num_own, whole))
+    return tuple(found)
+
+
+def places_of(shares: tuple[Share, ...]) -> torch.Tensor:
+    """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
+    places, start = [], 0
+    for share in shares:
+        places.append(torch.arange(share.num_passed) + start + share.first)
+        start += share.num_whole
+    return torch.cat(places)
+
+
+def own_rows(order: torch.Tensor, batch_size: int, shares: tuple[Share, ...]) -> torch.Tensor:
+    """The elements of `order` that belong to a worker with these `shares` of each batch, batch by batch.
+
+    order: (N,) int64, consecutive full batches of all workers.
+    """
+    return order.view(-1, batch_size)[:, places_of(shares)].flatten()

@@ -1,7 +1,7 @@
 """An epoch of captured steps. All inputs are on the device, so the host only replays the CUDA graph.
 
     order (N,), random draws               copied once per epoch into static tensors (their memory never moves)
-    rates (num_steps,)                     the learning rate schedule as a table (schedule.py)
+    rates (num_steps,)                     the learning rate schedule as a table (optimizer.py)
     number, step_number, total             scalars on the device
     once(): take the next batch of the order, apply its random draws, set the rate, update, total += loss, number += 1
 
@@ -25,7 +25,6 @@ from stages.training.step import Step
 
 CHUNK_BYTES = 64 * 2**20  # upper limit for a chunk of streamed sequences, unless one batch is larger
 NUM_CHUNKS = 8  # lower limit per epoch: two chunks are on the device, which may lack memory for the whole data
-WITHOUT_GRAPH = "the rest of the epoch is trained on without a CUDA graph"
 NUM_RAGGED_WARMUPS = 1  # the warm-ups of the full batches have already initialized the libraries
 
 
@@ -78,11 +77,10 @@ class DeviceEpoch:
             except RuntimeError as error:  # making the batch raised it, before the weights changed
                 if not is_out_of_memory(error) or not self.step.may_adapt:
                     raise
-                done = self.step.drop_graph() or WITHOUT_GRAPH
-                if done in self.step.oom.actions:  # this fallback was already taken once
-                    self.step.leave_graphs(CaptureFailed(shorten(error), is_out_of_memory=True))
-                else:
+                if done := self.step.drop_graph():
                     self.step.oom.say(done)
+                else:
+                    self.step.leave_graphs(CaptureFailed(shorten(error), is_out_of_memory=True))
                 return
             yield self.params.batch_size if is_whole else self.num_ragged
             if len(self.step.oom.actions) > num_actions:

@@ -12,16 +12,14 @@ from stages.machine.regions import Measurement, measure
 from stages.params.schema import Seq2Seq, Train
 from stages.tasks import FittedTask, Task
 from stages.training import loop
-from stages.training.batches import Batch, Split, sequential_indices
+from stages.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
 from stages.training.closed_form import ClosedForm, Fitted
 from stages.training.device import has_tf32, use_tf32
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy, advice
-from stages.training.optimizer import AdamW
+from stages.training.optimizer import AdamW, learning_rates
 from stages.training.random_draws import RandomDraws, draw_epoch, sha256_of
-from stages.training.schedule import learning_rates
-from stages.training.shares import own_rows, shares_of
 from stages.training.step import Step, choose_mode, graph_blocker, random_state, set_random_state
 from stages.training.workers import ALONE, Workers
 

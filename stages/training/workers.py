@@ -1,8 +1,8 @@
 """The workers that train one model together: torch's process group and its collective operations.
 
-Every worker has all data, the same weights and the same random draws. It processes its share of each batch (shares.py),
-and DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) sums the gradients. The first worker (`rank` 0) prints,
-saves and tracks like a single worker; the others only train. With one worker, the collectives return their argument.
+Every worker has all data, the same weights and the same random draws. It processes its share of each batch, and
+DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) sums the gradients. The first worker (`rank` 0) prints, saves
+and tracks like a single worker; the others only train. With one worker, the collectives return their argument.
 
 torch's launcher (launcher.py, or torchrun itself) starts the processes and sets their ranks in the environment. gloo
 sums the gradients between CPUs, nccl between GPUs; everything else goes through gloo.
