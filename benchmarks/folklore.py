@@ -4,7 +4,7 @@
 
 Claims: cell, synchronize, workers, pin, memory, bigger, deterministic; default: all. Prints Markdown.
 
-The networks and the training loop are the project's own (stages/models, stages/training/loop.py) at the sizes in
+The networks and the training loop are the project's own (stages/models, stages/training/trainer.py) at the sizes in
 params.yaml. The data are random numbers in the shapes of the shipped workloads, because no claim is about accuracy. The
 variants of a claim take turns, in reverse order every other round, so that a busy machine slows all of them equally. A
 ratio is the median of the ratios within the rounds; square brackets hold quartiles. Each variant runs for `--seconds`,
@@ -39,10 +39,10 @@ from stages.models import Shape
 from stages.params.loading import load_params
 from stages.params.parsing import nearest
 from stages.params.schema import Model, Seq2Seq, Transformer
-from stages.training import loop
 from stages.training.batches import TENSORS, Batch, Split, sequential_indices, shuffled
 from stages.training.device import open_device
 from stages.training.step import Step
+from stages.training.trainer import take_steps
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
 
@@ -135,7 +135,7 @@ class Training:
     def on(self, batches: Iterable[Batch]) -> int:
         """Train on `batches` with the project's loop; return the number of sequences of an epoch."""
         self.model.train()
-        return sum(loop.take_steps(batches, self.step, itertools.repeat(1e-3), self.total))
+        return sum(take_steps(batches, self.step, itertools.repeat(1e-3), self.total))
 
     def epoch(self) -> int:
         return self.on(self.batches())

@@ -21,14 +21,13 @@ from torch import nn
 from stages.machine.identity import identify
 from stages.machine.threads import waited_seconds
 from stages.params.schema import Augment, Train
-from stages.tasks import classify
 from stages.tools import choices as tool
 from stages.training import auto, choices
 from stages.training.batches import Split
 from stages.training.choices import Choice
 from stages.training.trainer import Trainer
 from tests.projects import TINY, copy_of, dvc, git, read_record, run, run_path
-from tests.trainers import SETTINGS, finish, new_trainer
+from tests.trainers import SETTINGS, finish, full_tensors, new_trainer, trainer_on
 
 AUTO = replace(SETTINGS, threads="auto", augment=Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0))
 REAL_GET, REAL_SET = torch.get_num_threads, torch.set_num_threads
@@ -80,15 +79,7 @@ def planted(machine: SimpleNamespace, speed: Speed, settings: Train = AUTO, num_
                 machine.num_disturbed -= 1
             return self.head(values.mean(1))
 
-    torch.manual_seed(0)
-    tensors = {
-        "values": torch.randn(64, num_steps, 4),
-        "mask": torch.ones(64, num_steps, dtype=torch.bool),
-        "targets": torch.arange(64) % 3,
-    }
-    split = Split(tensors, torch.device("cpu"))
-    torch.set_num_threads(1)
-    return Trainer(Network(), split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
+    return trainer_on(Split(full_tensors(num_steps), torch.device("cpu")), settings, model=Network())
 
 
 def is_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

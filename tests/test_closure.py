@@ -78,7 +78,7 @@ def replace(old: str, new: str):
         ("stages/params/schema.py", append, set()),
         ("stages/training/device.py", replace("update the driver, or", "renew the driver, or"), set()),
         ("stages/training/loop.py", lambda text: text + "\n# A remark.\n", set()),
-        ("stages/training/loop.py", replace('"""The training', '"""A training'), set()),
+        ("stages/training/loop.py", replace('"""Passes', '"""All passes'), set()),
     ],
 )
 def test_an_edit_makes_stale_what_runs_through_it(

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from stages import models
 from stages.models.seq2seq import ManualLSTM
 from stages.params import schema
 from stages.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing
-from stages.tasks import open_task
 from stages.training import epoch
 from stages.training import trainer as trainer_module
 from stages.training.batches import Split
@@ -23,7 +21,7 @@ from stages.training.graphs import CaptureFailed
 from stages.training.optimizer import learning_rates
 from stages.training.step import choose_mode, graph_blocker
 from stages.training.trainer import Trainer
-from tests.trainers import SETTINGS, SUMMARIES, TRANSFORMER, tensors
+from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
 
 CPU = torch.device("cpu")
 NUM_SEQUENCES, NUM_STEPS = 50, 11
@@ -39,11 +37,7 @@ COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model
 def trainer_of(task_name: str, model_name: str, **changed: Any) -> Trainer:
     split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, task_name), CPU)
     settings = replace(SETTINGS, model=MODELS[model_name], augment=Augment(2, 0.1, 0.1, 0.1), **changed)
-    torch.set_num_threads(settings.threads)
-    torch.manual_seed(0)
-    task = open_task(task_name, SUMMARIES[task_name])
-    model = models.build(settings.model, models.Shape(4, task.num_outputs, NUM_STEPS, task.per_step))
-    return Trainer(model, split, split, settings, task)
+    return trainer_on(split, settings, task_name)
 
 
 class Uncaptured:

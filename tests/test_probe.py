@@ -13,18 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-from stages import models
 from stages.diagnosis import probe as probing
 from stages.diagnosis.counts import count_flop
 from stages.diagnosis.probe import probe
 from stages.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from stages.machine import rates
 from stages.params.schema import GRU, Augment, Train
-from stages.tasks import classify
 from stages.training.batches import Split
 from stages.training.step import Step
 from stages.training.trainer import Trainer
-from tests.trainers import SETTINGS, TRANSFORMER
+from tests.trainers import SETTINGS, TRANSFORMER, full_tensors, trainer_on
 
 NONE = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
 SMALL = GRU("gru", hidden_size=4, num_layers=1, bidirectional=False, dropout=0.0)
@@ -45,16 +43,8 @@ def delay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Si
 def planted(
     settings: Train, num_steps: int, split_type: type[Split] = Split, model: nn.Module | None = None, features: int = 4
 ) -> Trainer:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    tensors = {
-        "values": torch.randn(64, num_steps, features),
-        "mask": torch.ones(64, num_steps, dtype=torch.bool),
-        "targets": torch.arange(64) % 3,
-    }
-    split = split_type(tensors, torch.device("cpu"))
-    model = model or models.build(settings.model, models.Shape(features, 3, num_steps, per_step=False))
-    return Trainer(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
+    split = split_type(full_tensors(num_steps, features), torch.device("cpu"))
+    return trainer_on(split, settings, model=model)
 
 
 class Reduce(nn.Module):

@@ -29,12 +29,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages import files, models
+from stages import files
 from stages.machine.identity import require_gpus
 from stages.models.kernels import dropout
 from stages.params.loading import load_params
 from stages.params.schema import Rocket, Train
-from stages.tasks import open_task
 from stages.training.batches import Split, own_rows, places_of, shares_of
 from stages.training.memory import translate_oom
 from stages.training.trainer import Trainer
@@ -56,7 +55,7 @@ from tests.projects import (
     wait_for,
     wait_until_published,
 )
-from tests.trainers import SETTINGS, SUMMARIES, new_trainer, tensors
+from tests.trainers import SETTINGS, new_trainer, tensors, trainer_on
 
 NUM_STEPS, NUM_SEQUENCES = 12, 45
 # Of a sum of gradients, or of a loss, in another order: on the three processors tried up to 5e-7.
@@ -88,12 +87,8 @@ def trainer_of(workload: str, **changes: Any) -> Trainer:
     block = load_params().blocks[workload]
     small = {"batch_size": 20, "grad_accum_steps": 2, "epochs": 2, "warmup_epochs": 1, "threads": 1, "step": "eager"}
     settings: Train = replace(block.train, **(small | changes))
-    task = open_task(block.task, SUMMARIES[block.task])
     split = Split(tensors(NUM_SEQUENCES, NUM_STEPS, block.task), torch.device("cpu"))
-    torch.set_num_threads(1)
-    torch.manual_seed(3)
-    shape = models.Shape(4, task.num_outputs, NUM_STEPS, task.per_step)
-    return Trainer(models.build(settings.model, shape), split, split, settings, task, seed=1)
+    return trainer_on(split, settings, block.task, seed=1)
 
 
 def together(work: Callable[[Workers], Any], count: int, folder: Path) -> list[Any]:

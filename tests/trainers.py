@@ -7,7 +7,9 @@ from stages.params.schema import GRU, Augment, Train, Transformer
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Module
 
+    from stages.training.batches import Split
     from stages.training.trainer import Trainer
 
 SETTINGS = Train(
@@ -58,29 +60,49 @@ def tensors(num_sequences: int = 50, num_steps: int = 9, task: str = "classify")
     return {"values": values, "mask": mask, "targets": targets}
 
 
+def full_tensors(num_steps: int, features: int = 4) -> dict[str, "Tensor"]:
+    """64 sequences of three classes, without padding."""
+    import torch
+
+    torch.manual_seed(0)
+    values, mask = torch.randn(64, num_steps, features), torch.ones(64, num_steps, dtype=torch.bool)
+    return {"values": values, "mask": mask, "targets": torch.arange(64) % 3}
+
+
 def identity(device: str) -> dict:
     return {"kind": device, "name": device, "driver": None}
 
 
-def new_trainer(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> "Trainer":
-    """A small training on random sequences, from its start."""
+def trainer_on(
+    split: "Split", settings: Train, task_name: str = "classify", model: "Module | None" = None, seed: int = 0
+) -> "Trainer":
+    """A training on a split, from its start, on one thread."""
     import torch
-    from safetensors.torch import save_file
 
     from stages import models
-    from stages.tasks import classify
+    from stages.tasks import open_task
+    from stages.training.trainer import Trainer
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    task, (_, num_steps, features) = open_task(task_name, SUMMARIES[task_name]), split.tensors["values"].shape
+    shape = models.Shape(features, task.num_outputs, num_steps, task.per_step)
+    model = models.build(settings.model, shape) if model is None else model
+    return Trainer(model.to(split.device), split, split, settings, task, seed)
+
+
+def new_trainer(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> "Trainer":
+    """A small training on random sequences in a file, from its start."""
+    from safetensors.torch import save_file
+
     from stages.training.batches import load_split
     from stages.training.device import open_device
-    from stages.training.trainer import Trainer
 
     where = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
     path = folder / "split.safetensors"
     if not path.exists():
         save_file(tensors(), path)
-    split = load_split(path, where, residency)
-    torch.manual_seed(0)
-    model = models.build(settings.model, models.Shape(4, 3, 9, per_step=False)).to(where)
-    return Trainer(model, split, split, settings, classify.Task({"classes": ["a", "b", "c"]}))
+    return trainer_on(load_split(path, where, residency), settings)
 
 
 def finish(trainer: "Trainer") -> tuple[dict[str, "Tensor"], list[float]]:

@@ -77,9 +77,7 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
 
 @contextmanager
 def saved_for_backward(excluded: Iterable[torch.Tensor]) -> Iterator[dict[int, int]]:
-    """Yield address -> bytes of every storage that autograd saves for the backward pass in the body: the
-    activations.
-    """
+    """Yield address -> bytes of every storage that the body saves for the backward pass: the activations."""
     saved: dict[int, int] = {}
     counted_apart = {tensor.untyped_storage().data_ptr() for tensor in excluded}
 

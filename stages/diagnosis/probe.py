@@ -222,9 +222,7 @@ class NoFallbacks(OomPolicy):
 
 
 def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
-    """Return the loop with `changes`, warmed up, or the reason why it is not tried. `now`: seconds per sequence without
-    them.
-    """
+    """The loop with `changes`, warmed up, or why it is not tried. `now`: seconds per sequence without them."""
     if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
         return f"not tried: its step would take more than {LONGEST_SECONDS} s"
     if changes.get("threads", 0) > trainer.params.threads and not has_cores(changes["threads"]):
@@ -244,9 +242,7 @@ def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePa
 
 
 def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
-    """Measure gathering a batch on the host and copying one from pinned memory, each alone. Missing values
-    are reasons.
-    """
+    """Measure gathering a batch on the host and copying one from pinned memory, each alone, or say why not."""
     if not trainer.train_split.is_streamed:
         where = "the device is the CPU" if trainer.device.type == "cpu" else "the data lies on the GPU"
         names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
@@ -270,9 +266,7 @@ def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
 
 
 def measure_on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | str]:
-    """Measure the host's and the device's time for a step, its kernels, and CUDA's own memory. Missing values are
-    reasons.
-    """
+    """Measure a step's time on the host and the device, its kernels, and CUDA's own memory, or say why not."""
     if (uuid := gpu_uuid(device)) is None:
         return dict.fromkeys(GPU_FIELDS, NO_GPU)
     host = []

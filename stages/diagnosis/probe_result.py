@@ -19,9 +19,7 @@ GPU_FIELDS = ("host_seconds", "device_seconds", "num_kernels", "memory_context_m
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """Measurements of a probe. Seconds are per step of `batch_size` sequences. None: not measured; `missing_reasons`
-    says why.
-    """
+    """Seconds are per step of `batch_size` sequences. None: not measured; `missing_reasons` says why."""
 
     batch_size: int
     data_seconds: float  # for the batches alone

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from stages.machine.nvml import count_others, find_gpu
+from stages.machine.nvml import count_others, find_gpu, readable
 
 # Reasons for lower GPU clocks that are not throttling: idleness and settings.
 IDLE_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost")
@@ -57,7 +57,6 @@ def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
 
 def read_gpu(uuid: str) -> dict[str, Any]:
     """Clocks, power limit, temperature, throttle reasons and other processes from NVML; failed readings are omitted."""
-    found: dict[str, Any] = {}
     try:
         nvml, handle = find_gpu(uuid)
     except Exception as error:
@@ -72,12 +71,7 @@ def read_gpu(uuid: str) -> dict[str, Any]:
             process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ),
     }
-    for name, ask in readings.items():
-        try:
-            found[name] = ask()
-        except Exception:  # fails under MIG, on WSL and in some containers
-            continue
-    return found
+    return readable(readings)
 
 
 def throttle_reasons(nvml: Any, handle: Any) -> list[str]:

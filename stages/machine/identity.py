@@ -32,7 +32,8 @@ def identify(requested: str) -> dict[str, Any]:
         name = f"{num_workers} workers on {one['name']}"
         return {**one, "requested": requested, "workers": num_workers, "name": name}
     torch_version, torch_cuda = torch_build()
-    identity: dict[str, Any] = {"requested": requested, "torch": torch_version, "cpu": cpu_identity()}
+    cpu = {"name": cpu_name(), "cores": usable_cores(), "memory_mib": memory_limit_bytes() // 2**20}
+    identity: dict[str, Any] = {"requested": requested, "torch": torch_version, "cpu": cpu}
     if requested != "cpu":
         gpu, obstacle = cuda_identity(torch_cuda)
         if gpu:
@@ -84,11 +85,6 @@ def torch_build() -> tuple[str, str | None]:
         raise ValueError("torch is not installed in this environment; run `make setup`")
     values = dict(re.findall(r"^(\w+)[^=\n]*= *'([^']+)'", source.read_text(encoding="utf-8"), re.MULTILINE))
     return values["__version__"].partition("+")[0], values.get("cuda")
-
-
-def cpu_identity() -> dict[str, Any]:
-    """The processor's name, and the cores (by affinity and container quota) and memory that this process may use."""
-    return {"name": cpu_name(), "cores": usable_cores(), "memory_mib": memory_limit_bytes() // 2**20}
 
 
 def cpu_name() -> str:

@@ -6,7 +6,8 @@ without its library.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,15 @@ def find_gpu(uuid: str) -> tuple[Any, Any]:
         return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)
     except Exception:
         return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
+
+
+def readable(readings: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """The values of the readings that do not fail. Some fail under MIG, on WSL and in some containers."""
+    found = {}
+    for name, ask in readings.items():
+        with suppress(Exception):
+            found[name] = ask()
+    return found
 
 
 def count_others(pids: Iterable[int]) -> int:

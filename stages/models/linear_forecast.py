@@ -184,9 +184,7 @@ def simple_maps(num_steps: int, horizon: int, offset: float, season: int) -> lis
 
 
 def steps_of(levels: Tensor) -> Tensor:
-    """Convert weights of a window's levels in each forecast level (H, T + 1), which sum to 1, to weights of its changes
-    in each forecast change (T, H).
-    """
+    """Weights of levels in each forecast level (H, T + 1) -> weights of changes in each forecast change (T, H)."""
     from_last = -levels.cumsum(dim=1)[:, :-1]  # a level is the last level minus the changes after it
     return torch.diff(from_last, dim=0, prepend=torch.zeros_like(from_last[:1])).T
 

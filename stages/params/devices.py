@@ -11,9 +11,7 @@ MAX_WORKERS = 4096
 
 
 def split_device(name: Any, where: str = "device") -> tuple[int, str]:
-    """`2xcpu` -> (2, "cpu"), `auto` -> (1, "auto"). Raises ValueError for other names; its message begins
-    with `where`.
-    """
+    """`2xcpu` -> (2, "cpu"), `auto` -> (1, "auto"). Raises ValueError, beginning with `where`, for other names."""
     if name in SINGLE:
         return 1, name
     found = re.fullmatch(r"(\d{1,9})x([a-z]+)", name) if isinstance(name, str) else None

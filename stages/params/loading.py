@@ -34,9 +34,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def yaml_mistake(name: str, error: Exception) -> str:
-    """Return where and why a file is not valid YAML, in one sentence; the parser's own message quotes lines and
-    addresses.
-    """
+    """Where and why a file is not valid YAML, in one sentence; the parser's own message quotes lines."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     why = getattr(error, "problem", None) or str(error)
     why = re.sub(r" with value .*", "", one_line(why))  # a duplicate key, quoted with its whole value
@@ -63,9 +61,7 @@ def parse_params(raw: dict[str, Any], path: Path | None = None) -> Params:
 
 
 def line_of(path: Path, keys: Sequence[Any]) -> int:
-    """Return the line of the YAML file `path` in which the value under `keys` begins; the key's line if it
-    has a key.
-    """
+    """The line of the YAML file `path` in which the value under `keys`, or its key, begins."""
     from ruamel.yaml import YAML
 
     found = node = YAML().compose(path)
@@ -112,9 +108,7 @@ def load_workload(name: str) -> Workload:
 
 
 def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
-    """Return the changes of `preset` to the block of `workload`: its values for all workloads, then those
-    for this one.
-    """
+    """The changes of `preset` to the block of `workload`: its values for all workloads, then those for this one."""
     parts = presets.get(preset, {})
     return {**parts.get("all", {}), **parts.get(workload, {})}
 

@@ -124,9 +124,7 @@ def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> Invali
 
 
 def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """Return the keys in pydantic's `loc`, the JSON schema of that value, and the schema of the mapping that contains
-    it.
-    """
+    """The keys in pydantic's `loc`, the JSON schema of that value, and that of the mapping that contains it."""
 
     def resolved(node: Any) -> dict[str, Any]:
         if not isinstance(node, dict):  # additionalProperties may be true or false
@@ -184,18 +182,14 @@ def accepted_values(node: dict[str, Any], value: Any) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return `name`, which becomes a folder. Refuses names that leave the project or that DVC or a URL
-    would misread.
-    """
+    """Return `name`, which becomes a folder. Refuses names that leave the project or that DVC would misread."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise ValueError(f"{name!r} is not a usable name; use letters, digits, _ and - only")
     return name
 
 
 def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], str]) -> Any:
-    """Return a copy of `nested` with the dotted `overrides` applied. Raises ValueError(complain(name)) for an unknown
-    name.
-    """
+    """A copy of `nested` with the dotted `overrides`. Raises ValueError(complain(name)) for an unknown name."""
     if not overrides or not isinstance(nested, dict):
         return nested
     changed = copy.deepcopy(nested)
@@ -211,9 +205,7 @@ def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], s
 
 
 def literal(value: Any) -> Any:
-    """Return a dataclass in the format of params.yaml: dictionaries, lists and values; optional keys at their default
-    are left out.
-    """
+    """A dataclass in the format of params.yaml. Optional keys at their default are left out."""
     if is_dataclass(value):
         parts = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: literal(part) for field, part in parts if part != field.default}

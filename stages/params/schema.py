@@ -113,9 +113,7 @@ class Split(Section):
 
 @dataclass(frozen=True)
 class SequenceTable(Section):
-    """A table of many sequences (stages/data/sequences.py): one label each (classify), one number each (regress), or
-    one label per step (detect).
-    """
+    """A table of many sequences: one label each (classify), one number each (regress), or one per step (detect)."""
 
     source: Literal["sequences"]
     table: StrictStr

@@ -74,6 +74,16 @@ def interval_of_gain(
     return gain - half, gain + half
 
 
+def ratio(sums: np.ndarray) -> np.ndarray:
+    """A score that is a mean: sums (..., 2) of the sequences' scores and of ones -> (...,)."""
+    return sums[..., 0] / sums[..., 1]
+
+
+def with_ones(scores: np.ndarray) -> np.ndarray:
+    """scores (N,) -> (N, 2), the terms of `ratio`."""
+    return np.stack([scores, np.ones(len(scores))], axis=1)
+
+
 def sample(num: int, largest: int) -> np.ndarray:
     """Return sorted indices of `largest` of `num` sequences, drawn with a fixed seed; all if there are no more."""
     if num <= largest:

@@ -5,7 +5,6 @@ Shapes: outputs (B, C) logits, targets (B,) int64, predictions (N,) int64, confu
 
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,7 +16,9 @@ from stages.tasks.baselines import (
     interval_of_gain,
     nearest_neighbours,
     num_comparable,
+    ratio,
     sample,
+    with_ones,
 )
 from stages.tasks.scores import macro_f1, precision_recall_f1
 
@@ -72,9 +73,8 @@ class Task:
         for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
             found = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
             metrics |= {f"{key}_{score}": value for score, value in found.items()}
-            gain = interval_of_gain(
-                accuracy_of_sums, right_and_total(predictions, targets), right_and_total(baseline_predictions, targets)
-            )
+            both = (with_ones((each == targets).double().numpy()) for each in (predictions, baseline_predictions))
+            gain = interval_of_gain(ratio, *both)
             baselines.append(Baseline(name, found["accuracy"], gain))
         compared = compare_with_baselines(metrics["accuracy"], baselines, len(targets))
         each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
@@ -101,9 +101,7 @@ class Task:
         }
 
     def rare_class_report(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
-        """Return the scores of classes that are rare in the test split, which accuracy hides. Empty if
-        there are none.
-        """
+        """The scores of classes that are rare in the test split, which accuracy hides. Empty without such classes."""
         total = sum(row["num_true"] for row in each)
         rare = [row for row in each if 0 < row["num_true"] < RARE * total / len(each)]
         if not rare:
@@ -115,17 +113,6 @@ class Task:
             f"; macro F1 {metrics['macro_f1']:.4g} (the most frequent class {metrics['most_frequent_macro_f1']:.4g}, "
             f"1-NN {metrics['nearest_neighbour_macro_f1']:.4g}); found of the rarest: {found}{more}"
         )
-
-
-def right_and_total(predictions: Tensor, targets: Tensor) -> np.ndarray:
-    """Return (N, 2): 1 if the sequence is right, else 0; and 1."""
-    right = (predictions == targets).numpy().astype(np.float64)
-    return np.stack([right, np.ones_like(right)], axis=1)
-
-
-def accuracy_of_sums(sums: np.ndarray) -> np.ndarray:
-    """Return the accuracy from sums (..., 2) of `right_and_total`."""
-    return sums[..., 0] / sums[..., 1]
 
 
 def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:

@@ -45,9 +45,7 @@ class Task:
         self.weights = {weights.device: weights}
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
-        """Return the cross-entropy, averaged over a sequence's real steps; rare classes have larger weights
-        (`weights`).
-        """
+        """The cross-entropy, averaged over a sequence's real steps. Rare classes have larger `weights`."""
         if outputs.device not in self.weights:
             self.weights[outputs.device] = self.weights[torch.device("cpu")].to(outputs.device)
         each = F.cross_entropy(
@@ -66,9 +64,7 @@ class Task:
         return macro_f1(self.per_class(self.counts(*to_numpy(predictions, targets, mask))))
 
     def counts(self, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Return (N, C - 1, 3): the numbers of matched, actual and predicted events of every class except 0 in each
-        sequence.
-        """
+        """(N, C - 1, 3): each sequence's numbers of matched, actual and predicted events of every class but 0."""
         rows = []
         for number in range(1, self.num_outputs):
             actual, found = np.argwhere(targets == number), np.argwhere(predictions == number)
@@ -179,9 +175,7 @@ def crossings(values: np.ndarray, level: float) -> np.ndarray:
 
 
 def predict(outputs: Tensor, mask: Tensor) -> Tensor:
-    """Predict an event where its probability is above THRESHOLD and the highest of its class within
-    TOLERANCE frames.
-    """
+    """Predict an event where its probability is above THRESHOLD and its class's highest within TOLERANCE frames."""
     # The outputs for padded steps are meaningless: they must not exceed those of the last real steps.
     probabilities = outputs.softmax(dim=2).masked_fill(~mask.unsqueeze(2), 0.0)
     highest = F.max_pool1d(probabilities.transpose(1, 2), 2 * TOLERANCE + 1, 1, TOLERANCE).transpose(1, 2)
@@ -197,9 +191,7 @@ def to_numpy(predictions: Tensor, targets: Tensor, mask: Tensor) -> tuple[np.nda
 
 
 def match(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[int, int]]:
-    """Return the index pairs of a maximum one-to-one matching of events (K, 2), (L, 2) in sequences of `num_steps`
-    steps.
-    """
+    """The index pairs of a maximum one-to-one matching of events (K, 2), (L, 2) in sequences of `num_steps` steps."""
     spacing = num_steps + TOLERANCE + 1  # keeps events from matching across sequences
     left, right = ((pairs[:, 0] * spacing + pairs[:, 1]).tolist() for pairs in (actual, found))
     return match_steps(left, right, TOLERANCE)

@@ -106,9 +106,7 @@ class Task:
 
 
 def levels(steps: np.ndarray, anchors: np.ndarray, kind: str) -> np.ndarray:
-    """Return levels (N, H) from `steps` (N, H), in the transform's unit, and `anchors` (N,): the inverse of the
-    transform.
-    """
+    """The inverse of the transform: levels (N, H) from `steps` (N, H), in its unit, and `anchors` (N,)."""
     path = np.cumsum(steps, axis=1, dtype=np.float64)
     return anchors[:, None] * np.exp(path) if kind == "log-return" else anchors[:, None] + path
 

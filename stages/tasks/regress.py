@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from stages.tasks import Evaluation, Read
-from stages.tasks.baselines import MAX_FITTED, Baseline, compare_with_baselines, interval_of_gain, sample, summaries
+from stages.tasks.baselines import (
+    MAX_FITTED,
+    Baseline,
+    compare_with_baselines,
+    interval_of_gain,
+    ratio,
+    sample,
+    summaries,
+    with_ones,
+)
 from stages.tasks.ridge import centred, leave_one_out
 
 BASELINES = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
@@ -98,8 +107,7 @@ def gain_over(other: np.ndarray, own: np.ndarray, actual: np.ndarray) -> tuple[f
     The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
     """
     unit = actual.var() or 1.0
-    sums = (np.stack([np.square(actual - each) / unit, np.ones(len(actual))], axis=1) for each in (own, other))
-    return interval_of_gain(lambda total: -total[..., 0] / total[..., 1], *sums)
+    return interval_of_gain(ratio, *(with_ones(-np.square(actual - each) / unit) for each in (own, other)))
 
 
 def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:

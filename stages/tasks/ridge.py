@@ -37,9 +37,7 @@ class Dual:
         self.products, self.targets, self.num_features = products, targets.double(), num_features
 
     def fit(self, num: int) -> Fit:
-        """Fit the first `num` sequences. If these are too many for leave-one-out, the remaining sequences choose the
-        strength.
-        """
+        """Fit the first `num` sequences. If they are too many for leave-one-out, the others choose the strength."""
         if num <= MAX_EIGEN:
             return leave_one_out(centred(self.products[:num, :num]), self.targets[:num], self.num_features)
         between = self.products[num:, :num]
@@ -77,9 +75,7 @@ def leave_one_out(products: Tensor, targets: Tensor, num_features: int) -> Fit:
 def best_on(
     products: Tensor, targets: Tensor, between: Tensor, all_targets: Tensor, num: int, num_features: int
 ) -> Fit:
-    """Return the fit with the least squared error on the sequences after the first `num`. `between` (M, N): their
-    products with the first `num`.
-    """
+    """The fit that errs least on the sequences after the first `num`. `between` (M, N): their products with those."""
     mean, best = all_targets[:num].mean(dim=0), None
     for strength in (FEW_STRENGTHS * num_features).tolist():
         coefficients = solve(products, strength, targets)
@@ -92,9 +88,7 @@ def best_on(
 
 
 def solve(products: Tensor, strength: float, targets: Tensor) -> Tensor:
-    """Return (products + strength I)^-1 targets. products (M, M) is symmetric and positive semidefinite; it is restored
-    at the end.
-    """
+    """(products + strength I)^-1 targets. products (M, M), positive semidefinite, are restored at the end."""
     diagonal = products.diagonal().clone()  # a copy of all products would be the largest tensor in memory
     products.diagonal().add_(strength)
     factor = torch.linalg.cholesky(products)
@@ -136,9 +130,7 @@ class Primal:
             yield strength, weights, target - mean @ weights
 
     def best(self, features: Tensor, targets: Tensor) -> tuple[float, Tensor, Tensor, Tensor]:
-        """Return the strength with the least squared error on other sequences, its weights and intercepts, and the
-        outputs for these sequences. features (M, P), targets (M, C).
-        """
+        """The strength that errs least on other sequences (M, P), its weights, intercepts and outputs for them."""
         found = []
         for strength, weights, intercepts in self.fits((FEW_STRENGTHS * len(self.products)).tolist()):
             outputs = features.double() @ weights + intercepts

@@ -11,7 +11,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -73,22 +73,21 @@ class Batch:
         return sum(getattr(self, name).nbytes for name in TENSORS)
 
     def first(self, count: int) -> "Batch":
-        teacher_targets = None if self.teacher_targets is None else self.teacher_targets[:count]
-        return Batch(self.values[:count], self.mask[:count], self.targets[:count], self.rows[:count], teacher_targets)
+        return self.pieces(count)[0]
 
-    def parts(self, num_parts: int) -> Iterator["Batch"]:
+    def parts(self, num_parts: int) -> list["Batch"]:
         """Split the batch into at most `num_parts` parts of nearly equal size, or one part per share of a worker."""
         if num_parts == 1 or len(self.shares) == 1:
-            yield self
-            return
-        size: int | list[int] = -(-len(self) // num_parts)
-        if self.shares:
-            size = [share.num_passed for share in self.shares]
-        columns = [tensor.split(size) for tensor in (self.values, self.mask, self.targets, self.rows)]
-        teachers = [None] * len(columns[0]) if self.teacher_targets is None else self.teacher_targets.split(size)
-        for number, (*tensors, teacher_targets) in enumerate(zip(*columns, teachers, strict=True)):
-            values, mask, targets, rows = tensors
-            yield Batch(values, mask, targets, rows, teacher_targets, self.shares[number : number + 1])
+            return [self]
+        if not self.shares:
+            return self.pieces(-(-len(self) // num_parts))
+        found = self.pieces([share.num_passed for share in self.shares])
+        return [replace(part, shares=(share,)) for part, share in zip(found, self.shares, strict=True)]
+
+    def pieces(self, sizes: int | list[int]) -> list["Batch"]:
+        tensors = (self.values, self.mask, self.targets, self.rows, self.teacher_targets)
+        columns = [tensor.split(sizes) for tensor in tensors if tensor is not None]
+        return [Batch(*each) for each in zip(*columns, strict=True)]
 
 
 @dataclass

@@ -32,7 +32,7 @@ class DeviceEpoch:
     """Takes the steps of an epoch as CUDA graphs.
 
     Requires `step.graphs` and an optimizer whose learning rate is a tensor. The results are bitwise identical to those
-    of loop.take_steps: tests check this on the CPU, where `once` runs uncaptured.
+    of trainer.take_steps: tests check this on the CPU, where `once` runs uncaptured.
     """
 
     def __init__(self, step: Step, split: Split, params: Train, rates: Tensor) -> None:

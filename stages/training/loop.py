@@ -1,9 +1,6 @@
-"""The training and the validation loop.
+"""Passes without gradients: validation and predictions. They read no numbers from the device."""
 
-They do not print, open files, track metrics or read numbers from the device.
-"""
-
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -11,21 +8,9 @@ from torch import nn
 
 from stages.training.batches import Batch
 from stages.training.memory import OomPolicy
-from stages.training.step import Loss, Step, autocast
+from stages.training.step import Loss, autocast
 
 PREDICTION_BATCH = 1024  # may exceed the training batch: without gradients no activations are stored
-
-
-def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:
-    """Take one step per batch with its learning rate; yield its number of sequences (of all workers).
-
-    Adds the summed loss to `total`, a scalar on the device that is read once per epoch: `.item()` in every step would
-    synchronize in every step.
-    """
-    for batch, rate in zip(batches, rates, strict=False):
-        step.set_rate(rate)
-        total += step(batch)
-        yield batch.num_whole
 
 
 @torch.no_grad()

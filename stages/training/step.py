@@ -149,7 +149,7 @@ class Step:
         """
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
-        parts = list(batch.parts(self.accumulation))
+        parts = batch.parts(self.accumulation)
         for number, part in enumerate(parts, 1):
             with not_last(self.forward, number == len(parts)), drawn_as_one(part):
                 with autocast(self.precision, self.device):

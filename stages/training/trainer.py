@@ -1,6 +1,6 @@
 """`Trainer`: trains epoch by epoch and holds all state that a bitwise identical resume needs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -192,7 +192,7 @@ class Trainer:
     def plain_steps(self, random_draws: RandomDraws, first_step: int, num_done: int) -> Iterator[int]:
         """Take the steps of the epoch that follow the first `num_done`, without a CUDA graph."""
         rates = self.rates[first_step + num_done : first_step + self.steps_per_epoch].tolist()
-        return loop.take_steps(self.batches(random_draws, num_done), self.step, rates, self.total)
+        return take_steps(self.batches(random_draws, num_done), self.step, rates, self.total)
 
     def captured_steps(self, random_draws: RandomDraws, first_step: int) -> Iterator[int]:
         if self.device_epoch is None:
@@ -303,6 +303,18 @@ class Trainer:
         self.generator.set_state(state["generator"].cpu())
         set_random_state(state["torch_rng"], self.device)
         self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])
+
+
+def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:
+    """Take one step per batch with its learning rate; yield its number of sequences (of all workers).
+
+    Adds the summed loss to `total`, a scalar on the device that is read once per epoch: `.item()` in every step would
+    synchronize in every step.
+    """
+    for batch, rate in zip(batches, rates, strict=False):
+        step.set_rate(rate)
+        total += step(batch)
+        yield batch.num_whole
 
 
 def computed_in(precision: str, device: torch.device) -> str:
