@@ -20,7 +20,7 @@ from stages.files import STATE
 from stages.params.loading import load_params
 from stages.records.checkpoint import Checkpoint
 from stages.records.history import Record
-from stages.train import Saver, keep
+from stages.train import Saver, append_epoch
 from stages.training.workload import open_prepared
 
 
@@ -62,7 +62,7 @@ def measure(workload: str, device: str, folder: Path) -> list[str]:
     saver.save = timed  # type: ignore[method-assign]
     start = time.perf_counter()
     while trainer.epochs_done < trainer.params.epochs:
-        keep(context, trainer, record, trainer.epoch())
+        append_epoch(context, trainer, record, trainer.epoch())
         saver.save_if_due(SimpleNamespace(stop_requested=False))  # type: ignore[arg-type]
     saver.save_last()
     training = time.perf_counter() - start - sum(seconds)

@@ -111,7 +111,7 @@ class Training:
             self.keep_loss,
             self.optimizer,
             max_grad_norm=1.0,
-            accumulation=1,
+            grad_accum_steps=1,
             precision="fp32",
             execution_mode="eager",
             device=device,

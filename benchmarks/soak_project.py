@@ -221,7 +221,7 @@ class Project:
     def leftovers(self) -> list[str]:
         folders = [self.path / name for name in (".tandem", "results", "data", "mlruns")]
         found = [path for folder in folders for path in folder.rglob("*")]
-        endings = (".tmp", ".new", ".pt", ".token", ".result")
+        endings = (".tmp", ".new", ".pt", ".token", ".ended")
         return [str(path.relative_to(self.path)) for path in found if path.name.endswith(endings)]
 
 

@@ -11,7 +11,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.processes import end_with_parent, ending, run
-from flows.turn import one_at_a_time
+from flows.run_lock import one_at_a_time
 from stages.params.loading import load_params
 
 NOT_SAID = 200  # characters of a state's message; the artifact has the full text

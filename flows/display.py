@@ -29,7 +29,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows.processes import Event, Outcome
 from flows.stage import STAGES
-from stages.urls import without_password
+from stages.passwords import without_password
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # states of a started, unfinished run
 SECONDS_BETWEEN_POLLS = 2.0

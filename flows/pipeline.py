@@ -29,8 +29,8 @@ from flows import pages, remote, repro
 from flows.display import RESUME, Display, StageCancelled, prefect_client
 from flows.plan import RunPlan, make_plan, parse_set
 from flows.processes import end_with_parent, ending, run
-from flows.turn import known_to_the_next, one_at_a_time
-from stages.urls import without_password
+from flows.run_lock import known_to_the_next, one_at_a_time
+from stages.passwords import without_password
 
 # With Prefect's defaults, a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
 PATIENT_ENOUGH: dict[Any, Any] = {

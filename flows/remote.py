@@ -19,7 +19,7 @@ from uuid import UUID
 from flows import doctor, processes
 from flows.stage import watch
 from stages import files
-from stages.urls import without_password
+from stages.passwords import without_password
 
 RUNS = files.STATE / "runs"
 MADE_BY_RUNS = ("dvc.lock", "hw/dvc.lock", "results")  # the results that git tracks; DVC's cache has them too

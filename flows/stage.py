@@ -1,8 +1,8 @@
 """Run one stage: `python -m flows.stage STAGE [WORKLOAD] [DEVICE] [SEED]`, the cmd of every entry of dvc.yaml.
 
-The arguments are the stage's name and its item of the matrix. The output is what `stages/<stage>.py` writes, and the
-exit status: 0, 1 (failed; the reason is on stderr and in `.tandem/last_error.json`, because DVC turns every failure
-into exit 255) or 130 (Ctrl+C). The stage ends when dvc ends.
+The arguments are the stage's name and its item of the matrix. Exit status: 0, 1 (failed) or 130 (Ctrl+C); one of
+several workers also uses 75 and 76 (stages/training/workers.py). A failure's reason is on stderr and in
+`.tandem/last_error.json`, because DVC turns every failure into exit 255. The stage ends when dvc ends.
 
 This module does not import Prefect: flows/pipeline.py shows the stages there. `hardware` runs on every `dvc repro`, so
 this module imports as little as possible.
@@ -84,7 +84,7 @@ def run(stage: str, item: list[str], name: str, place: str) -> int:
             return import_module("stages.training.launcher").launch(*item)
         if place == "other":
             sys.stdout = open(os.devnull, "w")  # the first worker prints the same
-            import_module("stages.train").follow(*item)
+            import_module("stages.train").run_other_worker(*item)
             return 0
         if stage in RECORDED:
             if sys.stdout.isatty() and place == "alone":

@@ -77,7 +77,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, EvaluationT
     with translate_oom(oom):
         model, _ = load_network(context.folder / TRAIN_RESULT, weights)
         model.to(device)
-        if context.residency(device) == "device":
+        if context.data_location(device) == "device":
             oom.make_resident()
         outputs = predict(model, split, oom)  # warm-up: the first pass also allocates memory and selects kernels
         with measure(device) as measured:
@@ -94,7 +94,7 @@ def evaluate(context: RunContext, trained: Run) -> tuple[Evaluation, EvaluationT
         "evaluate_seconds": measured.seconds,
         "samples_per_second": len(split) / measured.seconds,
         "num_samples": len(split),
-        "out_of_memory": oom.actions,
+        "out_of_memory": oom.fallbacks,
     }
     return result, timing
 

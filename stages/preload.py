@@ -36,7 +36,7 @@ def main(workload: str, device: str) -> None:
     write_json(
         target / "plan.json",
         {
-            "residency": wanted,
+            "data_location": wanted,
             "bytes": sizes,
             "sha256": {split: sha256_file(target / f"{split}.safetensors") for split in SPLITS},
         },

@@ -263,7 +263,7 @@ class TimedTraining:
             "precision": trainer.step.precision,
             "step": trainer.step.execution_mode,
             "asked": self.asked,
-            "out_of_memory": trainer.oom.actions,
+            "out_of_memory": trainer.oom.fallbacks,
             "other_processes": other_gpu_processes(gpu_uuid(trainer.device)),
             "steps_per_turn": self.num_steps,
         }

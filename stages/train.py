@@ -9,8 +9,8 @@ A killed training resumes from its checkpoint. Under DVC, the last checkpoint is
 so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a second Ctrl+C
 stops at once.
 
-For several workers (device 2xcpu), stages/training/launcher.py starts the processes. The first worker runs `main`, as a
-single process does; the others run `follow`.
+For several workers (device 2xcpu), stages/training/launcher.py starts the processes. The first worker runs `main`, like
+a training in one process; the others run `run_other_worker`.
 """
 
 import os
@@ -36,9 +36,9 @@ from stages.records.terminal import Interruption, Progress
 from stages.training import auto
 from stages.training.memory import translate_oom
 from stages.training.trainer import Epoch, Trainer
-from stages.training.workers import StopRequested, Workers, joined_group
+from stages.training.workers import StopRequested, Workers, process_group
 from stages.training.workers import describe as describe_workers
-from stages.training.workload import RunContext, open_trainer, smaller_parts_asked
+from stages.training.workload import RunContext, open_trainer, restart_in_smaller_parts
 
 # Saving checkpoints takes at most this share of the time. Within that limit, a checkpoint is at most this many seconds,
 # or one epoch, old.
@@ -49,42 +49,42 @@ CHECKPOINT_SECONDS = 10.0
 def main(workload: str, device: str, seed: str) -> None:
     context = RunContext.of(workload, device, int(seed))
     inputs = Inputs(workload, device, int(seed), context.summary.get("table_sha256"))
-    checkpoint = Checkpoint.of(workload, *checkpointed(context, inputs.values))
+    checkpoint = Checkpoint.of(workload, *checkpoint_identity(context, inputs.values))
     files.require_writable(context.folder / TRAIN_RESULT)
-    with checkpoint.locked(), joined_group(device, context.num_workers, context.kind) as workers:
+    with checkpoint.locked(), process_group(device, context.num_workers, context.kind) as workers:
         with Interruption() as interruption:
             workers.require_same(inputs.values)
-            saved = resume(context, checkpoint)
-            workers.broadcast(saved)
-            with recording(saved["record"]["token"], "train") as run:
-                train(context, saved, inputs, checkpoint, run, interruption, workers)
+            state = open_state(context, checkpoint)
+            workers.broadcast(state)
+            with recording(state["record"]["token"], "train") as run:
+                train(context, state, inputs, checkpoint, run, interruption, workers)
     add_mlflow_ids(context, run)
     if "DVC_STAGE" in os.environ:
-        checkpoint.ended(context.folder / TRAIN_MEASURED)  # kept until DVC has the result
+        checkpoint.mark_ended(context.folder / TRAIN_MEASURED)  # kept until DVC has the result
     else:
         checkpoint.remove()
 
 
-def follow(workload: str, device: str, seed: str) -> None:
-    """Run the training on every worker except the first. These workers print nothing and write no files."""
+def run_other_worker(workload: str, device: str, seed: str) -> None:
+    """Train as one of several workers, except the first. Such a worker prints nothing and writes no file."""
     context = RunContext.of(workload, device, int(seed))
-    with joined_group(device, context.num_workers, context.kind) as workers, StopRequested() as interruption:
+    with process_group(device, context.num_workers, context.kind) as workers, StopRequested() as interruption:
         workers.require_same(read_inputs(workload, device, context.seed))
-        saved = workers.broadcast()
-        trainer = open_trainer(context, saved, workers)
-        with smaller_parts_asked(trainer), translate_oom(trainer.oom):
+        state = workers.broadcast()
+        trainer = open_trainer(context, state, workers)
+        with restart_in_smaller_parts(trainer), translate_oom(trainer.oom):
             trainer.set_precision(workers.broadcast())
-            trainer.join(workers)
+            trainer.use_workers(workers)
             workers.cpu_seconds_of_others()
-            while trainer.epochs_done < context.settings.epochs:
+            while trainer.epochs_done < context.train_params.epochs:
                 trainer.epoch()
-                if trainer.epochs_done < context.settings.epochs and workers.any(interruption.stop_requested):
+                if trainer.epochs_done < context.train_params.epochs and workers.any(interruption.stop_requested):
                     return  # interrupted: the first worker saves the checkpoint
-            if not saved["record"].get("end"):
+            if not state["record"].get("at_end"):
                 workers.cpu_seconds_of_others()
 
 
-def checkpointed(context: RunContext, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def checkpoint_identity(context: RunContext, inputs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the device and the inputs that identify a checkpoint.
 
     With `scaling: strong`, the number of workers does not change the batch, so a training can resume with another
@@ -98,54 +98,54 @@ def checkpointed(context: RunContext, inputs: dict[str, Any]) -> tuple[str, dict
 
 def train(
     context: RunContext,
-    saved: dict[str, Any],
+    state: dict[str, Any],
     inputs: Inputs,
     checkpoint: Checkpoint,
     run: RunDir,
     interruption: Interruption,
     workers: Workers,
 ) -> None:
-    """Train from the state `saved` to the last epoch, and write the results."""
-    trainer, record = open_trainer(context, saved, workers), Record(**saved["record"])
-    with smaller_parts_asked(trainer), translate_oom(trainer.oom):
+    """Train from `state` to the last epoch, and write the results."""
+    trainer, record = open_trainer(context, state, workers), Record(**state["record"])
+    with restart_in_smaller_parts(trainer), translate_oom(trainer.oom):
         if not trainer.epochs_done:
             print(introduction(context, trainer), flush=True)
-            record.start = describe_start(trainer)
+            record.at_start = describe_start(trainer)
             start = time.monotonic()
             realized = auto.realize(trainer, context.identity)
-            spent_seconds = time.monotonic() - start
+            auto_seconds = time.monotonic() - start
             print(*realized.values(), sep="\n", end="\n" if realized else "", flush=True)
             for reason in trainer.missing_graph().values():
                 print(f"steps are taken eagerly instead of captured as a CUDA graph: {reason}", flush=True)
-            find_bottleneck(trainer, record, spent_seconds)
+            find_bottleneck(trainer, record, auto_seconds)
             record.summary_lines |= realized
-        join(context, trainer, record, workers)
+        connect_workers(context, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
         start_run(context, trainer, record, inputs.values, run)
         saver, first_epoch = Saver(context, trainer, record, checkpoint, run), trainer.epochs_done + 1
         if record.history:  # a killed process may have saved these rows only in its checkpoint
             run.save_epochs(record)
-        if not record.end:
+        if not record.at_end:
             with sampled(trainer.device) as readings:
                 for epoch in epochs(context, trainer, run):
                     check_finite(epoch, checkpoint)
-                    keep(context, trainer, record, epoch)
+                    append_epoch(context, trainer, record, epoch)
                     record.sampled[first_epoch] = readings.totals()
                     refuse_changed_inputs(context, inputs, saver)
                     saver.save_if_due(interruption)
             record.sampled[first_epoch] = readings.totals()  # includes the last reading
             cpu_seconds = workers.cpu_seconds_of_others() - cpu_seconds
             workers.close()
-            record.end = describe_end(trainer, record, cpu_seconds)
+            record.at_end = describe_end(trainer, record, cpu_seconds)
             saver.save_last()
         write_results(context, trainer, record, inputs.values, run)
 
 
-def join(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
+def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
     """Connect the other workers, if any, to this training, and print a description of them."""
     if workers.count > 1:
         workers.broadcast(trainer.step.precision)
-        trainer.join(workers)
+        trainer.use_workers(workers)
     if changed := note_workers(record, trainer.epochs_done, workers.count):
         print(changed, flush=True)
     if workers.count > 1:
@@ -158,34 +158,36 @@ def introduction(context: RunContext, trainer: Trainer) -> str:
     seconds.
     """
     num_parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    model, num_sequences = context.params.train.model.name, len(trainer.train_split)
+    model, epochs = context.params.train.model.name, context.train_params.epochs
     return (
         f"{context.workload} on {context.identity['name']}: {model} with {num_parameters:,} parameters, "
-        f"{num_sequences:,} sequences to train on, {context.settings.epochs} epoch{'s' * (context.settings.epochs > 1)}"
+        f"{len(trainer.train_split):,} sequences to train on, {epochs} epoch{'s' * (epochs > 1)}"
     )
 
 
-def resume(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the saved state of the training. Its `trainer` is None if no epoch has been saved."""
+def open_state(context: RunContext, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the training's state from its checkpoint, or a new state, whose `trainer` is None."""
     checkpoint.prune()
     saved, message = checkpoint.load(torch.device("cpu"))
-    if saved and (end := saved["record"].get("end")) and end.get("workers", 1) != context.num_workers:
+    if saved and (end := saved["record"].get("at_end")) and end.get("workers", 1) != context.num_workers:
         # Finished with another number of workers: the results are equal within rounding, but the timings differ.
         saved, message = None, ""
     if saved and saved["trainer"]:
-        written = ": all are trained, the results are written again" if saved["record"].get("end") else ""
-        print(f"{message}, epoch {saved['trainer']['epochs_done']} of {context.settings.epochs}{written}", flush=True)
+        written = ": all are trained, the results are written again" if saved["record"].get("at_end") else ""
+        print(
+            f"{message}, epoch {saved['trainer']['epochs_done']} of {context.train_params.epochs}{written}", flush=True
+        )
         return saved
     if message:
         print(message, flush=True)
     return {"trainer": None, "oom": None, "record": vars(Record(checkpoint.token()))}
 
 
-def find_bottleneck(trainer: Trainer, record: Record, spent_seconds: float) -> None:
+def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> None:
     """If params.yaml enables the probe, record the bottleneck of a training step and the advice for it."""
     if not trainer.params.probe:
         return
-    found = "a fit in closed form takes no steps" if trainer.closed_form else probe.probe(trainer, spent_seconds)
+    found = "a fit in closed form takes no steps" if trainer.closed_form else probe.probe(trainer, auto_seconds)
     if isinstance(found, str):
         record.summary_lines["bound"] = f"not probed: {found}"
     else:
@@ -200,25 +202,25 @@ def find_bottleneck(trainer: Trainer, record: Record, spent_seconds: float) -> N
 def epochs(context: RunContext, trainer: Trainer, run: RunDir) -> Iterator[Epoch]:
     """Yield the remaining epochs. Out-of-memory fallbacks are tagged in MLflow even if the epoch fails."""
     num_samples = len(trainer.train_split)
-    progress = Progress(context.workload, context.settings.epochs, trainer.epochs_done)
+    progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done)
     if trainer.closed_form:
         trainer.closed_form.on_features = progress.show_features
-    while trainer.epochs_done < context.settings.epochs:
-        num_actions = len(trainer.oom.actions)
+    while trainer.epochs_done < context.train_params.epochs:
+        num_fallbacks = len(trainer.oom.fallbacks)
         try:
             epoch = trainer.epoch()
         finally:
-            if len(trainer.oom.actions) > num_actions:
-                run.add_tags(memory_tags(trainer.oom.actions))
+            if len(trainer.oom.fallbacks) > num_fallbacks:
+                run.add_tags(memory_tags(trainer.oom.fallbacks))
         progress.show(epoch, context.task.score_name, num_samples)
         yield epoch
     progress.close()
 
 
-def keep(context: RunContext, trainer: Trainer, record: Record, epoch: Epoch) -> None:
+def append_epoch(context: RunContext, trainer: Trainer, record: Record, epoch: Epoch) -> None:
     record.history.append(history_row(epoch, context.task.score_name))
     record.digests.append(epoch.digests)
-    record.timings.append(timing_row(epoch, len(trainer.train_split), context.settings.warmup_epochs))
+    record.timings.append(timing_row(epoch, len(trainer.train_split), context.train_params.warmup_epochs))
     record.missing_reasons = trainer.missing_reasons
 
 
@@ -234,7 +236,7 @@ class Saver:
     def save_if_due(self, interruption: Interruption) -> None:
         """Raises KeyboardInterrupt, after saving, if the user has interrupted the training."""
         epochs_done = self.trainer.epochs_done
-        if epochs_done == self.context.settings.epochs:
+        if epochs_done == self.context.train_params.epochs:
             return
         is_old = time.monotonic() - self.saved_at > max(CHECKPOINT_SECONDS, self.save_seconds / CHECKPOINT_SHARE)
         is_interrupted = self.trainer.workers.any(interruption.stop_requested)  # all workers stop after the same epoch
@@ -273,7 +275,9 @@ def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
 
 
 def refuse_changed_inputs(context: RunContext, inputs: Inputs, saver: Saver) -> None:
-    """Raises ValueError if an input changed: DVC would record the result under the new input (treeverse/dvc#11058)."""
+    """Raises ValueError if an input has changed since the start: DVC would record the result as that of the new input
+    (treeverse/dvc#11058).
+    """
     changed = inputs.changed()
     if not changed:
         return

@@ -23,7 +23,7 @@ from stages.params.loading import load_params, load_workload
 from stages.params.parsing import one_line
 from stages.records import checkpoint, run_dir
 from stages.records.run import TRAIN_RESULT
-from stages.training import choices
+from stages.training import auto_cache
 from stages.training.workload import RunContext, load_network
 
 RUN = files.result_dir("tiny", "cpu", 0)
@@ -35,7 +35,7 @@ RUN_DIR = run_dir.RUNS / ("a" * 32)
 
 def open_context() -> None:
     context = RunContext.of("tiny", "cpu", 0)
-    assert context.shape.num_outputs and context.residency(CPU) and context.open_split("train", CPU)
+    assert context.shape.num_outputs and context.data_location(CPU) and context.open_split("train", CPU)
     context.read("test", "targets")
 
 
@@ -53,8 +53,8 @@ def checkpoint_state() -> None:
 
 def use_cache() -> None:
     """A cache never fails: it is made anew."""
-    before = dict(choices.cached_choices())
-    assert all(isinstance(each, choices.Choice) and each.sentence() for each in before.values())
+    before = dict(auto_cache.cached_choices())
+    assert all(isinstance(each, auto_cache.Choice) and each.sentence() for each in before.values())
 
 
 def fingerprints() -> None:
@@ -91,7 +91,7 @@ READERS: dict[Path, Callable[[], object]] = {
     RUN / TRAIN_RESULT / "model.json": lambda: load_network(RUN / TRAIN_RESULT, "last"),
     RUN / TRAIN_RESULT / "last.safetensors": lambda: load_network(RUN / TRAIN_RESULT, "last"),
     CHECKPOINT.path: checkpoint_state,
-    choices.file(): use_cache,
+    auto_cache.file(): use_cache,
     closure.CACHE: fingerprints,
     repro.UI_STATE: state_of_servers,
     Path(LAST_ERROR): lambda: reproduce.last_error("train@x"),
@@ -108,7 +108,7 @@ def make_what_is_missing() -> None:
     """The files that a finished training does not leave."""
     CHECKPOINT.save({"epochs_done": 1})
     gains = [[1, 1.0], [2, 1.5]]
-    choices.store("0123456789abcdef", choices.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
+    auto_cache.store("0123456789abcdef", auto_cache.Choice("threads", 2, gains, "a test", "2026-01-01T00:00:00+0000"))
     files.write_json(repro.UI_STATE, {"pid": 1, "prefect": "http://127.0.0.1:1", "mlflow": "http://127.0.0.1:2"})
     files.write_json(Path(LAST_ERROR), {"stage": "train", "message": "why", "run": "x", "time": ""})
     files.write_json(run_dir.publication_file(RUN_DIR), {"run_id": "a" * 32, "experiment_id": "1"})

@@ -164,7 +164,7 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
     (measured / "timings.csv").write_text("epoch,epoch_seconds\n1,0.5\n")
     checkpoint.save(weights(1.0))
     checkpoint.save(weights(2.0))
-    checkpoint.ended(measured)
+    checkpoint.mark_ended(measured)
     (tmp_path / "dvc.lock").write_text(f"md5: {'0' * 32}\n")
     checkpoint.prune()
     value, message = loaded(checkpoint)
@@ -175,7 +175,7 @@ def test_the_last_checkpoint_stays_until_dvc_has_the_result(
     for num_removed in range(1, 4):  # killed after so many files; what was left by that was left for good
         checkpoint.save(weights(1.0))
         checkpoint.save(weights(2.0))
-        checkpoint.ended(measured)
+        checkpoint.mark_ended(measured)
         process = forked.context().Process(target=prune_until_killed, args=(tmp_path, checkpoint, num_removed))
         process.start()
         process.join()

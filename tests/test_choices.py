@@ -23,8 +23,8 @@ from stages.machine.threads import waited_seconds
 from stages.params.schema import Augment, Train
 from stages.tools import choices as tool
 from stages.training import auto, choices
+from stages.training.auto_cache import Choice
 from stages.training.batches import Split
-from stages.training.choices import Choice
 from stages.training.trainer import Trainer
 from tests.projects import TINY, copy_of, dvc, git, read_record, run, run_path
 from tests.trainers import SETTINGS, finish, full_tensors, new_trainer, trainer_on

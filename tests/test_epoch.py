@@ -19,7 +19,7 @@ from stages.training.batches import Split
 from stages.training.epoch import DeviceEpoch
 from stages.training.graphs import CaptureFailed
 from stages.training.optimizer import learning_rates
-from stages.training.step import choose_mode, graph_blocker
+from stages.training.step import choose_execution_mode, graph_blocker
 from stages.training.trainer import Trainer
 from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
 
@@ -147,7 +147,7 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     assert_equal_bits(trainer_of("classify", "gru"), other)
     let_go, reason = "the CUDA graph of the step is let go", "CUDA out of memory. Planted"
     given_up = "the step is taken eagerly instead of captured as a CUDA graph"
-    assert other.oom.actions == [let_go if has_captured else given_up]
+    assert other.oom.fallbacks == [let_go if has_captured else given_up]
     assert other.step.execution_mode == "eager"
     assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
@@ -180,14 +180,14 @@ def test_the_rate_of_an_epoch_is_the_one_its_last_step_was_taken_at():
 def test_auto_is_a_graph_wherever_nothing_forbids_it():
     model = torch.nn.Linear(2, 2)
     gpu = torch.device("cuda", 0)
-    assert choose_mode("auto", gpu, "bf16", model) == ("graph", "")
-    assert choose_mode("auto", CPU, "fp32", model) == ("eager", "CUDA graphs need a CUDA device")
-    assert choose_mode("auto", gpu, "fp16", model) == ("eager", graph_blocker(gpu, "fp16", model))
+    assert choose_execution_mode("auto", gpu, "bf16", model) == ("graph", "")
+    assert choose_execution_mode("auto", CPU, "fp32", model) == ("eager", "CUDA graphs need a CUDA device")
+    assert choose_execution_mode("auto", gpu, "fp16", model) == ("eager", graph_blocker(gpu, "fp16", model))
     recurrent = torch.nn.GRU(2, 2, num_layers=2, dropout=0.1)
-    assert choose_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
+    assert choose_execution_mode("graph", gpu, "fp32", recurrent)[0] == "eager"
     by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
-    assert choose_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
-    assert choose_mode("eager", gpu, "fp32", model) == ("eager", "")
+    assert choose_execution_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
+    assert choose_execution_mode("eager", gpu, "fp32", model) == ("eager", "")
     assert trainer_of("classify", "gru", step="graph").step.fallback_reason == "CUDA graphs need a CUDA device"
     model.checkpoint_activations = True
-    assert "activations that are computed again" in choose_mode("auto", gpu, "fp32", model)[1]
+    assert "activations that are computed again" in choose_execution_mode("auto", gpu, "fp32", model)[1]

@@ -37,8 +37,8 @@ STEPS = pytest.mark.parametrize("settings", [EAGER, CAPTURED, LAYERS], ids=["eag
 MIB = 2**20
 
 
-def trained(settings: Train, folder: Path, residency: str = "device") -> tuple[dict[str, Tensor], list[float]]:
-    trainer = new_trainer("cuda", residency, folder, settings)
+def trained(settings: Train, folder: Path, data_location: str = "device") -> tuple[dict[str, Tensor], list[float]]:
+    trainer = new_trainer("cuda", data_location, folder, settings)
     found = finish(trainer)
     assert trainer.step.fallback_reason == ""
     return found
@@ -156,9 +156,9 @@ def test_a_training_on_a_card_too_small_for_it_says_what_it_does_and_comes_to_ne
     trainer = new_trainer("cuda", "device", folder, settings)
     leave_in_gpu(share * room)
     _, found = finish(trainer)
-    assert trainer.oom.actions, f"{share:.0%} of {room:,.0f} MiB was enough"
-    assert share > 0.5 or trainer.step.accumulation > 1
-    saw("; ".join(trainer.oom.actions))
+    assert trainer.oom.fallbacks, f"{share:.0%} of {room:,.0f} MiB was enough"
+    assert share > 0.5 or trainer.step.grad_accum_steps > 1
+    saw("; ".join(trainer.oom.fallbacks))
     assert found == pytest.approx(losses, rel=1e-3)
 
 
@@ -171,9 +171,9 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
     leave_in_gpu(1.05 * room)
     trainer.epoch(), trainer.epoch()
     if settings.step == "graph":
-        assert trainer.oom.actions[-1] == "the CUDA graph of the step is let go" and len(trainer.oom.actions) <= 2
+        assert trainer.oom.fallbacks[-1] == "the CUDA graph of the step is let go" and len(trainer.oom.fallbacks) <= 2
         assert trainer.missing_graph() == {"step: graph": "memory ran out"}
-    assert (trainer.step.accumulation, trainer.oom.num_passes, trainer.oom.streams) == (1, 1, False)
+    assert (trainer.step.grad_accum_steps, trainer.oom.num_eval_parts, trainer.oom.is_streaming) == (1, 1, False)
 
 
 @STEPS
@@ -221,4 +221,4 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
     assert precision == "fp32" and "memory ran out while precisions were tried" in sentence
     trainer.set_precision(precision)
     finish(trainer)
-    assert trainer.step.execution_mode == "graph" and not trainer.oom.actions and not trainer.missing_graph()
+    assert trainer.step.execution_mode == "graph" and not trainer.oom.fallbacks and not trainer.missing_graph()

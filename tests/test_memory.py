@@ -115,7 +115,7 @@ DATA_MIB = 24
 def train_on(path: str, at_load: float | None, at_first_step: float | None) -> dict[str, Any]:
     """24 steps on a resident split of DATA_MIB, with so many MiB left from there on. A step needs a tenth of that."""
     device = without_onednn()
-    split = load_split(Path(path), device, "host")
+    split = load_split(Path(path), device)
     model = GRU("gru", hidden_size=16, num_layers=1, bidirectional=True, dropout=0.3)
     settings = replace(SETTINGS, model=model, batch_size=32, epochs=1)
     torch.manual_seed(0)
@@ -130,7 +130,7 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
         if number == 0 and at_first_step is not None:
             leave(at_first_step)
         trainer.step(batch)
-    return {"weights": digest(network), "parts": trainer.step.accumulation, "actions": trainer.oom.actions}
+    return {"weights": digest(network), "parts": trainer.step.grad_accum_steps, "actions": trainer.oom.fallbacks}
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def one_step(share: float | None) -> dict[str, Any]:
         found = {"error": str(error)}
     under_a_limit()
     weights = [parameter.double().abs().sum().item() for parameter in step.parameters]
-    return {**found, "weights": weights, "parts": step.accumulation, "actions": ladder(step.oom.actions)}
+    return {**found, "weights": weights, "parts": step.grad_accum_steps, "actions": ladder(step.oom.fallbacks)}
 
 
 @pytest.mark.case(20)
@@ -226,7 +226,7 @@ def test_a_step_in_fp16_that_fails_at_its_very_end_is_taken_again_with_the_same_
 
         step.optimizer._init_group = fails_first
         step(random_batch(4, 4)), step(random_batch(4, 4))
-        assert len(step.oom.actions) == num_failures
+        assert len(step.oom.fallbacks) == num_failures
         weights.append(digest(step.model))
     assert weights[0] == weights[1]
 
@@ -254,7 +254,7 @@ def test_a_validation_whose_memory_runs_out_anywhere_goes_on_in_smaller_parts(
     else:
         monkeypatch.setattr(trainer.task, where, limited(getattr(trainer.task, where), 0))
     epoch = trainer.epoch()
-    assert refused == [50, 50, 50, 25] and trainer.oom.num_passes == 4  # freeing and streaming come first
+    assert refused == [50, 50, 50, 25] and trainer.oom.num_eval_parts == 4  # freeing and streaming come first
     assert epoch.val_loss == pytest.approx(expected.val_loss, rel=1e-6) and epoch.val_score == expected.val_score
 
 
@@ -295,7 +295,7 @@ def test_an_error_of_onednn_turns_it_off_before_anything_else():
     before, oom = torch.backends.mkldnn.enabled, OomPolicy()
     try:
         torch.backends.mkldnn.enabled = True
-        assert oom.run_with_fallbacks(work) == "computed" and oom.actions == [ONEDNN_LEFT]
+        assert oom.run_with_fallbacks(work) == "computed" and oom.fallbacks == [ONEDNN_LEFT]
     finally:
         torch.backends.mkldnn.enabled = before
 
@@ -322,7 +322,7 @@ def gradients(recomputes: bool, precision: str, accumulation: int) -> tuple[list
     config = replace(TRANSFORMER, dropout=0.2, checkpoint_activations=recomputes)
     torch.manual_seed(0)
     model = models.build(config, models.Shape(4, 3, 40, per_step=False)).train()
-    step = step_of(model, precision=precision, accumulation=accumulation, max_grad_norm=0.01)
+    step = step_of(model, precision=precision, grad_accum_steps=accumulation, max_grad_norm=0.01)
     with saved_for_backward(()) as kept:
         step(random_batch(12, 40))
     return [parameter.grad for parameter in model.parameters()], sum(kept.values())

@@ -208,7 +208,7 @@ def test_at_the_end_stands_advice_in_one_sentence_and_nothing_passes_for_a_resul
     assert sentence.startswith("error: out of memory (") and "set train.precision to bf16, then lower" in sentence
     actions = printed_actions(output)
     assert ladder(actions)[0] == FREED and RECOMPUTED in actions
-    assert f"{', '.join(actions)}; what is left to you: " in sentence
+    assert f"{', '.join(actions)}; next, " in sentence
     assert not (project / run_path("timing.json", device="auto")).exists()
     tags, _ = the_run_in_mlflow(project)
     assert (tags["status"], tags["out_of_memory"]) == ("FAILED", "; ".join(actions))
@@ -245,4 +245,4 @@ def test_a_gpu_without_room_for_a_step_ends_the_training_with_advice(tmp_path: P
     done = run(project, sys.executable, "-c", code, check=False, **extra)
     said = [line for line in done.stdout.splitlines() if line.startswith("error: out of memory")]
     assert done.returncode == 1 and len(said) == 1, done.stdout
-    assert "after this was done about it" in said[0] and "what is left to you" in said[0]
+    assert "after these fallbacks" in said[0] and "; next, " in said[0]

@@ -347,7 +347,7 @@ def test_a_step_of_every_combination_can_be_captured(task_name: str, model_name:
             lambda outputs, batch, task=task: task.loss(outputs, batch.targets, batch.mask, 0.0),
             torch.optim.AdamW(model.parameters(), lr=rate, fused=True, capturable=True),
             max_grad_norm=1.0,
-            accumulation=1,
+            grad_accum_steps=1,
             precision="fp32",
             execution_mode=execution_mode,
             device=device,

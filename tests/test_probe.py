@@ -136,7 +136,7 @@ def test_every_setting_that_could_help_is_tried_as_it_would_run(monkeypatch: pyt
 
     def watch(self: Step, batch):
         if len(batch) > 1:  # the single sequence, whose step shows what a step costs whatever is in it
-            ran.append((len(batch), self.accumulation, self.precision))
+            ran.append((len(batch), self.grad_accum_steps, self.precision))
         threads.add(torch.get_num_threads())
         return step(self, batch)
 

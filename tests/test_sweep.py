@@ -42,7 +42,7 @@ def test_the_crossover_is_the_first_size_at_which_the_gpu_wins():
 def test_a_size_is_measured_captured_and_without_the_memory_of_other_sizes(tmp_path: Path):
     settings = replace(SETTINGS, model=replace(SETTINGS.model, dropout=0.0), step="graph")
     trainer = new_trainer("cuda", "device", tmp_path, settings)
-    trainer.step.may_adapt = False
+    trainer.step.may_fall_back = False
     for size in (16, 32):
         assert measure_size(trainer, size, 0.01)
         assert len(trainer.step.graphs.captured) == 1

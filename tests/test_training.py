@@ -14,7 +14,7 @@ from stages.preload import measure_load
 from stages.records.checkpoint import Checkpoint
 from stages.training.batches import Split, load_split, sequential_indices, shuffled
 from stages.training.device import open_device
-from stages.training.workload import choose_residency
+from stages.training.workload import choose_data_location
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 
@@ -34,10 +34,10 @@ def test_batches_cover_every_row_once_and_in_order_for_an_evaluation():
     assert torch.cat([batch.rows for batch in split.batches(sequential_indices(split), 3)]).tolist() == list(range(10))
 
 
-@pytest.mark.parametrize("residency", ["device", "host"])
-def test_two_runs_are_bitwise_identical_resident_or_streamed(residency: str, tmp_path: Path):
+@pytest.mark.parametrize("data_location", ["device", "host"])
+def test_two_runs_are_bitwise_identical_resident_or_streamed(data_location: str, tmp_path: Path):
     one, losses = finish(new_trainer("cpu", "device", tmp_path))
-    other, same_losses = finish(new_trainer("cpu", residency, tmp_path))
+    other, same_losses = finish(new_trainer("cpu", data_location, tmp_path))
     assert losses == same_losses and losses[-1] < losses[0]
     assert_identical(one, other)
 
@@ -119,13 +119,13 @@ def test_packed_data_starts_on_a_cache_line(tmp_path: Path):
     raw = (tmp_path / "packed.safetensors").read_bytes()
     assert (8 + int.from_bytes(raw[:8], "little")) % ALIGNMENT_BYTES == 0
     assert num_bytes == sum(array.nbytes for array in arrays.values())
-    loaded = load_split(tmp_path / "packed.safetensors", torch.device("cpu"), "host").tensors
+    loaded = load_split(tmp_path / "packed.safetensors", torch.device("cpu")).tensors
     assert_identical(loaded, tensors())
 
 
-def test_residency_is_decided_by_the_bytes():
-    assert choose_residency("auto", 50, 100, "GPU") == "device"
-    assert choose_residency("auto", 70, 100, "GPU") == "host"
-    assert choose_residency("host", 1, 100, "GPU") == "host"
+def test_data_location_is_decided_by_the_bytes():
+    assert choose_data_location("auto", 50, 100, "GPU") == "device"
+    assert choose_data_location("auto", 70, 100, "GPU") == "host"
+    assert choose_data_location("host", 1, 100, "GPU") == "host"
     with pytest.raises(ValueError, match="needs 3,000 MiB and GPU has room for 600 MiB"):
-        choose_residency("device", 3000 * 2**20, 1000 * 2**20, "GPU")
+        choose_data_location("device", 3000 * 2**20, 1000 * 2**20, "GPU")

@@ -37,8 +37,8 @@ from stages.params.schema import Rocket, Train
 from stages.training.batches import Split, own_rows, places_of, shares_of
 from stages.training.memory import translate_oom
 from stages.training.trainer import Trainer
-from stages.training.workers import LOST, NEEDS_SMALLER_PARTS, Workers, lost_workers_noticed
-from stages.training.workload import require_sequences, scaled, smaller_parts_asked
+from stages.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS, Workers, lost_workers_noticed
+from stages.training.workload import require_sequences, restart_in_smaller_parts, scaled
 from tests.limits import leave, under_a_limit
 from tests.projects import (
     copy_of,
@@ -70,7 +70,7 @@ def test_the_workers_share_every_batch_and_leave_out_none(num_sequences: int, nu
     shares = [shares_of(num_sequences, num_parts, rank, num_workers) for rank in range(num_workers)]
     own = [places_of(share)[mask_of(share)] for share in shares]
     assert sorted(torch.cat(own).tolist()) == list(range(num_sequences))
-    assert len({tuple(share.num_whole for share in each) for each in shares}) == 1, "they add up at the same moments"
+    assert len({tuple(share.global_size for share in each) for each in shares}) == 1, "they add up at the same moments"
     for share in shares:
         rows = own_rows(order, num_sequences, share).split(len(places_of(share)))
         for batch, mine in zip(order.split(num_sequences), rows, strict=True):
@@ -79,7 +79,7 @@ def test_the_workers_share_every_batch_and_leave_out_none(num_sequences: int, nu
 
 def mask_of(shares: tuple[Any, ...]) -> Tensor:
     """Of the places that a worker passes, those that count."""
-    return torch.cat([torch.arange(share.num_passed) < share.num_counted for share in shares])
+    return torch.cat([torch.arange(share.num_processed) < share.num_counted for share in shares])
 
 
 def trainer_of(workload: str, **changes: Any) -> Trainer:
@@ -146,7 +146,7 @@ def finish(trainer: Trainer) -> tuple[list[float], str]:
 
 def joined(workers: Workers, workload: str, **changes: Any) -> Trainer:
     trainer = trainer_of(workload, **changes)
-    trainer.join(workers)
+    trainer.use_workers(workers)
     return trainer
 
 
@@ -190,7 +190,7 @@ def test_a_checkpoint_knows_no_number_of_workers(tmp_path: Path):
         for state in (of_two, of_one):
             trainer = trainer_of("sign")
             trainer.restore(torch.load(io.BytesIO(state), weights_only=True))
-            trainer.join(workers)
+            trainer.use_workers(workers)
             if not workers.is_first:  # whatever its processor has made of it
                 torch.rand(7)
                 trainer.model.head.bias.data += 1e-3
@@ -244,7 +244,7 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
         model = replace(load_params().blocks["pen"].train.model, **large)
         trainer, held = joined(workers, "pen", model=model), []
         try:
-            with lost_workers_noticed(), smaller_parts_asked(trainer), translate_oom(trainer.oom):
+            with lost_workers_noticed(), restart_in_smaller_parts(trainer), translate_oom(trainer.oom):
                 if not workers.is_first:
                     under_a_limit()
                     leave(8)
@@ -253,7 +253,7 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
         except SystemExit as ended:
             return ended.code
 
-    assert together(work, 2, tmp_path) == [LOST, NEEDS_SMALLER_PARTS]
+    assert together(work, 2, tmp_path) == [LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS]
 
 
 def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch):
@@ -493,7 +493,7 @@ def test_a_model_wrapped_for_nccl_has_the_gradients_of_the_bare_one(tmp_path: Pa
     store = dist.FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
     try:
-        wrapped.step.join(Workers())
+        wrapped.step.use_workers(Workers())
         state, found = torch.cuda.get_rng_state(), []
         for trainer in (bare, wrapped):
             torch.cuda.set_rng_state(state)

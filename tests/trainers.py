@@ -91,7 +91,7 @@ def trainer_on(
     return Trainer(model.to(split.device), split, split, settings, task, seed)
 
 
-def new_trainer(device: str, residency: str, folder: Path, settings: Train = SETTINGS) -> "Trainer":
+def new_trainer(device: str, data_location: str, folder: Path, settings: Train = SETTINGS) -> "Trainer":
     """A small training on random sequences in a file, from its start."""
     from safetensors.torch import save_file
 
@@ -102,7 +102,10 @@ def new_trainer(device: str, residency: str, folder: Path, settings: Train = SET
     path = folder / "split.safetensors"
     if not path.exists():
         save_file(tensors(), path)
-    return trainer_on(load_split(path, where, residency), settings)
+    split = load_split(path, where)
+    if data_location == "device":
+        split.make_resident()
+    return trainer_on(split, settings)
 
 
 def finish(trainer: "Trainer") -> tuple[dict[str, "Tensor"], list[float]]:

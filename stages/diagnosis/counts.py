@@ -69,7 +69,7 @@ def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
         "weights": num_bytes(weights),
         "gradients": num_bytes(weights),
         "optimizer": num_bytes(states),
-        "activations": sum(saved.values()) / trainer.step.accumulation,
+        "activations": sum(saved.values()) / trainer.step.grad_accum_steps,
         "data": sum(num_bytes(tensors.values()) for tensors in on_device),
     }
     return {name: count / 2**20 for name, count in in_bytes.items()}

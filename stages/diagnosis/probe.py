@@ -44,7 +44,7 @@ from stages.training.device import use_tf32
 from stages.training.graphs import NUM_WARMUPS, Graphs
 from stages.training.memory import OomPolicy, is_out_of_memory, shorten
 from stages.training.step import AUTOCAST
-from stages.training.trainer import Trainer, computed_in
+from stages.training.trainer import Trainer, realized_precision
 
 BUDGET_SECONDS = 1.0  # for all turns together
 TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in bursts
@@ -61,15 +61,15 @@ Changes = dict[str, Any]  # settings of params.yaml's `train`
 Steps = Iterator[int]  # each `next` runs some work and returns its number of sequences
 
 
-def probe(trainer: Trainer, spent_seconds: float = 0.0) -> ProbeResult | str:
+def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
     """Measure the trainer's step, or return the reason why this is not possible.
 
-    `spent_seconds`: the part of the budget that the choice of threads and precision has used (stages/training/auto.py).
+    `auto_seconds`: the part of the budget that the choice of threads and precision has used (stages/training/auto.py).
     """
     before = copy.deepcopy(trainer.state())
     try:
         with threads_kept():
-            return measure_parts(trainer, BUDGET_SECONDS - spent_seconds)
+            return measure_parts(trainer, BUDGET_SECONDS - auto_seconds)
     except (RuntimeError, MemoryError, OSError) as error:
         if not is_out_of_memory(error):
             raise
@@ -186,8 +186,8 @@ def alternatives(trainer: Trainer) -> dict[str, Changes]:
     found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
     if params.precision != "auto":  # `auto` has just chosen by measuring
         others = [name for name in PRECISIONS[device.type] if name != precision]
-        found += [{"precision": name} for name in others if computed_in(name, device) == name]
-    if trainer.step.accumulation > 1:
+        found += [{"precision": name} for name in others if realized_precision(name, device) == name]
+    if trainer.step.grad_accum_steps > 1:
         found.append({"grad_accum_steps": 1})
     if device.type == "cpu" and (os.cpu_count() or 1) > 1:
         found.append({"threads": 1 if params.num_threads > 1 else 2})
@@ -204,12 +204,12 @@ def variant(trainer: Trainer, changes: Changes) -> Trainer:
     other.steps_per_epoch = -(-len(trainer.train_split) // other.params.batch_size)
     other.device_epoch = None
     step = other.step = copy.copy(trainer.step)
-    step.accumulation = changes.get("grad_accum_steps", step.accumulation)
+    step.grad_accum_steps = changes.get("grad_accum_steps", step.grad_accum_steps)
     if "precision" in changes:
         step.precision = changes["precision"]
         step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16
     step.graphs = Graphs(step.device) if step.graphs else None  # a captured graph includes its settings
-    step.may_adapt = False
+    step.may_fall_back = False
     step.oom = other.oom = NoFallbacks()
     return other
 

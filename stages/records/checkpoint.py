@@ -7,7 +7,7 @@ code and hardware.
     <device>-<digest>.pt             the newest checkpoint
     <device>-<digest>.previous.pt    the checkpoint before it
     <device>-<digest>.token          names the MLflow run until the first checkpoint is saved
-    <device>-<digest>.result         the training has ended: the md5 of its folder train/measured, as DVC records it
+    <device>-<digest>.ended          the training has ended: the md5 of its folder train/measured, as DVC records it
     <device>-<digest>.lock           names the process that trains
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
@@ -53,8 +53,8 @@ class Checkpoint:
         return self.path.with_suffix(".previous.pt")
 
     @property
-    def result(self) -> Path:
-        return self.path.with_suffix(".result")
+    def ended_file(self) -> Path:
+        return self.path.with_suffix(".ended")
 
     @property
     def token_file(self) -> Path:
@@ -102,10 +102,9 @@ class Checkpoint:
         self.token_file.unlink(missing_ok=True)  # now in `state`; a training that starts over is another run
 
     def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
-        """Return the newest usable state on `device`, or None, and a message about what was found (empty if nothing
-        was).
+        """Load the newest usable checkpoint. Returns its state on `device` (or None) and a message for the user.
 
-        Unusable checkpoints are removed, so that they never replace a good one.
+        Unusable checkpoints are removed, so that they never replace a good one. Without a file, the message is empty.
         """
         reasons: list[str] = []
         for path in (self.path, self.previous):
@@ -143,15 +142,13 @@ class Checkpoint:
                 found.append((path.stat().st_mtime_ns, path))
         return [path for _, path in sorted(found)]
 
-    def ended(self, measured: Path) -> None:
+    def mark_ended(self, measured: Path) -> None:
         """Mark the training as ended. `measured` is an output folder of it, which DVC may not have stored yet."""
-        files.write_text(self.result, md5_of(measured))
+        files.write_text(self.ended_file, md5_of(measured))
 
     def remove(self) -> None:
-        """Remove the files of this training. The result marker goes last: if the process is killed in between, the next
-        one still resumes.
-        """
-        for path in (self.previous, self.path, self.token_file, self.result):
+        """Remove the files of this training. `ended_file` is the last: after a kill, the next process finishes this."""
+        for path in (self.previous, self.path, self.token_file, self.ended_file):
             path.unlink(missing_ok=True)
 
     def prune(self) -> None:
@@ -181,15 +178,15 @@ def remove_stored(folder: Path) -> None:
     """Remove the checkpoints of ended trainings whose result dvc.lock records."""
     lock = ROOT / "dvc.lock"
     stored = lock.read_text(encoding="utf-8") if lock.exists() else ""
-    for result in folder.glob("*.result"):
+    for ended in folder.glob("*.ended"):
         with suppress(FileNotFoundError):  # another stage has just removed it
-            md5 = result.read_text(encoding="ascii", errors="replace")
+            md5 = ended.read_text(encoding="ascii", errors="replace")
             if len(md5) == 32 and md5 in stored:
-                Checkpoint(result.with_suffix(".pt"), {}).remove()
+                Checkpoint(ended.with_suffix(".pt"), {}).remove()
 
 
 def md5_of(folder: Path) -> str:
-    """Return the md5 of a flat folder as dvc.lock records it: of the JSON list of its files, sorted by name."""
+    """Return the md5 of a folder without subfolders as in dvc.lock: that of the JSON list of its files."""
     entries = [
         {"md5": hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest(), "relpath": path.name}
         for path in sorted(folder.iterdir())

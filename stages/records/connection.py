@@ -12,9 +12,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from stages.files import FULL, MLRUNS, locked
+from stages.passwords import without_password
 from stages.records import store, views
 from stages.records.store import shown, tracking_uri
-from stages.urls import without_password
 
 # Exceptions, also as causes of others, that mean that no server answered; the most specific first.
 UNREACHABLE = {

@@ -63,13 +63,13 @@ def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float)
 
     `cpu_seconds_of_others`: the processor time that the other workers on this machine have used for the training.
     """
-    before, after = record.start["conditions"], conditions.read(gpu_uuid(trainer.device))
+    before, after = record.at_start["conditions"], conditions.read(gpu_uuid(trainer.device))
     after["own_cpu_seconds"] += cpu_seconds_of_others
     return {
         "measured_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "conditions": after,
         # Processor time is counted per process, so a resumed training has no total.
-        "between": conditions.between(before, after) if record.start["process"] == os.getpid() else {},
+        "between": conditions.between(before, after) if record.at_start["process"] == os.getpid() else {},
         **({"workers": trainer.workers.count} if trainer.workers.count > 1 else {}),
     }
 
@@ -114,13 +114,13 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
         "threads": trainer.params.num_threads,
         "precision": trainer.step.precision,
         "step": trainer.step.execution_mode,
-        "grad_accum_steps": trainer.step.accumulation,
+        "grad_accum_steps": trainer.step.grad_accum_steps,
     }
     if record.workers:
         realized["workers"] = num_workers_in(record, len(record.timings))
-    if context.settings.batch_size != context.params.train.batch_size:  # `scaling: weak-...` changed both
-        realized["batch_size"] = context.settings.batch_size
-        realized["learning_rate"] = context.settings.learning_rate
+    if context.train_params.batch_size != context.params.train.batch_size:  # `scaling: weak-...` changed both
+        realized["batch_size"] = context.train_params.batch_size
+        realized["learning_rate"] = context.train_params.learning_rate
     losses = ("epoch", "learning_rate", "train_loss", "val_loss", f"val_{context.task.score_name}")
     return {
         "schema": schemas.SCHEMA,
@@ -139,7 +139,7 @@ def train_record(context: RunContext, trainer: Trainer, record: Record, inputs: 
             },
             "code": inputs["code"],
             "weights": {
-                "initial": record.start["weights_sha256"],
+                "initial": record.at_start["weights_sha256"],
                 **{name: sha256[f"{name}.safetensors"] for name in ("best", "last")},
             },
         },
@@ -158,15 +158,15 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     missing_reasons = record.missing_reasons | missing_of_gpu
     seen = {**times, "num_kernels": record.probe.get("num_kernels")}
     record.summary_lines["device"] = device_sentence(context.kind, len(trainer.verified), seen, context.num_workers)
-    if trainer.oom.actions:
-        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.actions)}"
+    if trainer.oom.fallbacks:
+        record.summary_lines["out_of_memory"] = f"memory ran out: {', then '.join(trainer.oom.fallbacks)}"
     for reason in trainer.missing_graph().values():
         record.summary_lines["step"] = f"steps were taken eagerly instead of captured as a CUDA graph: {reason}"
     environment = provenance.environment()
     if trainer.device.type == "cuda":
         environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
     others = times["other_processes"]  # the maximum of all readings
-    placement: Placement = {"data_location": trainer.oom.residency, "out_of_memory": trainer.oom.actions}
+    placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}
     if trainer.step.fallback_reason:
         placement["graph_blocker"] = trainer.step.fallback_reason
     if since := workers_from_epoch(record):
@@ -175,15 +175,15 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         "schema": schemas.SCHEMA,
         "token": record.token,
         "machine": platform.node(),
-        "measured_at": record.end["measured_at"],
-        "tree": record.start["tree"],
+        "measured_at": record.at_end["measured_at"],
+        "tree": record.at_start["tree"],
         "environment": environment,
         "hardware": context.identity,
         "kernels": "cuDNN" if trainer.device.type == "cuda" else "Tandem's kernels",
         "conditions": {
-            "before": record.start["conditions"],
-            "after": record.end["conditions"],
-            "between": record.end["between"] | ({} if others is None else {"other_processes": others}),
+            "before": record.at_start["conditions"],
+            "after": record.at_end["conditions"],
+            "between": record.at_end["between"] | ({} if others is None else {"other_processes": others}),
         },
         "placement": placement,
         "timing": {
@@ -220,7 +220,7 @@ def describe_model(context: RunContext) -> dict[str, Any]:
 
 def start_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
     """Open the MLflow run: what is trained, on which device, on what data, and from which code."""
-    about, git = describe(trainer.device, context.identity), provenance.git_tags(record.start["tree"])
+    about, git = describe(trainer.device, context.identity), provenance.git_tags(record.at_start["tree"])
     preset = read_json(preset_file(context.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")
@@ -245,7 +245,7 @@ def start_run(context: RunContext, trainer: Trainer, record: Record, inputs: dic
             "code.sha256": schemas.digest(inputs["code"])[:16],
             "environment.sha256": schemas.digest(provenance.environment())[:16],
             "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-            "data_location": trainer.oom.residency,
+            "data_location": trainer.oom.data_location,
             **record.bound,
         },
         tags={
@@ -258,7 +258,7 @@ def start_run(context: RunContext, trainer: Trainer, record: Record, inputs: dic
             "data.sha256": data_sha256(context),
             "tandem.group": group,
             **git,
-            **memory_tags(trainer.oom.actions),
+            **memory_tags(trainer.oom.fallbacks),
             **provenance.caller_tags(),
         },
         dataset=dataset_of(context),

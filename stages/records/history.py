@@ -66,13 +66,13 @@ class Record:
     missing_reasons: dict[str, str] = field(default_factory=dict)
     # First epoch of each part of a resumed training -> what the GPU sampler read in that part.
     sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
-    # The records' entries for the start of the training: the code's tree, the conditions, the initial weights.
-    start: dict[str, Any] = field(default_factory=dict)
+    # What the records say about the start of the training: the commit and its patch, conditions, initial weights.
+    at_start: dict[str, Any] = field(default_factory=dict)
     digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
     # First epoch -> the number of workers from there on: a training may resume with another number.
     workers: dict[int, int] = field(default_factory=dict)
-    # The time at which the last epoch ended, and the records' entries for that moment. Empty before.
-    end: dict[str, Any] = field(default_factory=dict)
+    # What the records say about the end of the training: the time and the conditions. Empty before.
+    at_end: dict[str, Any] = field(default_factory=dict)
 
 
 def num_workers_in(record: Record, epoch: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.files import ROOT, sha256_file
-from stages.urls import without_password
+from stages.passwords import without_password
 
 # Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
 NO_CODE = (":!*dvc.lock", ":!results", ":!data")

@@ -129,9 +129,7 @@ class Publisher:
         self.about = about
 
     def find_or_create_parent(self, about: dict[str, Any]) -> str:
-        """Return the id of the parent run, and set it on all runs of the group, including one that had no parent
-        before.
-        """
+        """Return the id of the parent run of several seeds, and set it on all their runs."""
         parent = about["parent"]
         with locked(STATE / "parents.lock"):  # two seeds may be published at the same time
             found = self.find_run(parent["token"])
@@ -184,9 +182,7 @@ class Publisher:
         self.ended[stage] = end
 
     def set_status(self, is_written: bool) -> None:
-        """Set the status of the training. An evaluation does not change it. MLflow would show a killed run as RUNNING
-        forever.
-        """
+        """Set the run's status to that of the training. MLflow itself would show a killed run as RUNNING forever."""
         if not self.about.get("params"):
             return
         train, status = self.ended.get("train"), self.client.get_run(self.run_id).info.status

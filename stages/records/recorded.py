@@ -21,11 +21,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from stages.passwords import without_password
 from stages.records import connection, schema1
 from stages.records.headline import PARENT_TAG
 from stages.records.run import Run, is_run, open_folder, open_run
 from stages.records.store import shown, tracking_uri
-from stages.urls import without_password
 
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z0-9]+)(?:-(?P<seed>\d+))?")

@@ -30,7 +30,7 @@ class Realized(TypedDict):
 
     threads: int
     precision: str
-    step: str  # eager or graph
+    step: str  # the execution mode: eager, graph or compile
     grad_accum_steps: int
     workers: NotRequired[int]  # if there are several
     batch_size: NotRequired[int]  # of all workers, if `scaling` changed it
@@ -68,7 +68,7 @@ class TrainRecord(TypedDict):
 
 @with_config(STRICT)
 class Placement(TypedDict):
-    """Where the data was, and how steps were taken. These settings do not change a result's bytes."""
+    """Where the data was, which fallbacks were taken, and why. train.json contains what changes the results."""
 
     data_location: str
     out_of_memory: list[str]  # the fallbacks

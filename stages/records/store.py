@@ -16,7 +16,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from stages.files import MLRUNS, relative
-from stages.urls import without_password
+from stages.passwords import without_password
 
 VIEW = "tandem"  # the key of the view that the publisher saves with an experiment
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"  # stages/records/views.py computes its value

@@ -9,7 +9,7 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from stages.stopping import StopSignals
+from stages.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from stages.machine.regions import Measurement

@@ -1,13 +1,13 @@
 """List what `auto` chose on this machine: `python -m stages.tools.choices [--forget]`.
 
-Reads the user's cache folder (stages/training/choices.py) and prints a line for each choice of threads and precision.
+Reads the user's cache (stages/training/auto_cache.py) and prints a line for each choice of threads and precision.
 After --forget, the next training of each shape measures again.
 """
 
 import sys
 from argparse import ArgumentParser
 
-from stages.training import choices
+from stages.training import auto_cache
 
 
 def main(arguments: list[str]) -> int:
@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--forget", action="store_true", help="delete the choices: the next trainings measure again")
     options = parser.parse_args(arguments)
     try:
-        print(f"forgotten: {choices.clear()}, in {choices.file()}" if options.forget else "\n".join(lines()))
+        print(f"forgotten: {auto_cache.clear()}, in {auto_cache.file()}" if options.forget else "\n".join(lines()))
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -23,9 +23,9 @@ def main(arguments: list[str]) -> int:
 
 
 def lines() -> list[str]:
-    known = sorted(choices.cached_choices().values(), key=lambda choice: (choice.about, choice.setting))
+    known = sorted(auto_cache.cached_choices().values(), key=lambda choice: (choice.about, choice.setting))
     return [
-        f"{len(known)} in {choices.file()}",
+        f"{len(known)} in {auto_cache.file()}",
         *(
             f"{choice.about}: {choice.setting} {choice.value} ({choice.sentence()}), measured {choice.measured_at[:16]}"
             for choice in known

@@ -89,8 +89,8 @@ def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         if nudge is not None:
             move_weights(trainer.model, nudge)
         title = f"{context.workload}, seed {context.seed}" + ("" if nudge is None else f", nudge {nudge}")
-        epochs, seconds = run_epochs(context, trainer, options.epochs or context.settings.epochs, title)
-        is_whole = trainer.epochs_done == context.settings.epochs
+        epochs, seconds = run_epochs(context, trainer, options.epochs or context.train_params.epochs, title)
+        is_whole = trainer.epochs_done == context.train_params.epochs
         if is_whole:
             weights |= weight_digests(trainer)
         predictions = predict(context, trainer) if options.evaluate and is_whole else {}
@@ -108,10 +108,10 @@ def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[
         "realized": {
             "threads": trainer.params.num_threads,
             "precision": trainer.step.precision,
-            "grad_accum_steps": trainer.step.accumulation,
+            "grad_accum_steps": trainer.step.grad_accum_steps,
             "step": trainer.step.execution_mode,
-            "data_location": trainer.oom.residency,
-            "out_of_memory": trainer.oom.actions,
+            "data_location": trainer.oom.data_location,
+            "out_of_memory": trainer.oom.fallbacks,
         },
         "weights": weights,
         "epochs": epochs,
@@ -125,7 +125,7 @@ def run_epochs(
 ) -> tuple[list[dict[str, Any]], list[float]]:
     """The manifest's rows of the first `num_epochs`, and their seconds."""
     rows, seconds = [], []
-    num_epochs = min(num_epochs, context.settings.epochs)
+    num_epochs = min(num_epochs, context.train_params.epochs)
     progress = Progress(title, num_epochs, 0)
     while trainer.epochs_done < num_epochs:
         epoch = trainer.epoch()

@@ -101,7 +101,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     from stages.params.loading import load_workload
-    from stages.training.launcher import LEFT_TO_TORCH, place
+    from stages.training.launcher import LEFT_TO_TORCH, rendezvous_options
     from stages.training.workload import require_sequences
 
     device = options.device or identify("auto")["kind"]
@@ -122,7 +122,7 @@ def measure(options: Namespace) -> list[ScalingPoint]:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         try:
             processes = ["--nproc-per-node", str(counts[-1]), "--signals-to-handle", LEFT_TO_TORCH]
-            run.run(run.parse_args([*processes, *place(), *command, "--out", str(found)]))
+            run.run(run.parse_args([*processes, *rendezvous_options(), *command, "--out", str(found)]))
         except ChildFailedError as error:
             raise ValueError(f"the workers ended early ({error.get_first_failure()[1].exitcode})") from None
         return [ScalingPoint(**point) for point in files.read_json(found)["points"]]
@@ -149,10 +149,10 @@ def work(options: Namespace) -> None:
     import torch.distributed as dist
 
     from stages.machine.regions import synchronize
-    from stages.training.workers import joined_group
+    from stages.training.workers import process_group
 
     count = max(options.workers)
-    with joined_group(f"{count}x{options.device}", count, options.device) as workers:
+    with process_group(f"{count}x{options.device}", count, options.device) as workers:
         for number in (signal.SIGINT, signal.SIGTERM):  # there is nothing to save
             signal.signal(number, signal.SIG_DFL)
 
@@ -223,12 +223,12 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
 
     from stages.params.schema import Seq2Seq
     from stages.training.batches import places_of, shares_of
-    from stages.training.workers import not_last
+    from stages.training.workers import gradient_sync
 
     if rank >= number:
         return (lambda: None), (lambda: None)
     split, step = trainer.train_split, trainer.step
-    shares = shares_of(size, step.accumulation, rank, number)
+    shares = shares_of(size, step.grad_accum_steps, rank, number)
     rows = (torch.arange(size) % len(split))[places_of(shares)]
     batch = next(split.batches(rows, len(rows)))
     batch = replace(batch, shares=shares if number > 1 else ())
@@ -239,7 +239,7 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
         step.update(batch)
 
     def alone() -> None:
-        with not_last(step.forward, is_last=False):
+        with gradient_sync(step.forward, enabled=False):
             step.update(batch)
 
     return whole, alone

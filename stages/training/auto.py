@@ -26,11 +26,11 @@ from stages.machine.rates import has_cores
 from stages.machine.regions import seconds_of
 from stages.machine.threads import threads_kept, waited_seconds
 from stages.params.parsing import flatten
-from stages.training import choices
-from stages.training.choices import Choice
+from stages.training import auto_cache
+from stages.training.auto_cache import Choice
 from stages.training.graphs import NUM_WARMUPS, Graphs
 from stages.training.memory import free_cache, is_out_of_memory
-from stages.training.trainer import Trainer, computed_in
+from stages.training.trainer import Trainer, realized_precision
 
 PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "bf16")}
 MIN_GAIN = 1.15
@@ -70,7 +70,7 @@ def choose_threads(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str
     if len(numbers) == 1:
         return 1, "threads 1: there is one core to use"
     key = key_of("threads", trainer, identity, {"precision": trainer.step.precision})
-    if known := choices.cached_choices().get(key):
+    if known := auto_cache.cached_choices().get(key):
         return describe_choice(known, "as chosen before")
     if not wait_for_cores(numbers[-1]):
         return 1, "threads 1: other work has the cores, not even a product of matrices gains from more; not kept"
@@ -88,7 +88,7 @@ def wait_for_cores(number: int) -> bool:
 def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, str]:
     """Returns the precision and a sentence about the choice."""
     key = key_of("precision", trainer, identity, {"threads": trainer.params.threads})
-    if known := choices.cached_choices().get(key):
+    if known := auto_cache.cached_choices().get(key):
         return describe_choice(known, "as chosen before")
     names = precisions(trainer.device)
     try:
@@ -102,7 +102,7 @@ def choose_precision(trainer: Trainer, identity: dict[str, Any]) -> tuple[Any, s
 
 def precisions(device: torch.device) -> list[str]:
     """The precisions to try on the device."""
-    return [name for name in PRECISIONS[device.type] if computed_in(name, device) == name]
+    return [name for name in PRECISIONS[device.type] if realized_precision(name, device) == name]
 
 
 def measure_and_store(
@@ -129,7 +129,7 @@ def measure_and_store(
         if end - begin > PATIENCE_SECONDS:
             return describe_choice(choice, "chosen by measuring; not kept, because other work has some of the cores")
     try:
-        return describe_choice(choices.store(key, choice), "chosen by measuring")
+        return describe_choice(auto_cache.store(key, choice), "chosen by measuring")
     except OSError as error:
         return describe_choice(choice, f"chosen by measuring; not kept: {error}")
 
@@ -174,7 +174,7 @@ def fastest(seconds: Mapping[Any, float]) -> Any:
 def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> dict[Any, float]:
     """Value -> seconds of a training step, the minimum over some rounds. Does not change the trainer."""
     before, mode = copy.deepcopy(trainer.state()), trainer.step.execution_mode
-    may_adapt = trainer.step.may_adapt
+    may_fall_back = trainer.step.may_fall_back
     batch = trainer.one_batch(trainer.params.batch_size)
     turn_seconds = BUDGET_SECONDS / NUM_ROUNDS / len(uses)
 
@@ -185,7 +185,7 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
     trainer.model.train()
     try:
         if trainer.device.type == "cuda":  # an OOM error in a trial must not drop the training's own graph
-            trainer.step.may_adapt = False
+            trainer.step.may_fall_back = False
         with threads_kept():
             steps = {value: trainer.step.repeated(batch) for value in uses}
             if trainer.device.type == "cuda":
@@ -193,7 +193,7 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
             turns = {value: partial(turn, use, steps[value]) for value, use in uses.items()}
             found = interleave(turns, NUM_ROUNDS, longest_seconds=BUDGET_SECONDS)
     finally:
-        trainer.step.may_adapt = may_adapt
+        trainer.step.may_fall_back = may_fall_back
         if mode == "graph" and trainer.step.graphs is None:
             trainer.step.graphs, trainer.step.fallback_reason = Graphs(trainer.device), ""
         trainer.restore(before)

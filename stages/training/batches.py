@@ -25,17 +25,17 @@ DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32":
 
 @dataclass(frozen=True)
 class Share:
-    """A worker's contiguous share of one part of a batch.
+    """One worker's contiguous share of a micro-batch of all workers.
 
-    A batch goes through the model in `accumulation` parts, and each of several workers takes a share of every part. If
-    a part of the smaller last batch has too few sequences, a worker without one processes another worker's sequence
-    with weight 0 (a stand-in): every worker must take part in the sum of gradients.
+    A batch goes through the model in `grad_accum_steps` micro-batches, and each worker takes a share of every one. If a
+    micro-batch has fewer sequences than there are workers (in the smaller last batch), a worker without a sequence
+    processes another worker's sequence with weight 0: every worker must take part in the sum of gradients.
     """
 
-    first: int  # index of the share's first sequence in the part
-    num_passed: int  # number of sequences that the worker processes
-    num_counted: int  # number of those whose loss counts: 0 for a stand-in
-    num_whole: int  # number of sequences in the part
+    first: int  # index of the share's first sequence in the micro-batch of all workers
+    num_processed: int  # number of sequences that this worker processes
+    num_counted: int  # number of those whose loss counts: 0 if the sequence is another worker's
+    global_size: int  # number of sequences in the micro-batch of all workers
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,20 @@ class Batch:
     rows: torch.Tensor  # (B,) indices of the sequences in the split
     # (B, H) the inputs of a decoder while training (stages/models/seq2seq.py)
     teacher_targets: torch.Tensor | None = None
-    shares: tuple[Share, ...] = ()  # if the batch is one worker's share of a larger batch: one for each of `parts`
+    shares: tuple[Share, ...] = ()  # if the batch is one worker's share of a larger batch: one per micro-batch
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def num_counted(self) -> int:
-        """Number of sequences whose loss counts: all except the stand-ins of a worker."""
+        """Number of this worker's sequences whose loss counts."""
         return sum(share.num_counted for share in self.shares) if self.shares else len(self)
 
     @property
-    def num_whole(self) -> int:
+    def global_size(self) -> int:
         """Number of sequences in the batch of all workers."""
-        return sum(share.num_whole for share in self.shares) if self.shares else len(self)
+        return sum(share.global_size for share in self.shares) if self.shares else len(self)
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """The arguments of the model's forward pass."""
@@ -73,18 +73,18 @@ class Batch:
         return sum(getattr(self, name).nbytes for name in TENSORS)
 
     def first(self, count: int) -> "Batch":
-        return self.pieces(count)[0]
+        return self.split(count)[0]
 
-    def parts(self, num_parts: int) -> list["Batch"]:
-        """Split the batch into at most `num_parts` parts of nearly equal size, or one part per share of a worker."""
-        if num_parts == 1 or len(self.shares) == 1:
+    def micro_batches(self, count: int) -> list["Batch"]:
+        """Split the batch into at most `count` micro-batches of nearly equal size, or into one per share."""
+        if count == 1 or len(self.shares) == 1:
             return [self]
         if not self.shares:
-            return self.pieces(-(-len(self) // num_parts))
-        found = self.pieces([share.num_passed for share in self.shares])
-        return [replace(part, shares=(share,)) for part, share in zip(found, self.shares, strict=True)]
+            return self.split(-(-len(self) // count))
+        found = self.split([share.num_processed for share in self.shares])
+        return [replace(batch, shares=(share,)) for batch, share in zip(found, self.shares, strict=True)]
 
-    def pieces(self, sizes: int | list[int]) -> list["Batch"]:
+    def split(self, sizes: int | list[int]) -> list["Batch"]:
         tensors = (self.values, self.mask, self.targets, self.rows, self.teacher_targets)
         columns = [tensor.split(sizes) for tensor in tensors if tensor is not None]
         return [Batch(*each) for each in zip(*columns, strict=True)]
@@ -111,7 +111,7 @@ class Split:
     def release_to_host(self) -> None:
         """Drop the copy and read from the file again."""
         if self.path is not None and self.is_resident:
-            self.tensors, self.is_resident = mapped(self.path), False
+            self.tensors, self.is_resident = memory_mapped(self.path), False
 
     def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
         """Yield the batches of `order` ((N,) int64 on the CPU). The last one may be smaller."""
@@ -183,15 +183,12 @@ def copy_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def load_split(path: Path, device: torch.device, residency: str) -> Split:
-    """Load the packed split at `path`. `residency`: `device` (copied there once) or `host` (read from the file)."""
-    split = Split(mapped(path), device, path)
-    if residency == "device":
-        split.make_resident()
-    return split
+def load_split(path: Path, device: torch.device) -> Split:
+    """Open the packed split at `path`. Its batches are read from the file until `make_resident` is called."""
+    return Split(memory_mapped(path), device, path)
 
 
-def mapped(path: Path) -> dict[str, torch.Tensor]:
+def memory_mapped(path: Path) -> dict[str, torch.Tensor]:
     """The tensors of a safetensors file, memory-mapped: the system reads pages on access and can reclaim them.
 
     The mapping is read-only. The mapping of safetensors' own loader is writable, so it counts as memory of this
@@ -216,7 +213,7 @@ def sequential_indices(split: Split) -> torch.Tensor:
 
 
 def shuffled(split: Split, generator: torch.Generator) -> torch.Tensor:
-    """Draw the next epoch's order on the CPU, so that every device and residency sees identical batches."""
+    """Draw the next epoch's order on the CPU, so that every device and data location has identical batches."""
     return torch.randperm(len(split), generator=generator)
 
 
@@ -240,8 +237,8 @@ def places_of(shares: tuple[Share, ...]) -> torch.Tensor:
     """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
     places, start = [], 0
     for share in shares:
-        places.append(torch.arange(share.num_passed) + start + share.first)
-        start += share.num_whole
+        places.append(torch.arange(share.num_processed) + start + share.first)
+        start += share.global_size
     return torch.cat(places)
 
 

@@ -71,7 +71,7 @@ class ClosedForm:
 
     def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
-        return self.oom.joined(self.oom.by_parts(batch, lambda part: compute(part.values, part.mask)))
+        return self.oom.concatenate(self.oom.for_each_part(batch, lambda part: compute(part.values, part.mask)))
 
     def batches(self, split: Split) -> Iterator[Batch]:
         return self.oom.batches(split, sequential_indices(split), self.batch_size)

@@ -23,8 +23,8 @@ from stages.machine.identity import identify, num_nodes
 from stages.params.devices import split_device
 from stages.params.loading import load_workload
 from stages.params.parsing import one_line
-from stages.stopping import StopSignals
-from stages.training.workers import LEAST_PARTS, LOST, NEEDS_SMALLER_PARTS
+from stages.stop_signals import StopSignals
+from stages.training.workers import LOST_WORKER_STATUS, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS
 from stages.training.workload import require_sequences
 
 MAX_RESTARTS = 3
@@ -61,7 +61,7 @@ def launch(workload: str, device: str, seed: str) -> int:
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "15")  # seconds for the other workers to notice an end
     command = [
         *("--nproc-per-node", str(num_workers // num_nodes()), "--signals-to-handle", LEFT_TO_TORCH),
-        *place(), "-m", "flows.stage", "train", workload, device, seed,
+        *rendezvous_options(), "-m", "flows.stage", "train", workload, device, seed,
     ]  # fmt: skip
     number, num_parts = 0, settings.grad_accum_steps
     while True:
@@ -79,13 +79,13 @@ def launch(workload: str, device: str, seed: str) -> int:
                 statuses = {rank: failure.exitcode for rank, failure in error.failures.items()}
         if forwarding.stop_requested:
             return 130
-        if NEEDS_SMALLER_PARTS in statuses.values() and num_nodes() == 1:
+        if OUT_OF_MEMORY_STATUS in statuses.values() and num_nodes() == 1:
             num_parts *= 2
-            os.environ[LEAST_PARTS] = str(num_parts)
+            os.environ[MIN_GRAD_ACCUM_STEPS] = str(num_parts)
             again = f"all {num_workers} workers go on from the last checkpoint, with batches in {num_parts} parts"
             print(f"out of memory: {again}", flush=True)
             continue
-        if failed := [status for status in statuses.values() if status > 0 and status != LOST]:
+        if failed := [status for status in statuses.values() if status > 0 and status != LOST_WORKER_STATUS]:
             return failed[0]
         if num_nodes() > 1:  # torch's launcher has already restarted them
             raise ChildProcessError(f"{describe(statuses)}; run the same command again on every machine")
@@ -104,7 +104,7 @@ def launch(workload: str, device: str, seed: str) -> int:
         print(f"{describe(statuses)}; {again}", flush=True)
 
 
-def place() -> list[str]:
+def rendezvous_options() -> list[str]:
     """torchrun's options for the rendezvous: only this machine, or the address in torchrun's variables."""
     if num_nodes() > 1:
         return ["--max-restarts", os.environ.get("PET_MAX_RESTARTS", str(MAX_RESTARTS))]

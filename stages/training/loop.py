@@ -34,12 +34,12 @@ def validate(
         return loss(outputs, part) * len(part), predict(outputs, part.mask)
 
     for batch in batches:
-        for summed, predicted in oom.by_parts(batch, evaluate):
+        for summed, predicted in oom.for_each_part(batch, evaluate):
             total = summed if total is None else total + summed
             predictions.append(predicted)
         count += len(batch)
     assert total is not None, "a validation without a batch"
-    return total / count, oom.joined(predictions)
+    return total / count, oom.concatenate(predictions)
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy |
     """Returns the model's outputs (N, ...) for all sequences, in the batches' order, on the device."""
     model.eval()
     oom = oom or OomPolicy()
-    return oom.joined([found for batch in batches for found in oom.by_parts(batch, partial(forward, model))])
+    return oom.concatenate([found for batch in batches for found in oom.for_each_part(batch, partial(forward, model))])
 
 
 def forward(model: nn.Module, batch: Batch, precision: str = "fp32") -> torch.Tensor:

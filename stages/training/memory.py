@@ -1,20 +1,18 @@
-"""Out-of-memory fallbacks of a training or an evaluation, mildest first:
+"""What a training or an evaluation does when memory runs out. It tries these fallbacks, in this order:
 
 1. Free the memory that Python and the allocators cache.
-2. Drop the CUDA graph: its activations use a separate memory pool, in addition to that of eager work (validation).
-3. Read the data from its packed file instead of holding it on the device: the batches, their order and all bits stay
-   the same.
-4. Double the number of parts of a batch (gradient accumulation), down to single sequences: a step still uses the whole
-   batch and is equal within rounding.
+2. Drop the CUDA graph. Its memory pool is separate from that of eager work, such as validation.
+3. Read the data from its packed file instead of holding it on the device. The batches and all results stay the same.
+4. Use smaller micro-batches (gradient accumulation), down to single sequences. A step still uses the same batch; its
+   result is equal within rounding.
 5. Recompute activations instead of storing them, if the model supports it (Chen et al. 2016, arXiv:1604.06174).
 6. Raise `OutOfMemory`, which lists what the user can do, in the recommended order.
 
-If oneDNN runs out of memory, the CPU continues without it: equal within rounding. Some trainings finish only because of
-this fallback: once oneDNN fails to create a kernel in a thread, it also fails to create all later ones, however much
-memory is free.
+If oneDNN runs out of memory, the CPU first continues without oneDNN; results are equal within rounding. This is needed
+because oneDNN does not recover: after one failure it fails in every later call of that thread, even with free memory.
 
-A fallback stays active: it is printed, saved with the checkpoint (`state`) and tagged in MLflow. Weights change only
-after a whole batch has passed, so a batch can always be repeated.
+A fallback stays active for the rest of the training. It is printed, saved in the checkpoint and tagged in MLflow. The
+weights change only at the end of a step, so a step that ran out of memory can be repeated.
 """
 
 import ctypes
@@ -54,12 +52,10 @@ NEARLY_FULL_BYTES = 256 * 2**20  # free memory of a GPU that cuDNN may need for 
 class OutOfMemory(ValueError, MemoryError):
     """No fallback is left. The message says what failed, which fallbacks were taken, and what the user can do."""
 
-    def __init__(self, failed: str, actions: Sequence[str], advice: Sequence[str]) -> None:
-        self.actions = list(actions)
-        done = (
-            f"after this was done about it: {', '.join(actions)}" if actions else "where nothing can be done about it"
-        )
-        super().__init__(f"out of memory ({failed}) {done}; what is left to you: {', then '.join(advice)}")
+    def __init__(self, failed: str, fallbacks: Sequence[str], advice: Sequence[str]) -> None:
+        self.fallbacks = list(fallbacks)
+        tried = f"after these fallbacks: {', '.join(fallbacks)}" if fallbacks else "and no fallback is possible here"
+        super().__init__(f"out of memory ({failed}) {tried}; next, {', or '.join(advice)}")
 
 
 def advice(device: torch.device, precision: str = "") -> list[str]:
@@ -83,10 +79,10 @@ class OomPolicy:
         advice: Sequence[str] = (CLOSE_OTHERS, SMALLER),
     ) -> None:
         self.model, self.splits, self.advice = model, splits, advice
-        self.actions: list[str] = []  # the fallbacks taken, as sentences
-        self.num_passes = 1  # number of parts of a batch in passes without gradients
+        self.fallbacks: list[str] = []  # the fallbacks taken, as sentences
+        self.num_eval_parts = 1  # number of parts in which a batch is evaluated, without gradients
         self.has_freed = self.recomputes = self.without_onednn = False
-        self.streams = not any(split.is_resident for split in splits)
+        self.is_streaming = not any(split.is_resident for split in splits)
         self.drop_graph: Callable[[], str] = lambda: ""  # `Step` replaces it
 
     def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
@@ -110,15 +106,15 @@ class OomPolicy:
                     self.say(done)
                     break
             else:
-                raise OutOfMemory(failed, self.actions, self.advice)
+                raise OutOfMemory(failed, self.fallbacks, self.advice)
 
     @property
-    def residency(self) -> str:
+    def data_location(self) -> str:
         """Current location of the splits: `device`, or `host` (in their files)."""
-        return "host" if self.streams else "device"
+        return "host" if self.is_streaming else "device"
 
     def say(self, done: str) -> None:
-        self.actions.append(done)
+        self.fallbacks.append(done)
         print(f"out of memory: {done}", flush=True)
 
     def free(self) -> str:
@@ -135,31 +131,31 @@ class OomPolicy:
         return "the CPU computes without oneDNN, whose memory ran out"
 
     def release_to_host(self) -> str:
-        if self.streams:
+        if self.is_streaming:
             return ""
-        self.streams = True
+        self.is_streaming = True
         for split in self.splits:
             split.release_to_host()
         size = sum(tensor.nbytes for split in self.splits if split.path for tensor in split.tensors.values())
         return f"the data ({size / 2**20:,.1f} MiB) is read from its file batch by batch instead of held in memory"
 
-    def take_smaller_passes(self, batch_size: int) -> str:
-        if self.num_passes >= batch_size:
+    def use_smaller_eval_batches(self, batch_size: int) -> str:
+        if self.num_eval_parts >= batch_size:
             return ""
-        self.num_passes = min(2 * self.num_passes, batch_size)
-        return f"a batch of {batch_size} is evaluated in {self.num_passes} parts"
+        self.num_eval_parts = min(2 * self.num_eval_parts, batch_size)
+        return f"a batch of {batch_size} is evaluated in {self.num_eval_parts} parts"
 
-    def by_parts(self, batch: Batch, compute: Callable[[Batch], Result]) -> list[Result]:
-        """Split the batch into `num_passes` parts and return the result of `compute` for each."""
+    def for_each_part(self, batch: Batch, compute: Callable[[Batch], Result]) -> list[Result]:
+        """Split the batch into `num_eval_parts` parts and return the result of `compute` for each."""
         return self.run_with_fallbacks(
-            lambda: [compute(part) for part in batch.parts(self.num_passes)],
-            lambda: self.take_smaller_passes(len(batch)),
+            lambda: [compute(part) for part in batch.micro_batches(self.num_eval_parts)],
+            lambda: self.use_smaller_eval_batches(len(batch)),
         )
 
-    def joined(self, parts: list[Tensor]) -> Tensor:
+    def concatenate(self, parts: list[Tensor]) -> Tensor:
         return parts[0] if len(parts) == 1 else self.run_with_fallbacks(lambda: torch.cat(parts))
 
-    def recompute(self) -> str:
+    def recompute_activations(self) -> str:
         if getattr(self.model, "checkpoint_activations", True):  # not supported by the model, or already on
             return ""
         self.recomputes = True
@@ -168,10 +164,10 @@ class OomPolicy:
 
     def make_resident(self) -> None:
         """Copy the splits to the device. If they do not fit, they stay in their files."""
-        self.streams = False
+        self.is_streaming = False
 
         def copy() -> None:
-            for split in () if self.streams else self.splits:
+            for split in () if self.is_streaming else self.splits:
                 split.make_resident()
 
         self.run_with_fallbacks(copy)
@@ -202,20 +198,20 @@ class OomPolicy:
             yield batch
 
     def state(self) -> dict[str, Any]:
-        kept = ("num_passes", "has_freed", "without_onednn", "streams", "recomputes")
-        return {"actions": list(self.actions), **{name: getattr(self, name) for name in kept}}
+        kept = ("num_eval_parts", "has_freed", "without_onednn", "is_streaming", "recomputes")
+        return {"fallbacks": list(self.fallbacks), **{name: getattr(self, name) for name in kept}}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take the fallbacks in `state`, in addition to those already taken."""
-        self.actions = [*state["actions"], *(done for done in self.actions if done not in state["actions"])]
-        self.num_passes = max(self.num_passes, state["num_passes"])
+        self.fallbacks = [*state["fallbacks"], *(done for done in self.fallbacks if done not in state["fallbacks"])]
+        self.num_eval_parts = max(self.num_eval_parts, state["num_eval_parts"])
         self.has_freed = self.has_freed or state["has_freed"]
         if state["without_onednn"]:
             self.leave_onednn()
-        if state["streams"]:
+        if state["is_streaming"]:
             self.release_to_host()
         if state["recomputes"]:
-            self.recompute()
+            self.recompute_activations()
 
 
 @contextmanager
@@ -226,7 +222,7 @@ def translate_oom(oom: OomPolicy) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
             raise
-        raise OutOfMemory(shorten(error), oom.actions, oom.advice) from None
+        raise OutOfMemory(shorten(error), oom.fallbacks, oom.advice) from None
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -1,9 +1,9 @@
-"""One optimizer step on one batch: forward, backward, clip, update. Only this module distinguishes execution modes.
+"""One optimizer step on one batch: forward, backward, clip, update.
 
-`eager` is plain PyTorch. `graph` captures the step as a CUDA graph and replays it (graphs.py): one launch instead of
-hundreds. `compile` passes the model to torch.compile. `auto` is `graph` if possible, otherwise `eager`. If the
-requested mode is not possible, steps are eager and `Step.fallback_reason` says why. `OomPolicy` (memory.py) decides
-what happens when memory runs out.
+train.step in params.yaml selects the execution mode. `eager` is plain PyTorch. `graph` captures the step as a CUDA
+graph and replays it (graphs.py): one launch instead of hundreds. `compile` passes the model to torch.compile. `auto` is
+`graph` if possible, otherwise `eager`. If the requested mode is not possible, steps are eager and
+`Step.fallback_reason` says why.
 
 Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
@@ -21,7 +21,7 @@ from stages.models.kernels import dropout
 from stages.training.batches import Batch
 from stages.training.graphs import CaptureFailed, Graphs
 from stages.training.memory import OomPolicy, free_cache
-from stages.training.workers import ALONE, Workers, not_last
+from stages.training.workers import ALONE, Workers, gradient_sync
 
 Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over its sequences
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,7 +45,7 @@ class Step:
         optimizer: torch.optim.Optimizer,
         *,
         max_grad_norm: float,
-        accumulation: int,
+        grad_accum_steps: int,
         precision: str,
         execution_mode: str,
         fallback_reason: str = "",
@@ -54,7 +54,7 @@ class Step:
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.parameters = list(model.parameters())
-        self.max_grad_norm, self.accumulation, self.precision = max_grad_norm, accumulation, precision
+        self.max_grad_norm, self.grad_accum_steps, self.precision = max_grad_norm, grad_accum_steps, precision
         self.device = device
         # Disabled (a no-op) without fp16. Checkpoints contain its state.
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
@@ -62,7 +62,7 @@ class Step:
         step = proxy(self)  # avoids a reference cycle, which would hold GPU memory until a garbage collection
         self.oom.drop_graph = lambda: step.drop_graph()
         self.workers = ALONE
-        self.may_adapt = True  # whether an OOM error may change how the training continues
+        self.may_fall_back = True  # whether an OOM error may change how the training continues
         self.fallback_reason = fallback_reason  # why steps are eager, although a graph was requested or preferred
         self.graph_lost_reason = ""  # why the training stopped using its graph; checkpoints contain it
         self.forward: Callable[..., Tensor] = model
@@ -76,9 +76,9 @@ class Step:
         """How steps are taken now: `graph`, `compile` or `eager`."""
         return "graph" if self.graphs else "compile" if self.is_compiled else "eager"
 
-    def join(self, workers: Workers) -> None:
+    def use_workers(self, workers: Workers) -> None:
         """Sum the gradients of all workers in every later step. If one worker runs out of memory, all end."""
-        self.workers, self.may_adapt = workers, False
+        self.workers, self.may_fall_back = workers, False
         self.forward = workers.wrap(self.model, self.device)
 
     def set_rate(self, rate: float) -> None:
@@ -90,10 +90,10 @@ class Step:
                 group["lr"] = rate
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Take an eager or compiled step. If memory runs out, repeat it after each fallback."""
+        """Take an eager or compiled step. If memory runs out, take a fallback and repeat the step."""
         before = random_state(self.device)
 
-        def work() -> Tensor:
+        def attempt() -> Tensor:
             try:
                 return self.update(batch)
             except Exception:
@@ -101,10 +101,10 @@ class Step:
                 set_random_state(before, self.device)
                 raise
 
-        if not self.may_adapt:
-            return work()
-        smaller = partial(self.take_smaller_parts, len(batch))
-        return self.oom.run_with_fallbacks(work, smaller, self.oom.recompute)
+        if not self.may_fall_back:
+            return attempt()
+        smaller = partial(self.use_smaller_micro_batches, len(batch))
+        return self.oom.run_with_fallbacks(attempt, smaller, self.oom.recompute_activations)
 
     def repeated(self, batch: Batch) -> Callable[[], None]:
         """Returns a function that takes a step on this batch in the training's execution mode, for measurements."""
@@ -115,13 +115,16 @@ class Step:
                 try:
                     return self.graphs.run(key, partial(self, batch), partial(self.update, batch))
                 except CaptureFailed as failed:
-                    self.leave_graphs(failed)
+                    self.continue_without_graphs(failed)
             self(batch)
 
         return step
 
     def update(self, batch: Batch) -> Tensor:
-        """Take the step once. The weights change last, when nothing can run out of memory any more."""
+        """Compute the gradients and update the weights; return the summed loss.
+
+        The weights change last: if memory runs out before, the step can be repeated.
+        """
         summed = self.backward(batch)
         if self.max_grad_norm:
             self.scaler.unscale_(self.optimizer)
@@ -133,7 +136,7 @@ class Step:
     def clear(self) -> None:
         """Remove what a failed step left behind: gradients, incomplete optimizer states, the scaler's flags."""
         self.optimizer.zero_grad(set_to_none=True)
-        for parameter in [each for each, kept in self.optimizer.state.items() if "exp_avg_sq" not in kept]:
+        for parameter in [each for each, state in self.optimizer.state.items() if "exp_avg_sq" not in state]:
             del self.optimizer.state[parameter]
         for name in ("grad_scale", "found_inf"):  # GradScaler.step does not remove them if the optimizer's step fails
             vars(self.optimizer).pop(name, None)
@@ -142,21 +145,20 @@ class Step:
         self.scaler = scaler
 
     def backward(self, batch: Batch) -> Tensor:
-        """Accumulate the gradients of the batch's mean loss over `accumulation` parts. Returns the summed loss.
+        """Compute the gradients of the batch's mean loss in `grad_accum_steps` micro-batches; return the summed loss.
 
-        With several workers, the gradients are of the mean over all workers' batch; the returned sum covers only this
-        worker's sequences.
+        With several workers, the mean is over the sequences of all workers, and the sum over those of this worker.
         """
         self.optimizer.zero_grad(set_to_none=True)
         total: Tensor | None = None
-        parts = batch.parts(self.accumulation)
-        for number, part in enumerate(parts, 1):
-            with not_last(self.forward, number == len(parts)), drawn_as_one(part):
+        micro_batches = batch.micro_batches(self.grad_accum_steps)
+        for number, part in enumerate(micro_batches, 1):
+            with gradient_sync(self.forward, number == len(micro_batches)), shared_dropout_mask(part):
                 with autocast(self.precision, self.device):
                     outputs = self.forward(*part.inputs())
                 loss = self.loss(outputs.float(), part)
                 # DistributedDataParallel divides by the number of workers; this factor cancels that.
-                weight = part.num_counted / batch.num_whole * self.workers.count
+                weight = part.num_counted / batch.global_size * self.workers.count
                 scaled: Tensor = self.scaler.scale(loss if weight == 1 else loss * weight)
                 scaled.backward()  # type: ignore[no-untyped-call]
             summed = loss.detach() * part.num_counted
@@ -164,11 +166,11 @@ class Step:
         assert total is not None
         return total
 
-    def take_smaller_parts(self, batch_size: int) -> str:
-        if self.accumulation >= batch_size:
+    def use_smaller_micro_batches(self, batch_size: int) -> str:
+        if self.grad_accum_steps >= batch_size:
             return ""
-        self.accumulation = min(2 * self.accumulation, batch_size)
-        return f"a batch of {batch_size} is trained on in {self.accumulation} parts"
+        self.grad_accum_steps = min(2 * self.grad_accum_steps, batch_size)
+        return f"a batch of {batch_size} is trained on in {self.grad_accum_steps} parts"
 
     def drop_graph(self) -> str:
         if self.graphs is None or not self.graphs.captured:
@@ -182,42 +184,44 @@ class Step:
         """Take eager steps from now on, also after a resume."""
         self.graphs, self.fallback_reason, self.graph_lost_reason = None, reason, reason
 
-    def leave_graphs(self, failed: CaptureFailed) -> None:
+    def continue_without_graphs(self, failed: CaptureFailed) -> None:
         """Take eager steps after a failed capture. The capture computed nothing, so no step is lost.
 
-        Raises torch.OutOfMemoryError if memory ran out and `may_adapt` is false.
+        Raises torch.OutOfMemoryError if memory ran out and `may_fall_back` is false.
         """
         self.lose_graphs(f"the capture failed: {failed}")
         self.clear()
         if failed.is_out_of_memory:
-            if not self.may_adapt:
+            if not self.may_fall_back:
                 raise torch.OutOfMemoryError(str(failed))
             self.oom.say("the step is taken eagerly instead of captured as a CUDA graph")
             free_cache()
-        elif self.may_adapt:
+        elif self.may_fall_back:
             print(f"steps are taken eagerly instead of captured as a CUDA graph: {failed}", flush=True)
 
     def state(self) -> dict[str, Any]:
         return {
-            "accumulation": self.accumulation,
+            "grad_accum_steps": self.grad_accum_steps,
             "scaler": self.scaler.state_dict(),
             "graph_lost_reason": self.graph_lost_reason,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.accumulation = max(self.accumulation, state["accumulation"])  # larger parts ran out of memory before
+        self.grad_accum_steps = max(
+            self.grad_accum_steps, state["grad_accum_steps"]
+        )  # larger micro-batches ran out of memory before
         self.scaler.load_state_dict(state["scaler"])
         self.graph_lost_reason = state["graph_lost_reason"]
         if self.graph_lost_reason and self.graphs is not None:
             self.lose_graphs(self.graph_lost_reason)
 
 
-def drawn_as_one(part: Batch) -> AbstractContextManager[object]:
-    """The context in which a worker's part gets the dropout mask that its sequences have in the whole part."""
+def shared_dropout_mask(part: Batch) -> AbstractContextManager[object]:
+    """In this context, dropout treats a worker's sequences as it would in the micro-batch of all workers."""
     if not part.shares:
         return nullcontext()
     (share,) = part.shares
-    return dropout.sharing(share.first, share.num_whole)
+    return dropout.sharing(share.first, share.global_size)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
@@ -232,10 +236,10 @@ def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(state["cuda"].cpu(), device)
 
 
-def choose_mode(asked: str, device: torch.device, precision: str, model: nn.Module) -> tuple[str, str]:
-    """The execution mode for `asked` (train.step in params.yaml), and the reason if a graph is not possible."""
-    if asked not in ("auto", "graph"):
-        return asked, ""
+def choose_execution_mode(requested: str, device: torch.device, precision: str, model: nn.Module) -> tuple[str, str]:
+    """The execution mode for `requested` (train.step in params.yaml), and the reason if a graph is not possible."""
+    if requested not in ("auto", "graph"):
+        return requested, ""
     reason = graph_blocker(device, precision, model)
     return ("eager" if reason else "graph"), reason
 
@@ -248,8 +252,8 @@ def graph_blocker(device: torch.device, precision: str, model: nn.Module) -> str
     if getattr(model, "checkpoint_activations", False):
         return "activations that are computed again set the random state back, which cannot be captured"
     rnns = [
-        part for part in model.modules() if isinstance(part, nn.RNNBase) and not hasattr(part, "uses_torch_dropout")
+        each for each in model.modules() if isinstance(each, nn.RNNBase) and not hasattr(each, "uses_torch_dropout")
     ]
-    if any(part.num_layers > 1 and part.dropout > 0 for part in rnns):
+    if any(rnn.num_layers > 1 and rnn.dropout > 0 for rnn in rnns):
         return "cuDNN keeps the random state of dropout between an RNN's layers to itself"
     return ""

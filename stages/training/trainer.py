@@ -20,7 +20,7 @@ from stages.training.graphs import Graphs
 from stages.training.memory import OomPolicy, advice
 from stages.training.optimizer import AdamW, learning_rates
 from stages.training.random_draws import RandomDraws, draw_epoch, sha256_of
-from stages.training.step import Step, choose_mode, graph_blocker, random_state, set_random_state
+from stages.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
 from stages.training.workers import ALONE, Workers
 
 
@@ -46,11 +46,13 @@ class Trainer:
         self.model, self.train_split, self.val_split, self.params = model, train, val, params
         self.task, self.device = task, train.device
         is_fitted = getattr(model, "is_fitted_in_closed_form", False)
-        precision = "fp32" if params.precision == "auto" or is_fitted else computed_in(params.precision, self.device)
-        mode, reason = choose_mode("eager" if is_fitted else params.step, self.device, precision, model)
+        precision = (
+            "fp32" if params.precision == "auto" or is_fitted else realized_precision(params.precision, self.device)
+        )
+        mode, reason = choose_execution_mode("eager" if is_fitted else params.step, self.device, precision, model)
         self.optimizer = AdamW(
             model.parameters(),
-            # A CUDA graph would freeze a Python number; it reads a tensor again at every replay.
+            # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
             lr=torch.tensor(params.learning_rate, device=self.device) if mode == "graph" else params.learning_rate,
             weight_decay=params.weight_decay,
             fused=True,
@@ -63,7 +65,7 @@ class Trainer:
             lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
             self.optimizer,
             max_grad_norm=params.max_grad_norm,
-            accumulation=params.grad_accum_steps,
+            grad_accum_steps=params.grad_accum_steps,
             precision=precision,
             execution_mode=mode,
             fallback_reason=reason,
@@ -80,7 +82,7 @@ class Trainer:
         self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
         self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
         self.device_epoch: DeviceEpoch | None = None
-        self.num_actions = 0  # number of OOM fallbacks taken before the graphs were captured
+        self.num_fallbacks_seen = 0  # number of OOM fallbacks when the graphs were last dropped
         # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
         self.generator = torch.Generator().manual_seed(seed)
         self.digests: dict[str, str] = {}  # of the current epoch's random draws
@@ -92,21 +94,23 @@ class Trainer:
         self.workers = ALONE
         self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
 
-    def join(self, workers: Workers) -> None:
+    def use_workers(self, workers: Workers) -> None:
         """Train together with other workers from now on. They must have opened identical trainers."""
         self.workers = workers
-        self.step.join(workers)
+        self.step.use_workers(workers)
 
     def epoch(self) -> Epoch:
+        """Train and validate for one epoch."""
         if self.device.type == "cuda":
             # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume sets the generator, so
             # every epoch sets it too.
             set_random_state(random_state(self.device), self.device)
         if self.workers.count > 1:
             self.synchronize_workers()
-        steps = self.training_steps()
+        steps, num_sequences = self.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
         with measure(self.device) as training:
-            num_sequences = sum(steps)
+            for num_stepped in steps:  # each iteration takes one optimizer step
+                num_sequences += num_stepped
             train_loss = self.workers.sum(self.total) / num_sequences
         if self.step.graphs is not None and training.peak_allocated_mib is not None:
             # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
@@ -121,7 +125,7 @@ class Trainer:
                 self.step.precision,
                 self.oom,
             )
-            loss, predictions = self.workers.mean(loss, num_val), self.workers.joined(predictions, num_val)
+            loss, predictions = self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
         self.missing_reasons = {**training.missing_reasons, **self.missing_graph()}
         self.epochs_done += 1
         self.verify_device(predictions)
@@ -167,18 +171,17 @@ class Trainer:
         return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
 
     def training_steps(self) -> Iterator[int]:
-        """Yield the number of sequences of each step of the next epoch. Each `next` takes one step.
+        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
 
-        The steps add their loss to `total`. This call draws all random numbers, before the clock starts. The timed
-        steps apply them.
+        Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
         """
         self.model.train()
         random_draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
         self.digests = random_draws.digests()
         if self.closed_form:
             return self.fitted(self.closed_form, random_draws.order)
-        if self.num_actions != len(self.oom.actions):
-            self.renew_graphs()
+        if self.num_fallbacks_seen != len(self.oom.fallbacks):
+            self.drop_captured_graphs()
         if self.step.graphs is None:
             self.total = torch.zeros((), device=self.device)
             return self.plain_steps(random_draws, first_step, 0)
@@ -190,7 +193,7 @@ class Trainer:
         yield len(self.train_split)
 
     def plain_steps(self, random_draws: RandomDraws, first_step: int, num_done: int) -> Iterator[int]:
-        """Take the steps of the epoch that follow the first `num_done`, without a CUDA graph."""
+        """Take the epoch's steps after the first `num_done`, without a CUDA graph."""
         rates = self.rates[first_step + num_done : first_step + self.steps_per_epoch].tolist()
         return take_steps(self.batches(random_draws, num_done), self.step, rates, self.total)
 
@@ -208,9 +211,9 @@ class Trainer:
         if num_done < self.steps_per_epoch:
             yield from self.plain_steps(random_draws, first_step, num_done)
 
-    def renew_graphs(self) -> None:
-        """Drop the captured graphs: their tensors have moved, or the execution mode has changed."""
-        self.device_epoch, self.num_actions = None, len(self.oom.actions)
+    def drop_captured_graphs(self) -> None:
+        """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
+        self.device_epoch, self.num_fallbacks_seen = None, len(self.oom.fallbacks)
         if self.step.graphs is not None:
             reason = graph_blocker(self.device, self.step.precision, self.model)
             self.step.graphs = None if reason else Graphs(self.device)
@@ -224,7 +227,7 @@ class Trainer:
         return self.batches(self.draw())
 
     def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
-        """The batches of the epoch that follow the first `num_done`."""
+        """The epoch's batches after the first `num_done`."""
         random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size
         order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
         if self.workers.count == 1:
@@ -233,14 +236,14 @@ class Trainer:
 
     def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
         """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
-        num_ragged = len(order) % self.params.batch_size
-        whole, ragged = order.split([len(order) - num_ragged, num_ragged])
-        for rows, size in ((whole, self.params.batch_size), (ragged, num_ragged)):
+        last_batch_size = len(order) % self.params.batch_size
+        full, last = order.split([len(order) - last_batch_size, last_batch_size])
+        for rows, size in ((full, self.params.batch_size), (last, last_batch_size)):
             if len(rows):
-                shares = shares_of(size, self.step.accumulation, self.workers.rank, self.workers.count)
+                shares = shares_of(size, self.step.grad_accum_steps, self.workers.rank, self.workers.count)
                 own = own_rows(rows, size, shares)
-                num_passed = sum(share.num_passed for share in shares)
-                for batch in self.oom.batches(self.train_split, own, num_passed, change):
+                num_processed = sum(share.num_processed for share in shares)
+                for batch in self.oom.batches(self.train_split, own, num_processed, change):
                     yield replace(batch, shares=shares)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
@@ -267,8 +270,8 @@ class Trainer:
         self.verified.append(self.epochs_done)
 
     def set_precision(self, name: str) -> None:
-        """Change the precision of the next steps, but not to fp16: its loss scale must grow over many steps."""
-        self.step.precision = computed_in(name, self.device)
+        """Change the precision of the next steps to fp32, tf32 or bf16; fp16 needs a loss scaler from the start."""
+        self.step.precision = realized_precision(name, self.device)
         use_tf32(self.step.precision == "tf32")
 
     def state(self) -> dict[str, Any]:
@@ -297,7 +300,7 @@ class Trainer:
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
             group["capturable"] = is_tensor
-        self.renew_graphs()  # existing graphs use the optimizer's old tensors
+        self.drop_captured_graphs()  # existing graphs use the optimizer's old tensors
         self.set_precision(state["precision"])
         self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())
@@ -314,10 +317,10 @@ def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], tot
     for batch, rate in zip(batches, rates, strict=False):
         step.set_rate(rate)
         total += step(batch)
-        yield batch.num_whole
+        yield batch.global_size
 
 
-def computed_in(precision: str, device: torch.device) -> str:
+def realized_precision(precision: str, device: torch.device) -> str:
     """The realized precision: fp32 for tf32 on a device without TF32 (a CPU, or a GPU older than Ampere)."""
     return "fp32" if precision == "tf32" and not has_tf32(device) else precision
 

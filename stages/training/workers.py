@@ -27,15 +27,15 @@ from torch import Tensor, nn
 
 from stages.params.parsing import one_line
 from stages.params.schema import Train
-from stages.stopping import StopSignals
+from stages.stop_signals import StopSignals
 
-# Exit statuses of a worker. 75 (sysexits.h: try again): another worker ended. 76: memory ran out; all workers may try
-# again with batches in more parts.
-LOST, NEEDS_SMALLER_PARTS = 75, 76
-# The launcher sets this variable for a restart after 76: the minimum number of parts.
-LEAST_PARTS = "TANDEM_LEAST_PARTS"
+# Exit statuses of a worker, for the launcher. 75 (sysexits.h: try again): another worker ended. 76: memory ran out, and
+# the training may fit with smaller micro-batches.
+LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS = 75, 76
+# For a restart after 76, the launcher sets this variable to a minimum for grad_accum_steps.
+MIN_GRAD_ACCUM_STEPS = "TANDEM_MIN_GRAD_ACCUM_STEPS"
 # Messages of gloo, nccl and the store if another worker is gone.
-WORDS = re.compile(
+LOST_MESSAGES = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo::|gloo/|NCCL|Timed out|store->|recvValue|"
     r"sendBytes|recvBytes|Socket closed",
     re.IGNORECASE,
@@ -47,7 +47,7 @@ class LostWorker(SystemExit):
     """Another worker ended, so this one ends too. The launcher restarts all workers or prints why not."""
 
     def __init__(self) -> None:
-        super().__init__(LOST)
+        super().__init__(LOST_WORKER_STATUS)
 
 
 class StopRequested(StopSignals):
@@ -90,7 +90,7 @@ class Workers:
         """The contiguous part of `rows` that this worker evaluates; all rows if there are fewer rows than workers."""
         return rows if self.count == 1 or len(rows) < self.count else rows.tensor_split(self.count)[self.rank]
 
-    def joined(self, found: Tensor, num_rows: int) -> Tensor:
+    def gather(self, found: Tensor, num_rows: int) -> Tensor:
         """Gather the results of all workers for their `part_of` the rows: (num_rows, ...)."""
         if self.count == 1 or num_rows < self.count:
             return found
@@ -165,7 +165,7 @@ def started_by_launcher() -> bool:
 
 
 @contextmanager
-def joined_group(device: str, count: int, kind: str) -> Iterator[Workers]:
+def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
     """Join the process group of `device` (e.g. 2xcpu); without torch's launcher, this process works alone.
 
     Raises LostWorker if another worker ends meanwhile, ValueError if the launcher started another number of workers.
@@ -197,15 +197,15 @@ def lost_workers_noticed() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and not WORDS.search(str(error)):
+        if not isinstance(error, dist.DistError) and not LOST_MESSAGES.search(str(error)):
             raise
         print(f"a worker notices that another one is gone ({one_line(error)[:120]})", file=sys.stderr, flush=True)
         raise LostWorker from None
 
 
-def not_last(model: Any, is_last: bool) -> AbstractContextManager[object]:
-    """The context of one part of a batch: the workers sum their gradients only after the last part."""
-    return nullcontext() if is_last or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
+def gradient_sync(model: Any, enabled: bool) -> AbstractContextManager[object]:
+    """In this context, a backward pass sums the gradients of all workers only if `enabled`: in the last micro-batch."""
+    return nullcontext() if enabled or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
 
 
 def describe(workers: Workers, kind: str, settings: Train, asked: Train) -> str:

@@ -45,16 +45,16 @@ from stages.training.batches import Split, load_split
 from stages.training.device import open_device
 from stages.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
 from stages.training.trainer import Trainer
-from stages.training.workers import ALONE, LEAST_PARTS, NEEDS_SMALLER_PARTS, Workers
+from stages.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
 
 # Weights, optimizer, activations and the allocator need the rest of the memory.
 SHARE_OF_FREE_MEMORY = 0.6
 # Required keys of the previous stages' files, with their types.
-Kinds = dict[str, type | tuple[type, type]]
-IDENTITY: Kinds = {"kind": str, "name": str}
-PLAN: Kinds = {"residency": str, "bytes": (dict, int), "sha256": (dict, str)}
-MODEL: Kinds = {"task": str, "preprocessing": dict}
-SUMMARY: Kinds = {
+RequiredKeys = dict[str, type | tuple[type, type]]
+IDENTITY: RequiredKeys = {"kind": str, "name": str}
+PLAN: RequiredKeys = {"data_location": str, "bytes": (dict, int), "sha256": (dict, str)}
+MODEL: RequiredKeys = {"task": str, "preprocessing": dict}
+SUMMARY: RequiredKeys = {
     "sha256": (dict, str),
     "num_per_split": (dict, int),
     "num_sequences": int,
@@ -79,7 +79,7 @@ class RunContext:
     def of(cls, workload: str, device: str, seed: int) -> RunContext:
         params = load_workload(workload)
         require_sequences(workload, device, params.train)
-        of_task: Kinds = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
+        of_task: RequiredKeys = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
         return cls(
             workload,
             device,
@@ -112,23 +112,23 @@ class RunContext:
         return split_device(self.device)[0]
 
     @property
-    def settings(self) -> Train:
+    def train_params(self) -> Train:
         """The training settings, scaled to the number of workers."""
         return scaled(self.params.train, self.num_workers)
 
     def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
         if self.kind == "cuda":
             require_same_gpu(self.identity)
-        return open_device(self.identity, threads, self.settings.deterministic, precision, index)
+        return open_device(self.identity, threads, self.train_params.deterministic, precision, index)
 
     def open_split(self, name: str, device: torch.device) -> Split:
         """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
-        return load_split(packed_file(self.workload, self.device, name, self.plan), device, "host")
+        return load_split(packed_file(self.workload, self.device, name, self.plan), device)
 
-    def residency(self, device: torch.device) -> str:
+    def data_location(self, device: torch.device) -> str:
         """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
         needed_bytes = sum(self.plan["bytes"].values())
-        return choose_residency(self.plan["residency"], needed_bytes, free_bytes(device), self.identity["name"])
+        return choose_data_location(self.plan["data_location"], needed_bytes, free_bytes(device), self.identity["name"])
 
     def read(self, split: str, name: str) -> np.ndarray:
         """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
@@ -165,7 +165,7 @@ def require_sequences(workload: str, device: str, settings: Train) -> None:
         )
 
 
-def choose_residency(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
+def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
     """`device` or `host`. Raises ValueError if `wanted` is `device` and the data does not fit."""
     room = SHARE_OF_FREE_MEMORY * free_bytes
     if wanted == "device" and needed_bytes > room:
@@ -190,39 +190,39 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
     """Open the training of `context` from its start or from the checkpoint `saved`.
 
     A resumed training keeps its original number of threads. With several workers, the caller must still call
-    `Trainer.join`.
+    `Trainer.use_workers`.
     """
-    settings = replace(context.settings, threads=saved["threads"]) if saved["trainer"] else context.settings
+    settings = replace(context.train_params, threads=saved["threads"]) if saved["trainer"] else context.train_params
     if workers.count > 1:
         settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
     device = context.open_device(settings.threads, settings.precision, workers.local_rank)
     with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
-        residency = context.residency(device)
+        data_location = context.data_location(device)
         train, val = (context.open_split(name, device) for name in ("train", "val"))
         trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed)
         if saved["trainer"]:
             trainer.restore(saved["trainer"])
             trainer.oom.restore(saved["oom"])
-            residency = "host" if saved["oom"]["streams"] else residency
-        if residency == "device":
+            data_location = "host" if saved["oom"]["is_streaming"] else data_location
+        if data_location == "device":
             trainer.oom.make_resident()
     if workers.count > 1:
-        take_smaller_parts(trainer, int(os.environ.get(LEAST_PARTS, "1")))
-        if context.settings.step != "eager":
+        set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
+        if context.train_params.step != "eager":
             carrier = "gloo cannot be captured" if device.type == "cpu" else "with nccl that was not tried yet"
             trainer.step.fallback_reason = f"several workers take their steps eagerly ({carrier})"
     return trainer
 
 
-def take_smaller_parts(trainer: Trainer, least_parts: int) -> None:
-    """Train each batch in at least `least_parts` parts, because one of several workers ran out of memory."""
-    if trainer.step.accumulation < least_parts:
-        trainer.step.accumulation = least_parts
-        trainer.oom.say(f"a batch of {trainer.params.batch_size} is trained on in {least_parts} parts by all workers")
+def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
+    """Train each batch in at least `min_steps` parts, because one of several workers ran out of memory."""
+    if trainer.step.grad_accum_steps < min_steps:
+        trainer.step.grad_accum_steps = min_steps
+        trainer.oom.say(f"a batch of {trainer.params.batch_size} is trained on in {min_steps} parts by all workers")
 
 
 @contextmanager
-def smaller_parts_asked(trainer: Trainer) -> Iterator[None]:
+def restart_in_smaller_parts(trainer: Trainer) -> Iterator[None]:
     """If one of several workers runs out of memory, end it; the launcher then restarts all with smaller parts.
 
     The steps of all workers wait for each other, so one worker cannot use a fallback alone.
@@ -230,16 +230,16 @@ def smaller_parts_asked(trainer: Trainer) -> Iterator[None]:
     try:
         yield
     except OutOfMemory as error:
-        num_parts, workers = 2 * trainer.step.accumulation, trainer.workers
+        num_parts, workers = 2 * trainer.step.grad_accum_steps, trainer.workers
         if workers.count == 1 or num_parts * workers.count > trainer.params.batch_size:
             raise
-        print(f"worker {workers.rank}: {error}".partition(" where nothing")[0], file=sys.stderr, flush=True)
-        raise SystemExit(NEEDS_SMALLER_PARTS) from None
+        print(f"worker {workers.rank}: {error}".partition(" and no fallback")[0], file=sys.stderr, flush=True)
+        raise SystemExit(OUT_OF_MEMORY_STATUS) from None
 
 
 def threads_of_each(context: RunContext, workers: Workers) -> int:
     """Threads per worker. `auto` divides this machine's cores among its CPU workers; a GPU worker gets one thread."""
-    asked = context.settings.threads
+    asked = context.train_params.threads
     if asked != "auto":
         return asked
     return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
@@ -268,7 +268,7 @@ def make_trial(
     """A training on `tensors` for measurements: it raises if memory runs out, instead of taking a fallback."""
     split = Split({name: tensor.to(device) for name, tensor in tensors.items()}, device)
     trainer = make_trainer(split, split, settings, shape, task)
-    trainer.step.may_adapt = False
+    trainer.step.may_fall_back = False
     trainer.model.train()
     return trainer
 

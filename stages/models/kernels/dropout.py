@@ -25,10 +25,10 @@ _place: tuple[int, int] | None = None
 
 
 @contextmanager
-def sharing(first: int, num_whole: int) -> Iterator[None]:
-    """In the body, this worker processes the sequences from index `first` of the `num_whole` of all workers."""
+def sharing(first: int, global_size: int) -> Iterator[None]:
+    """In the body, this worker processes the sequences from index `first` of the `global_size` of all workers."""
     global _place
-    _place = first, num_whole
+    _place = first, global_size
     try:
         yield
     finally:
