@@ -35,7 +35,7 @@ from stages.models import Shape
 from stages.params.loading import load_workload
 from stages.params.schema import SequenceTable, Series, Workload
 from stages.tasks import open_task
-from stages.training import loop
+from stages.training import inference
 from stages.training.batches import Split, sequential_indices
 from stages.training.device import open_device
 from stages.training.workload import make_trainer
@@ -133,8 +133,8 @@ def predict_test(
     seconds = time.perf_counter() - start
     if params.evaluate.weights == "best":
         trainer.model.load_state_dict(trainer.best_weights)
-    batches = splits["test"].batches(sequential_indices(splits["test"]), loop.PREDICTION_BATCH)
-    return task, loop.predict_outputs(trainer.model, batches), seconds
+    batches = splits["test"].batches(sequential_indices(splits["test"]), inference.PREDICTION_BATCH)
+    return task, inference.predict_outputs(trainer.model, batches), seconds
 
 
 def prepare_seed(workload: str, params: Workload, seed: int) -> PreparedSequences:

@@ -192,8 +192,8 @@ def tandem(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:
 
 
 def refuse_another_way(trainer: Trainer) -> None:
-    if trainer.step.fallback_reason:
-        raise RuntimeError(f"step: graph was not possible: {trainer.step.fallback_reason}")
+    if trainer.step.eager_reason:
+        raise RuntimeError(f"step: graph was not possible: {trainer.step.eager_reason}")
 
 
 def floor(trainer: Trainer, tick: StepTimer, contender: Contender) -> None:

@@ -145,7 +145,10 @@ class Experiment(CmdExperimentsRun):
 
 
 def signal_in(message: str) -> str:
-    """`SIGKILL` if DVC's StageCmdFailedError says that this signal ended the stage, else empty."""
+    """The signal that ended a stage, such as `SIGKILL`, from the exit status in DVC's StageCmdFailedError; else empty.
+
+    130 is `SIGINT`: a stage returns it after Ctrl+C.
+    """
     match = re.search(r"exited with (-\d+|1[2-9]\d)$", message)
     status = int(match[1]) if match else 0
     number = -status if status < 0 else status - 128  # if the shell does not exec its command, it reports 128 + signal

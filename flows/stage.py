@@ -2,7 +2,8 @@
 
 The arguments are the stage's name and its item of the matrix. Exit status: 0, 1 (failed) or 130 (Ctrl+C); one of
 several workers also uses 75 and 76 (stages/training/workers.py). A failure's reason is on stderr and in
-`.tandem/last_error.json`, because DVC turns every failure into exit 255. The stage ends when dvc ends.
+`.tandem/last_error.json`, because DVC turns every failure into exit 255. When dvc ends, the stage gets
+SIGTERM: a training then finishes its epoch and saves, other stages end at once.
 
 This module does not import Prefect: flows/pipeline.py shows the stages there. `hardware` runs on every `dvc repro`, so
 this module imports as little as possible.

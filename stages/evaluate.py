@@ -25,7 +25,7 @@ from stages.records.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
 from stages.records.run_dir import recording
 from stages.records.schemas import EvaluationTiming, ScoreRecord
 from stages.tasks import Evaluation
-from stages.training import loop
+from stages.training import inference
 from stages.training.batches import Split, sequential_indices
 from stages.training.memory import OomPolicy, advice, translate_oom
 from stages.training.workload import RunContext, load_network
@@ -46,23 +46,23 @@ def main(workload: str, device: str, seed: str) -> None:
     trained = replace(open_folder(context.folder), score=None)
     trained.require_intact()
     remove_stored(folder_of(workload))  # DVC has stored the training before it runs this stage
-    with recording(trained.timing["token"], "evaluate") as run:
-        run.start(workload, f"{workload}-{device}")
+    with recording(trained.timing["token"], "evaluate") as run_dir:
+        run_dir.start(workload, f"{workload}-{device}")
         result, measured = evaluate(context, trained)
         paths = write_files(context, trained, result, measured)
-        run.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})
+        run_dir.add_metrics({f"test/{name}": value for name, value in result.metrics.items()})
         seconds, rate = measured["evaluate_seconds"], measured["samples_per_second"]
-        run.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
+        run_dir.add_metrics({"test/seconds": seconds, "test/samples_per_second": rate})
         if measured["out_of_memory"]:
-            run.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
+            run_dir.add_tags({"out_of_memory.evaluate": "; ".join(measured["out_of_memory"])})
         for path in paths:
-            run.add_artifact(path, "" if path.name == "score.json" else "evaluation")
+            run_dir.add_artifact(path, "" if path.name == "score.json" else "evaluation")
         weights = context.folder / TRAIN_RESULT / f"{context.params.evaluate.weights}.safetensors"
-        run.add_artifact(weights, "model", "model.safetensors")
-        run.add_artifact(context.folder / TRAIN_RESULT / "model.json", "model")
-        run.add_text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
-        run.add_model(validation_score(context, trained), context.summary["sha256"])
-    found = run.ids.get("run_id", "not known yet")
+        run_dir.add_artifact(weights, "model", "model.safetensors")
+        run_dir.add_artifact(context.folder / TRAIN_RESULT / "model.json", "model")
+        run_dir.add_text(MLMODEL.format(python=platform.python_version()), "model/MLmodel")
+        run_dir.add_model(validation_score(context, trained), context.summary["sha256"])
+    found = run_dir.ids.get("run_id", "not known yet")
     score = f"{context.task.score_name} {result.metrics[context.task.score_name]:.4f}"
     print(f"{workload} on {context.identity['name']}: {score}; {result.sentence}; MLflow run {found}")
 
@@ -109,7 +109,9 @@ def validation_score(context: RunContext, trained: Run) -> float:
 
 
 def predict(model: torch.nn.Module, split: Split, oom: OomPolicy) -> torch.Tensor:
-    return loop.predict_outputs(model, oom.batches(split, sequential_indices(split), loop.PREDICTION_BATCH), oom)
+    return inference.predict_outputs(
+        model, oom.batches(split, sequential_indices(split), inference.PREDICTION_BATCH), oom
+    )
 
 
 def scores_by_noise(

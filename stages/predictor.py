@@ -22,7 +22,7 @@ from stages.params import parsing, schema
 from stages.params.intervals import parse_interval
 from stages.tasks import detect, regress
 from stages.tasks.forecast import Task
-from stages.training.loop import PREDICTION_BATCH
+from stages.training.inference import PREDICTION_BATCH
 from stages.training.workload import load_network
 
 

@@ -1,4 +1,8 @@
-"""Handle the signals that stop a training: Ctrl+C (SIGINT) and SIGTERM."""
+"""Handle the signals that stop a training: Ctrl+C (SIGINT) and SIGTERM.
+
+`train` gets SIGTERM when dvc ends (flows/stage.py). With several workers, the launcher forwards both signals to all of
+them, and each gets SIGTERM when the launcher ends.
+"""
 
 import signal
 from types import FrameType
@@ -6,7 +10,7 @@ from typing import Self
 
 
 class StopSignals:
-    """A context in which `handle` gets these signals."""
+    """A context in which these signals set `stop_requested`. The training reads it after each epoch."""
 
     stop_requested = False
 

@@ -13,6 +13,7 @@ For several workers (device 2xcpu), stages/training/launcher.py starts the proce
 a training in one process; the others run `run_other_worker`.
 """
 
+import math
 import os
 import sys
 import time
@@ -27,21 +28,22 @@ from stages.machine.identity import identify
 from stages.machine.regions import sampled
 from stages.params.devices import split_device
 from stages.records.checkpoint import Checkpoint
-from stages.records.description import add_mlflow_ids, describe_end, describe_start, start_run, write_results
+from stages.records.description import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
 from stages.records.history import Record, history_row, memory_tags, note_workers, timing_row
 from stages.records.inputs import Inputs, read_inputs
 from stages.records.run import TRAIN_MEASURED, TRAIN_RESULT
 from stages.records.run_dir import RunDir, recording
 from stages.records.terminal import Interruption, Progress
+from stages.stop_signals import StopSignals
 from stages.training import auto
 from stages.training.memory import translate_oom
 from stages.training.trainer import Epoch, Trainer
-from stages.training.workers import StopRequested, Workers, process_group
+from stages.training.workers import Workers, process_group
 from stages.training.workers import describe as describe_workers
-from stages.training.workload import RunContext, open_trainer, restart_in_smaller_parts
+from stages.training.workload import RunContext, exit_if_out_of_memory, open_trainer
 
-# Saving checkpoints takes at most this share of the time. Within that limit, a checkpoint is at most this many seconds,
-# or one epoch, old.
+# After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
+# take at most CHECKPOINT_SHARE of the time.
 CHECKPOINT_SHARE = 0.01
 CHECKPOINT_SECONDS = 10.0
 
@@ -56,9 +58,9 @@ def main(workload: str, device: str, seed: str) -> None:
             workers.require_same(inputs.values)
             state = open_state(context, checkpoint)
             workers.broadcast(state)
-            with recording(state["record"]["token"], "train") as run:
-                train(context, state, inputs, checkpoint, run, interruption, workers)
-    add_mlflow_ids(context, run)
+            with recording(state["record"]["token"], "train") as run_dir:
+                train(context, state, inputs, checkpoint, run_dir, interruption, workers)
+    add_mlflow_ids(context, run_dir)
     if "DVC_STAGE" in os.environ:
         checkpoint.mark_ended(context.folder / TRAIN_MEASURED)  # kept until DVC has the result
     else:
@@ -68,11 +70,11 @@ def main(workload: str, device: str, seed: str) -> None:
 def run_other_worker(workload: str, device: str, seed: str) -> None:
     """Train as one of several workers, except the first. Such a worker prints nothing and writes no file."""
     context = RunContext.of(workload, device, int(seed))
-    with process_group(device, context.num_workers, context.kind) as workers, StopRequested() as interruption:
+    with process_group(device, context.num_workers, context.kind) as workers, StopSignals() as interruption:
         workers.require_same(read_inputs(workload, device, context.seed))
         state = workers.broadcast()
         trainer = open_trainer(context, state, workers)
-        with restart_in_smaller_parts(trainer), translate_oom(trainer.oom):
+        with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
             trainer.set_precision(workers.broadcast())
             trainer.use_workers(workers)
             workers.cpu_seconds_of_others()
@@ -101,13 +103,13 @@ def train(
     state: dict[str, Any],
     inputs: Inputs,
     checkpoint: Checkpoint,
-    run: RunDir,
+    run_dir: RunDir,
     interruption: Interruption,
     workers: Workers,
 ) -> None:
     """Train from `state` to the last epoch, and write the results."""
     trainer, record = open_trainer(context, state, workers), Record(**state["record"])
-    with restart_in_smaller_parts(trainer), translate_oom(trainer.oom):
+    with exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
         if not trainer.epochs_done:
             print(introduction(context, trainer), flush=True)
             record.at_start = describe_start(trainer)
@@ -121,13 +123,13 @@ def train(
             record.summary_lines |= realized
         connect_workers(context, trainer, record, workers)
         cpu_seconds = workers.cpu_seconds_of_others()
-        start_run(context, trainer, record, inputs.values, run)
-        saver, first_epoch = Saver(context, trainer, record, checkpoint, run), trainer.epochs_done + 1
+        describe_run(context, trainer, record, inputs.values, run_dir)
+        saver, first_epoch = Saver(context, trainer, record, checkpoint, run_dir), trainer.epochs_done + 1
         if record.history:  # a killed process may have saved these rows only in its checkpoint
-            run.save_epochs(record)
+            run_dir.save_epochs(record)
         if not record.at_end:
             with sampled(trainer.device) as readings:
-                for epoch in epochs(context, trainer, run):
+                for epoch in epochs(context, trainer, run_dir):
                     check_finite(epoch, checkpoint)
                     append_epoch(context, trainer, record, epoch)
                     record.sampled[first_epoch] = readings.totals()
@@ -138,7 +140,7 @@ def train(
             workers.close()
             record.at_end = describe_end(trainer, record, cpu_seconds)
             saver.save_last()
-        write_results(context, trainer, record, inputs.values, run)
+        write_results(context, trainer, record, inputs.values, run_dir)
 
 
 def connect_workers(context: RunContext, trainer: Trainer, record: Record, workers: Workers) -> None:
@@ -199,7 +201,7 @@ def find_bottleneck(trainer: Trainer, record: Record, auto_seconds: float) -> No
     print(record.summary_lines["bound"], flush=True)
 
 
-def epochs(context: RunContext, trainer: Trainer, run: RunDir) -> Iterator[Epoch]:
+def epochs(context: RunContext, trainer: Trainer, run_dir: RunDir) -> Iterator[Epoch]:
     """Yield the remaining epochs. Out-of-memory fallbacks are tagged in MLflow even if the epoch fails."""
     num_samples = len(trainer.train_split)
     progress = Progress(context.workload, context.train_params.epochs, trainer.epochs_done)
@@ -211,7 +213,7 @@ def epochs(context: RunContext, trainer: Trainer, run: RunDir) -> Iterator[Epoch
             epoch = trainer.epoch()
         finally:
             if len(trainer.oom.fallbacks) > num_fallbacks:
-                run.add_tags(memory_tags(trainer.oom.fallbacks))
+                run_dir.add_tags(memory_tags(trainer.oom.fallbacks))
         progress.show(epoch, context.task.score_name, num_samples)
         yield epoch
     progress.close()
@@ -228,9 +230,10 @@ class Saver:
     """Saves checkpoints at the ends of epochs, and their epochs in the run directory."""
 
     def __init__(
-        self, context: RunContext, trainer: Trainer, record: Record, checkpoint: Checkpoint, run: RunDir
+        self, context: RunContext, trainer: Trainer, record: Record, checkpoint: Checkpoint, run_dir: RunDir
     ) -> None:
-        self.context, self.trainer, self.record, self.checkpoint, self.run = context, trainer, record, checkpoint, run
+        self.context, self.trainer, self.record = context, trainer, record
+        self.checkpoint, self.run_dir = checkpoint, run_dir
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
 
     def save_if_due(self, interruption: Interruption) -> None:
@@ -259,17 +262,18 @@ class Saver:
         trainer = self.trainer
         state = {"trainer": trainer.state(), "oom": trainer.oom.state()}
         self.checkpoint.save({**state, "threads": trainer.params.num_threads, "record": vars(self.record)})
-        self.run.save_epochs(self.record)
+        self.run_dir.save_epochs(self.record)
         self.saved_at = time.monotonic()
         self.save_seconds = self.saved_at - start
 
 
 def check_finite(epoch: Epoch, checkpoint: Checkpoint) -> None:
-    if epoch.train_loss - epoch.train_loss != 0:  # NaN or infinite
+    losses = {"training": epoch.train_loss, "validation": epoch.val_loss}
+    if bad := [name for name, loss in losses.items() if not math.isfinite(loss)]:
         where = files.relative(checkpoint.path)
         kept = f"; the last good checkpoint is kept in {where}" if checkpoint.path.exists() else ""
         raise ValueError(
-            f"the training loss is {epoch.train_loss} in epoch {epoch.number}{kept}; "
+            f"the {bad[0]} loss is {losses[bad[0]]} in epoch {epoch.number}{kept}; "
             "try a smaller train.learning_rate, or train.max_grad_norm 1.0"
         )
 

@@ -281,7 +281,7 @@ table.write_text(before)
 inputs = Inputs("tiny", "cpu", 0, sha256)
 edits = {
     "params.yaml": ("learning_rate: 1e-2", "learning_rate: 2e-2"),
-    "stages/training/loop.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
+    "stages/training/inference.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
     "data/raw/tiny/table.csv": ("class 1", "class one"),
     "results/hardware/devices/cpu.json": ('"kind"', '"kin"'),
     "data/packed/tiny/cpu/plan.json": ('"train": "', '"train": "0'),
@@ -322,7 +322,7 @@ def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(read
     )
     assert messages == {
         "params.yaml": "'parameters (params.yaml)']",
-        "stages/training/loop.py": "'code (stages/training/loop.py)']",
+        "stages/training/inference.py": "'code (stages/training/inference.py)']",
         "data/raw/tiny/table.csv": "'data/raw/tiny/table.csv']",
         "results/hardware/devices/cpu.json": "'hardware (results/hardware/devices/cpu.json)']",
         "data/packed/tiny/cpu/plan.json": "'data (data/packed/tiny/cpu/plan.json)']",

@@ -77,8 +77,8 @@ def replace(old: str, new: str):
         ("flows/pipeline.py", append, set()),
         ("stages/params/schema.py", append, set()),
         ("stages/training/device.py", replace("update the driver, or", "renew the driver, or"), set()),
-        ("stages/training/loop.py", lambda text: text + "\n# A remark.\n", set()),
-        ("stages/training/loop.py", replace('"""Passes', '"""All passes'), set()),
+        ("stages/training/inference.py", lambda text: text + "\n# A remark.\n", set()),
+        ("stages/training/inference.py", replace('"""Passes', '"""All passes'), set()),
     ],
 )
 def test_an_edit_makes_stale_what_runs_through_it(

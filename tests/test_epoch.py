@@ -109,7 +109,7 @@ def test_an_epoch_streamed_in_chunks_gives_the_bits_of_the_plain_loop(
 def test_where_a_capture_fails_the_plain_loop_takes_the_steps_that_are_left(fails_at: int):
     other = uncaptured(trainer_of("classify", "gru"), fails_at)
     assert_equal_bits(trainer_of("classify", "gru"), other)
-    assert other.step.execution_mode == "eager" and other.step.fallback_reason == "the capture failed: planted"
+    assert other.step.execution_mode == "eager" and other.step.eager_reason == "the capture failed: planted"
 
 
 def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.MonkeyPatch):
@@ -120,13 +120,13 @@ def test_a_resumed_training_says_that_its_graph_was_let_go(monkeypatch: pytest.M
         begun, resumed = (uncaptured(trainer_of("classify", "gru")) for _ in range(2))
         begun.epoch()
         if let_go:
-            begun.oom.say(begun.step.drop_graph())
+            begun.oom.add_fallback(begun.step.free_graphs())
         resumed.restore(begun.state())
         resumed.oom.restore(begun.oom.state())
         expected = ("eager", "memory ran out") if let_go else ("graph", "")
-        assert (resumed.step.execution_mode, resumed.step.fallback_reason) == expected
+        assert (resumed.step.execution_mode, resumed.step.eager_reason) == expected
         resumed.epoch()
-        assert (resumed.step.execution_mode, resumed.step.fallback_reason) == expected
+        assert (resumed.step.execution_mode, resumed.step.eager_reason) == expected
 
 
 @pytest.mark.parametrize("has_captured", [True, False])
@@ -145,11 +145,11 @@ def test_where_memory_runs_out_beside_a_graph_it_is_said_why_steps_are_taken_eag
     other = uncaptured(trainer_of("classify", "gru"))
     other.step.graphs = NoRoom()
     assert_equal_bits(trainer_of("classify", "gru"), other)
-    let_go, reason = "the CUDA graph of the step is let go", "CUDA out of memory. Planted"
+    let_go, reason = "the CUDA graph of the step is freed, the next steps are eager", "CUDA out of memory. Planted"
     given_up = "the step is taken eagerly instead of captured as a CUDA graph"
     assert other.oom.fallbacks == [let_go if has_captured else given_up]
     assert other.step.execution_mode == "eager"
-    assert other.step.fallback_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
+    assert other.step.eager_reason == ("memory ran out" if has_captured else f"the capture failed: {reason}")
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 7, 30, 1000])
@@ -188,6 +188,6 @@ def test_auto_is_a_graph_wherever_nothing_forbids_it():
     by_hand = ManualLSTM(2, 2, num_layers=2, dropout=0.1, batch_first=True)  # draws as torch does
     assert choose_execution_mode("graph", gpu, "fp32", by_hand) == ("graph", "")
     assert choose_execution_mode("eager", gpu, "fp32", model) == ("eager", "")
-    assert trainer_of("classify", "gru", step="graph").step.fallback_reason == "CUDA graphs need a CUDA device"
+    assert trainer_of("classify", "gru", step="graph").step.eager_reason == "CUDA graphs need a CUDA device"
     model.checkpoint_activations = True
     assert "activations that are computed again" in choose_execution_mode("auto", gpu, "fp32", model)[1]

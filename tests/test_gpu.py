@@ -40,7 +40,7 @@ MIB = 2**20
 def trained(settings: Train, folder: Path, data_location: str = "device") -> tuple[dict[str, Tensor], list[float]]:
     trainer = new_trainer("cuda", data_location, folder, settings)
     found = finish(trainer)
-    assert trainer.step.fallback_reason == ""
+    assert trainer.step.eager_reason == ""
     return found
 
 
@@ -84,7 +84,7 @@ def test_a_capture_that_fails_leaves_an_eager_training_with_the_same_dropout_and
     monkeypatch.setattr(classify.Task, "loss", refuses_capture)
     trainer = new_trainer("cuda", "device", tmp_path, CAPTURED)
     found = finish(trainer)
-    assert "capture" in trainer.step.fallback_reason
+    assert "capture" in trainer.step.eager_reason
     assert_close(found, expected)
     assert torch.nn.functional.dropout(torch.ones(1000, device="cuda"), 0.5).sum().item() > 0
     assert torch.cuda.memory_allocated() < large
@@ -171,9 +171,12 @@ def test_a_graph_that_leaves_no_room_for_validation_is_let_go_before_anything_el
     leave_in_gpu(1.05 * room)
     trainer.epoch(), trainer.epoch()
     if settings.step == "graph":
-        assert trainer.oom.fallbacks[-1] == "the CUDA graph of the step is let go" and len(trainer.oom.fallbacks) <= 2
+        assert (
+            trainer.oom.fallbacks[-1] == "the CUDA graph of the step is freed, the next steps are eager"
+            and len(trainer.oom.fallbacks) <= 2
+        )
         assert trainer.missing_graph() == {"step: graph": "memory ran out"}
-    assert (trainer.step.grad_accum_steps, trainer.oom.num_eval_parts, trainer.oom.is_streaming) == (1, 1, False)
+    assert (trainer.step.grad_accum_steps, trainer.oom.num_eval_parts, trainer.oom.reads_from_file) == (1, 1, False)
 
 
 @STEPS

@@ -38,7 +38,7 @@ from stages.training.batches import Split, own_rows, places_of, shares_of
 from stages.training.memory import translate_oom
 from stages.training.trainer import Trainer
 from stages.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS, Workers, lost_workers_noticed
-from stages.training.workload import require_sequences, restart_in_smaller_parts, scaled
+from stages.training.workload import exit_if_out_of_memory, require_sequences, scaled
 from tests.limits import leave, under_a_limit
 from tests.projects import (
     copy_of,
@@ -244,7 +244,7 @@ def test_where_memory_runs_out_on_one_worker_all_end_and_smaller_parts_are_asked
         model = replace(load_params().blocks["pen"].train.model, **large)
         trainer, held = joined(workers, "pen", model=model), []
         try:
-            with lost_workers_noticed(), restart_in_smaller_parts(trainer), translate_oom(trainer.oom):
+            with lost_workers_noticed(), exit_if_out_of_memory(trainer), translate_oom(trainer.oom):
                 if not workers.is_first:
                     under_a_limit()
                     leave(8)

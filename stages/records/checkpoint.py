@@ -6,9 +6,12 @@ code and hardware.
 
     <device>-<digest>.pt             the newest checkpoint
     <device>-<digest>.previous.pt    the checkpoint before it
-    <device>-<digest>.token          names the MLflow run until the first checkpoint is saved
-    <device>-<digest>.ended          the training has ended: the md5 of its folder train/measured, as DVC records it
+    <device>-<digest>.token          the token of the MLflow run, until a checkpoint contains it
+    <device>-<digest>.ended          exists when the training has ended; contains the md5 of its folder train/measured
     <device>-<digest>.lock           names the process that trains
+
+When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 of train/result would not
+do: an earlier training can have the same.
 
 A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
 bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a

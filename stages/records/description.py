@@ -74,7 +74,9 @@ def describe_end(trainer: Trainer, record: Record, cpu_seconds_of_others: float)
     }
 
 
-def write_results(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
+def write_results(
+    context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
+) -> None:
     """Write all results, and copy them for MLflow."""
     result, measured = context.folder / TRAIN_RESULT, context.folder / TRAIN_MEASURED
     for name, weights in {"best": trainer.best_weights, "last": snapshot(trainer.model)}.items():
@@ -87,13 +89,13 @@ def write_results(context: RunContext, trainer: Trainer, record: Record, inputs:
     schemas.write(measured / "timing.json", TimingRecord, timing)
 
     times = timing["timing"]
-    run.add_metrics({name: times[key] for name, key in RUN_METRICS.items()})
-    run.add_text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
-    run.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
-    run.add_artifact(result / "train.json")
-    run.add_artifact(measured / "timing.json")
+    run_dir.add_metrics({name: times[key] for name, key in RUN_METRICS.items()})
+    run_dir.add_text("".join(f"{key}: {sentence}\n" for key, sentence in record.summary_lines.items()), "answers.txt")
+    run_dir.save_epochs(record)  # includes the last epochs, if their checkpoint could not be written
+    run_dir.add_artifact(result / "train.json")
+    run_dir.add_artifact(measured / "timing.json")
     if others := conditions.others_on_gpu(timing["conditions"]):
-        run.add_tags({"not_comparable": others})
+        run_dir.add_tags({"not_comparable": others})
         print(f"warning: {others}: no comparison of times takes this run", flush=True)
 
     print(
@@ -167,8 +169,8 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
         environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
     others = times["other_processes"]  # the maximum of all readings
     placement: Placement = {"data_location": trainer.oom.data_location, "out_of_memory": trainer.oom.fallbacks}
-    if trainer.step.fallback_reason:
-        placement["graph_blocker"] = trainer.step.fallback_reason
+    if trainer.step.eager_reason:
+        placement["graph_blocker"] = trainer.step.eager_reason
     if since := workers_from_epoch(record):
         placement["workers_from_epoch"] = since
     return {
@@ -197,13 +199,13 @@ def timing_record(context: RunContext, trainer: Trainer, record: Record) -> Timi
     }
 
 
-def add_mlflow_ids(context: RunContext, run: RunDir) -> None:
+def add_mlflow_ids(context: RunContext, run_dir: RunDir) -> None:
     """Add the ids of the MLflow run to timing.json, for links to its page. They are known only after the run is
     published.
     """
     path = context.folder / TRAIN_MEASURED / "timing.json"
     timing = schemas.read(path.read_bytes(), files.relative(path), TimingRecord)
-    schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run.ids}})
+    schemas.write(path, TimingRecord, {**timing, "mlflow": {"experiment": context.workload, **run_dir.ids}})
 
 
 def describe_model(context: RunContext) -> dict[str, Any]:
@@ -218,15 +220,17 @@ def describe_model(context: RunContext) -> dict[str, Any]:
     }
 
 
-def start_run(context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run: RunDir) -> None:
-    """Open the MLflow run: what is trained, on which device, on what data, and from which code."""
+def describe_run(
+    context: RunContext, trainer: Trainer, record: Record, inputs: dict[str, Any], run_dir: RunDir
+) -> None:
+    """Write what is trained, on which device, data and code. The follower creates the MLflow run from it."""
     about, git = describe(trainer.device, context.identity), provenance.git_tags(record.at_start["tree"])
     preset = read_json(preset_file(context.workload))["preset"]
     seeds, group = load_params().seeds, group_of(inputs)
     experiment = os.environ.get("DVC_EXP_NAME")
     device = context.device if context.num_workers > 1 else trainer.device.type
     name = f"{f'{experiment}: ' if experiment else ''}{context.workload}-{device}"
-    run.start(
+    run_dir.start(
         experiment=context.workload,
         name=f"{name}-{time.strftime('%m%d-%H%M%S')}",
         # Values in which two runs may differ are also parameters, because MLflow's compare page shows no tags.

@@ -55,8 +55,8 @@ class Followed:
         return times, run_dir.has_writer(self.folder)
 
 
-def serve(served: psutil.Process | None) -> None:
-    """Publish until `served` has ended; without `served`, until no stage has run for IDLE_SECONDS."""
+def serve(dvc_process: psutil.Process | None) -> None:
+    """Publish until `dvc_process` has ended; without `dvc_process`, until no stage has run for IDLE_SECONDS."""
     client: Any = None
     followed: dict[Path, Followed] = {}
     last_written, retry_at = time.monotonic(), 0.0
@@ -70,9 +70,11 @@ def serve(served: psutil.Process | None) -> None:
         followed = {folder: followed.get(folder) or Followed(folder, client) for folder in folders if client}
         for each in followed.values():
             each.publish_if_due()
-        is_idle = time.monotonic() - last_written > IDLE_SECONDS if served is None else not served.is_running()
-        has_tried_all = all(each.retry_at for each in followed.values())
-        if is_idle and not is_written and has_tried_all and set(run_dirs()) <= set(folders):
+        is_idle = (
+            time.monotonic() - last_written > IDLE_SECONDS if dvc_process is None else not dvc_process.is_running()
+        )
+        all_failed = all(each.retry_at for each in followed.values())
+        if is_idle and not is_written and all_failed and set(run_dirs()) <= set(folders):
             return
         time.sleep(POLL_SECONDS)
 

@@ -4,8 +4,9 @@
     python -m stages.records.publish open    create the tables of a SQLite store that has none
 
 `Publisher.publish` is idempotent: it makes MLflow equal to the directory, and can be killed at any point and called
-again. A metric's point keeps its stored time, so publishing it twice changes nothing. Everything else is looked up
-before it is created. MLflow cannot replace a point, so the directory contains only epochs that a checkpoint contains.
+again. A point is published with the time in timings.csv, so publishing it again sends an identical point, which
+MLflow stores once. Everything else is looked up before it is created. An epoch that is trained again after a kill would
+add a second point, so the directory contains only epochs that a checkpoint contains.
 """
 
 import sys
@@ -42,16 +43,16 @@ class Publisher:
     def publish(self) -> dict[str, str]:
         """Publish what is new, and remove the directory if no stage writes it any more.
 
-        Returns the error (connection.explain), empty if there was none. It is also written to the state file for the
-        stage.
+        Returns the error (connection.explain), empty if there was none. It is also written to the publication file,
+        where the stage reads it.
         """
-        state = run_dir.publication_file(self.folder)
+        publication = run_dir.publication_file(self.folder)
         try:
             if self.publish_or_remove():
-                state.unlink(missing_ok=True)  # the stage has read it
+                publication.unlink(missing_ok=True)  # the stage has read it
         except Exception as error:  # after any error of the store, the directory stays and the training continues
             problem = explain(error)
-            write_json(state, {**(self.ids if self.run_id else {}), **problem})
+            write_json(publication, {**(self.ids if self.run_id else {}), **problem})
             return problem
         return {}
 

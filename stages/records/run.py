@@ -67,7 +67,7 @@ class Run:
         return self.table("predictions") if self.score else []
 
     def table(self, name: str) -> list[dict[str, str]]:
-        """The rows of `name`.csv: predictions, scores or confusion."""
+        """The rows of `name`.csv as text; `epochs` returns numbers."""
         return files.parse_rows(*self.open(f"{name}.csv"))
 
     def epochs(self, name: str) -> list[dict[str, float | None]]:

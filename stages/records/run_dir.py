@@ -6,7 +6,7 @@ output, because DVC deletes outputs before a stage runs. Writing it needs neithe
 unreachable store does not delay a run. Imports neither mlflow nor torch.
 
     run.json                the data of the MLflow run: experiment, name, parameters, tags, dataset, parent
-    artifacts/history.csv   the epochs that a checkpoint contains: MLflow cannot replace a point of a repeated one
+    artifacts/history.csv   the losses of the epochs that a checkpoint contains (publish.py says why only those)
     artifacts/timings.csv   their measurements; `ended_ms` is their time in MLflow
     artifacts/              the other files for MLflow, in its folders
     train.end.json          the end of the training: status, time, metrics

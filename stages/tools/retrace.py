@@ -34,7 +34,7 @@ from stages import files, models
 from stages.records import provenance
 from stages.records.history import history_row
 from stages.records.terminal import Progress
-from stages.training import auto, loop
+from stages.training import auto, inference
 from stages.training.batches import sequential_indices
 from stages.training.memory import OutOfMemory, translate_oom
 from stages.training.trainer import Trainer, snapshot
@@ -159,8 +159,8 @@ def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
     model.load_state_dict(
         trainer.best_weights if context.params.evaluate.weights == "best" else snapshot(trainer.model)
     )
-    batches = split.batches(sequential_indices(split), loop.PREDICTION_BATCH)
-    result = context.task.evaluate(loop.predict_outputs(model.to(device), batches).cpu(), context.read)
+    batches = split.batches(sequential_indices(split), inference.PREDICTION_BATCH)
+    result = context.task.evaluate(inference.predict_outputs(model.to(device), batches).cpu(), context.read)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "predictions.csv"
         files.write_table(path, result.predictions)

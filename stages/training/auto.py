@@ -2,7 +2,7 @@
 
 Only a measurement can decide. Two threads make a large Transformer 1.5 times as fast and a small LSTM slower; on the
 same processor with AVX512-BF16 or AMX, bf16 makes an LSTM faster and a small GRU slower. The choice is cached
-(choices.py), so the same training on the same machine gives the same bits.
+(auto_cache.py), so the same training on the same machine gives the same bits.
 
 A larger value must be MIN_GAIN times as fast. Otherwise measurement noise would decide. An extra thread also takes a
 core from other processes, and if one of them uses that core, every part of a step waits.
@@ -195,7 +195,7 @@ def seconds_with(uses: Mapping[Any, Callable[[], object]], trainer: Trainer) -> 
     finally:
         trainer.step.may_fall_back = may_fall_back
         if mode == "graph" and trainer.step.graphs is None:
-            trainer.step.graphs, trainer.step.fallback_reason = Graphs(trainer.device), ""
+            trainer.step.graphs, trainer.step.eager_reason = Graphs(trainer.device), ""
         trainer.restore(before)
         trainer.optimizer.zero_grad(set_to_none=True)
         if trainer.device.type == "cuda":

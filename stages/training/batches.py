@@ -222,7 +222,7 @@ def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -
 
     If a part does not divide evenly, the first workers take one more sequence.
     """
-    size = -(-num_sequences // num_parts)  # as in Batch.parts
+    size = -(-num_sequences // num_parts)  # as in Batch.micro_batches
     found = []
     for start in range(0, num_sequences, size):
         whole = min(size, num_sequences - start)

@@ -74,15 +74,15 @@ class DeviceEpoch:
                     next(chunks)
                 self.run_step(is_full)
             except CaptureFailed as failed:
-                self.step.continue_without_graphs(failed)
+                self.step.handle_failed_capture(failed)
                 return
-            except RuntimeError as error:  # making the batch raised it, before the weights changed
+            except RuntimeError as error:  # from selecting or copying the batch: `step` handles its own
                 if not is_out_of_memory(error) or not self.step.may_fall_back:
                     raise
-                if done := self.step.drop_graph():
-                    self.step.oom.say(done)
+                if done := self.step.free_graphs():
+                    self.step.oom.add_fallback(done)
                 else:
-                    self.step.continue_without_graphs(CaptureFailed(shorten(error), is_out_of_memory=True))
+                    self.step.handle_failed_capture(CaptureFailed(shorten(error), is_out_of_memory=True))
                 return
             yield self.params.batch_size if is_full else self.last_batch_size
             if len(self.step.oom.fallbacks) > num_fallbacks:

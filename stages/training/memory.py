@@ -82,8 +82,8 @@ class OomPolicy:
         self.fallbacks: list[str] = []  # the fallbacks taken, as sentences
         self.num_eval_parts = 1  # number of parts in which a batch is evaluated, without gradients
         self.has_freed = self.recomputes = self.without_onednn = False
-        self.is_streaming = not any(split.is_resident for split in splits)
-        self.drop_graph: Callable[[], str] = lambda: ""  # `Step` replaces it
+        self.reads_from_file = not any(split.is_resident for split in splits)
+        self.free_graphs: Callable[[], str] = lambda: ""  # `Step` replaces it
 
     def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
         """Call `work` and return its result. If memory runs out, take one fallback and call `work` again.
@@ -101,9 +101,9 @@ class OomPolicy:
             # This runs outside the `except`, because the error references the tensors of the failed pass.
             free_cache()
             first = [self.leave_onednn] if failed == ONEDNN else []
-            for fallback in (*first, self.free, self.drop_graph, self.release_to_host, *fallbacks):
+            for fallback in (*first, self.retry_after_freeing, self.free_graphs, self.release_to_host, *fallbacks):
                 if done := fallback():
-                    self.say(done)
+                    self.add_fallback(done)
                     break
             else:
                 raise OutOfMemory(failed, self.fallbacks, self.advice)
@@ -111,13 +111,15 @@ class OomPolicy:
     @property
     def data_location(self) -> str:
         """Current location of the splits: `device`, or `host` (in their files)."""
-        return "host" if self.is_streaming else "device"
+        return "host" if self.reads_from_file else "device"
 
-    def say(self, done: str) -> None:
+    def add_fallback(self, done: str) -> None:
+        """Record and print a fallback. The training notices it by the length of `fallbacks`."""
         self.fallbacks.append(done)
         print(f"out of memory: {done}", flush=True)
 
-    def free(self) -> str:
+    def retry_after_freeing(self) -> str:
+        """Count the retry after `free_cache` as the first fallback."""
         if self.has_freed:
             return ""
         self.has_freed = True
@@ -131,9 +133,9 @@ class OomPolicy:
         return "the CPU computes without oneDNN, whose memory ran out"
 
     def release_to_host(self) -> str:
-        if self.is_streaming:
+        if self.reads_from_file:
             return ""
-        self.is_streaming = True
+        self.reads_from_file = True
         for split in self.splits:
             split.release_to_host()
         size = sum(tensor.nbytes for split in self.splits if split.path for tensor in split.tensors.values())
@@ -164,10 +166,10 @@ class OomPolicy:
 
     def make_resident(self) -> None:
         """Copy the splits to the device. If they do not fit, they stay in their files."""
-        self.is_streaming = False
+        self.reads_from_file = False
 
         def copy() -> None:
-            for split in () if self.is_streaming else self.splits:
+            for split in () if self.reads_from_file else self.splits:
                 split.make_resident()
 
         self.run_with_fallbacks(copy)
@@ -198,7 +200,7 @@ class OomPolicy:
             yield batch
 
     def state(self) -> dict[str, Any]:
-        kept = ("num_eval_parts", "has_freed", "without_onednn", "is_streaming", "recomputes")
+        kept = ("num_eval_parts", "has_freed", "without_onednn", "reads_from_file", "recomputes")
         return {"fallbacks": list(self.fallbacks), **{name: getattr(self, name) for name in kept}}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -208,7 +210,7 @@ class OomPolicy:
         self.has_freed = self.has_freed or state["has_freed"]
         if state["without_onednn"]:
             self.leave_onednn()
-        if state["is_streaming"]:
+        if state["reads_from_file"]:
             self.release_to_host()
         if state["recomputes"]:
             self.recompute_activations()

@@ -3,7 +3,7 @@
 train.step in params.yaml selects the execution mode. `eager` is plain PyTorch. `graph` captures the step as a CUDA
 graph and replays it (graphs.py): one launch instead of hundreds. `compile` passes the model to torch.compile. `auto` is
 `graph` if possible, otherwise `eager`. If the requested mode is not possible, steps are eager and
-`Step.fallback_reason` says why.
+`Step.eager_reason` says why.
 
 Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
 """
@@ -35,7 +35,8 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 class Step:
     """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
 
-    If `graphs` is set, the training replays captured steps (epoch.py) and uses `step(batch)` for all other steps.
+    If `graphs` is set, the training replays captured steps (epoch.py). It then calls `step(batch)` only for warm-ups,
+    for measurements, and after it gave up the graphs.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Step:
         grad_accum_steps: int,
         precision: str,
         execution_mode: str,
-        fallback_reason: str = "",
+        eager_reason: str = "",
         device: torch.device,
         oom: OomPolicy | None = None,
     ) -> None:
@@ -60,11 +61,11 @@ class Step:
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.oom = oom or OomPolicy(model)
         step = proxy(self)  # avoids a reference cycle, which would hold GPU memory until a garbage collection
-        self.oom.drop_graph = lambda: step.drop_graph()
+        self.oom.free_graphs = lambda: step.free_graphs()
         self.workers = ALONE
         self.may_fall_back = True  # whether an OOM error may change how the training continues
-        self.fallback_reason = fallback_reason  # why steps are eager, although a graph was requested or preferred
-        self.graph_lost_reason = ""  # why the training stopped using its graph; checkpoints contain it
+        self.eager_reason = eager_reason  # why steps are eager, although a graph was requested or preferred
+        self.gave_up_reason = ""  # why the training stopped using its graph; checkpoints contain it
         self.forward: Callable[..., Tensor] = model
         self.is_compiled = execution_mode == "compile"
         if execution_mode == "compile":
@@ -115,7 +116,7 @@ class Step:
                 try:
                     return self.graphs.run(key, partial(self, batch), partial(self.update, batch))
                 except CaptureFailed as failed:
-                    self.continue_without_graphs(failed)
+                    self.handle_failed_capture(failed)
             self(batch)
 
         return step
@@ -172,29 +173,30 @@ class Step:
         self.grad_accum_steps = min(2 * self.grad_accum_steps, batch_size)
         return f"a batch of {batch_size} is trained on in {self.grad_accum_steps} parts"
 
-    def drop_graph(self) -> str:
+    def free_graphs(self) -> str:
         if self.graphs is None or not self.graphs.captured:
             return ""
-        self.graphs.captured.clear()  # a caller that replays a graph now holds a reference to `graphs` until it is done
-        self.lose_graphs("memory ran out")
+        # Only `graphs = None` would not free their memory, because a caller is in a method of `graphs` now.
+        self.graphs.captured.clear()
+        self.give_up_graphs("memory ran out")
         self.optimizer.zero_grad(set_to_none=True)  # the gradients are in the graph's memory
-        return "the CUDA graph of the step is let go"
+        return "the CUDA graph of the step is freed, the next steps are eager"
 
-    def lose_graphs(self, reason: str) -> None:
-        """Take eager steps from now on, also after a resume."""
-        self.graphs, self.fallback_reason, self.graph_lost_reason = None, reason, reason
+    def give_up_graphs(self, reason: str) -> None:
+        """Take eager steps in the rest of the training, also after a resume."""
+        self.graphs, self.eager_reason, self.gave_up_reason = None, reason, reason
 
-    def continue_without_graphs(self, failed: CaptureFailed) -> None:
+    def handle_failed_capture(self, failed: CaptureFailed) -> None:
         """Take eager steps after a failed capture. The capture computed nothing, so no step is lost.
 
         Raises torch.OutOfMemoryError if memory ran out and `may_fall_back` is false.
         """
-        self.lose_graphs(f"the capture failed: {failed}")
+        self.give_up_graphs(f"the capture failed: {failed}")
         self.clear()
         if failed.is_out_of_memory:
             if not self.may_fall_back:
                 raise torch.OutOfMemoryError(str(failed))
-            self.oom.say("the step is taken eagerly instead of captured as a CUDA graph")
+            self.oom.add_fallback("the step is taken eagerly instead of captured as a CUDA graph")
             free_cache()
         elif self.may_fall_back:
             print(f"steps are taken eagerly instead of captured as a CUDA graph: {failed}", flush=True)
@@ -203,7 +205,7 @@ class Step:
         return {
             "grad_accum_steps": self.grad_accum_steps,
             "scaler": self.scaler.state_dict(),
-            "graph_lost_reason": self.graph_lost_reason,
+            "gave_up_reason": self.gave_up_reason,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -211,9 +213,9 @@ class Step:
             self.grad_accum_steps, state["grad_accum_steps"]
         )  # larger micro-batches ran out of memory before
         self.scaler.load_state_dict(state["scaler"])
-        self.graph_lost_reason = state["graph_lost_reason"]
-        if self.graph_lost_reason and self.graphs is not None:
-            self.lose_graphs(self.graph_lost_reason)
+        self.gave_up_reason = state["gave_up_reason"]
+        if self.gave_up_reason and self.graphs is not None:
+            self.give_up_graphs(self.gave_up_reason)
 
 
 def shared_dropout_mask(part: Batch) -> AbstractContextManager[object]:

@@ -11,7 +11,7 @@ from torch import nn
 from stages.machine.regions import Measurement, measure
 from stages.params.schema import Seq2Seq, Train
 from stages.tasks import FittedTask, Task
-from stages.training import loop
+from stages.training import inference
 from stages.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
 from stages.training.closed_form import ClosedForm, Fitted
 from stages.training.device import has_tf32, use_tf32
@@ -68,7 +68,7 @@ class Trainer:
             grad_accum_steps=params.grad_accum_steps,
             precision=precision,
             execution_mode=mode,
-            fallback_reason=reason,
+            eager_reason=reason,
             device=self.device,
             oom=self.oom,
         )
@@ -117,9 +117,9 @@ class Trainer:
             self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
         with measure(self.device) as validation:
             rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
-            loss, predictions = loop.validate(
+            loss, predictions = inference.validate(
                 self.model,
-                self.oom.batches(self.val_split, rows, loop.PREDICTION_BATCH),
+                self.oom.batches(self.val_split, rows, inference.PREDICTION_BATCH),
                 lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
                 self.task.predict,
                 self.step.precision,
@@ -167,7 +167,7 @@ class Trainer:
 
     def missing_graph(self) -> dict[str, str]:
         """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
-        reason = self.step.fallback_reason
+        reason = self.step.eager_reason
         return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
 
     def training_steps(self) -> Iterator[int]:
@@ -181,7 +181,7 @@ class Trainer:
         if self.closed_form:
             return self.fitted(self.closed_form, random_draws.order)
         if self.num_fallbacks_seen != len(self.oom.fallbacks):
-            self.drop_captured_graphs()
+            self.recapture_graphs()
         if self.step.graphs is None:
             self.total = torch.zeros((), device=self.device)
             return self.plain_steps(random_draws, first_step, 0)
@@ -211,13 +211,13 @@ class Trainer:
         if num_done < self.steps_per_epoch:
             yield from self.plain_steps(random_draws, first_step, num_done)
 
-    def drop_captured_graphs(self) -> None:
+    def recapture_graphs(self) -> None:
         """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
         self.device_epoch, self.num_fallbacks_seen = None, len(self.oom.fallbacks)
         if self.step.graphs is not None:
             reason = graph_blocker(self.device, self.step.precision, self.model)
             self.step.graphs = None if reason else Graphs(self.device)
-            self.step.fallback_reason = reason
+            self.step.eager_reason = reason
 
     def draw(self) -> RandomDraws:
         return draw_epoch(self.generator, self.train_split, self.params, self.epochs_done)
@@ -300,7 +300,7 @@ class Trainer:
             is_tensor = isinstance(rate, torch.Tensor)
             group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
             group["capturable"] = is_tensor
-        self.drop_captured_graphs()  # existing graphs use the optimizer's old tensors
+        self.recapture_graphs()  # existing graphs use the optimizer's old tensors
         self.set_precision(state["precision"])
         self.step.restore(state["step"])
         self.generator.set_state(state["generator"].cpu())

@@ -18,7 +18,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import FrameType
 from typing import Any
 
 import torch
@@ -27,7 +26,6 @@ from torch import Tensor, nn
 
 from stages.params.parsing import one_line
 from stages.params.schema import Train
-from stages.stop_signals import StopSignals
 
 # Exit statuses of a worker, for the launcher. 75 (sysexits.h: try again): another worker ended. 76: memory ran out, and
 # the training may fit with smaller micro-batches.
@@ -48,16 +46,6 @@ class LostWorker(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(LOST_WORKER_STATUS)
-
-
-class StopRequested(StopSignals):
-    """For all workers except the first: `stop_requested` is true if the launcher here got a stop signal or is gone.
-
-    Ctrl+C may come on any machine. The first worker then learns of it, and all stop after the same epoch.
-    """
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        self.stop_requested = True
 
 
 class Workers:
@@ -182,8 +170,8 @@ def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
         torch.cuda.set_device(local_rank)
     with lost_workers_noticed():
         dist.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl")
-        # From now on, only the launcher or the first worker ends this process. On Ctrl+C, the first worker finishes its
-        # epoch and saves (Interruption in stages/records/terminal.py).
+        # A stop signal must not kill a worker, because all stop after the same epoch. `Interruption` and
+        # `StopSignals` handle the signals during the training; these settings apply before and after it.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if dist.get_rank():
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -203,14 +203,14 @@ def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = 
         if saved["trainer"]:
             trainer.restore(saved["trainer"])
             trainer.oom.restore(saved["oom"])
-            data_location = "host" if saved["oom"]["is_streaming"] else data_location
+            data_location = "host" if saved["oom"]["reads_from_file"] else data_location
         if data_location == "device":
             trainer.oom.make_resident()
     if workers.count > 1:
         set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
         if context.train_params.step != "eager":
             carrier = "gloo cannot be captured" if device.type == "cpu" else "with nccl that was not tried yet"
-            trainer.step.fallback_reason = f"several workers take their steps eagerly ({carrier})"
+            trainer.step.eager_reason = f"several workers take their steps eagerly ({carrier})"
     return trainer
 
 
@@ -218,12 +218,14 @@ def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
     """Train each batch in at least `min_steps` parts, because one of several workers ran out of memory."""
     if trainer.step.grad_accum_steps < min_steps:
         trainer.step.grad_accum_steps = min_steps
-        trainer.oom.say(f"a batch of {trainer.params.batch_size} is trained on in {min_steps} parts by all workers")
+        trainer.oom.add_fallback(
+            f"a batch of {trainer.params.batch_size} is trained on in {min_steps} parts by all workers"
+        )
 
 
 @contextmanager
-def restart_in_smaller_parts(trainer: Trainer) -> Iterator[None]:
-    """If one of several workers runs out of memory, end it; the launcher then restarts all with smaller parts.
+def exit_if_out_of_memory(trainer: Trainer) -> Iterator[None]:
+    """If one of several workers runs out of memory, exit; the launcher then restarts all with smaller micro-batches.
 
     The steps of all workers wait for each other, so one worker cannot use a fallback alone.
     """
