@@ -40,7 +40,7 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
     `named`: the workload's module in each of REGISTRIES, such as {"model": "gru", "task": "classify", "source":
     "sequences"}. `code`: a Code to share between several calls.
     """
-    rooms = COMPUTING + SHOWING.get(stage, ())
+    packages = COMPUTING + SHOWING.get(stage, ())
     code = code or Code()
     found: dict[str, str] = {}
     waiting, seen = [f"stages.{stage}"], set()
@@ -55,7 +55,7 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
             if imported in REGISTRIES:
                 waiting.append(f"{imported}.{named[REGISTRIES[imported]]}")
-            waiting += [part for part in with_parents(imported) if part.split(".")[1] in rooms]
+            waiting += [part for part in with_parents(imported) if part.split(".")[1] in packages]
     code.save()
     return dict(sorted(found.items()))
 

@@ -1,11 +1,10 @@
 """`make team-test`: a team's servers and three workers on this machine, the pipeline in two pools, one of the two
 machines killed in the middle, and the comparison of what both recorded: docs/team.md, tried.
 
-    python -m tests.team [--short] [--without NAME ...] [--keep FOLDER]
+    python -m tests.team [--without NAME ...] [--keep FOLDER]
 
 Each "machine" is a clone of its own with a host name of its own; they have nothing in common but the servers. A part
-that cannot be started makes it fail, unless `--without` names it (postgresql, s3). `--short`: no machine is
-killed. Exit status 0: everything held.
+that cannot be started makes it fail, unless `--without` names it (postgresql, s3). Exit status 0: everything held.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tests.projects import TINY, commit, git, make_project
 from tests.servers import HOST, PARTS, Servers, as_header, stop_group
 
 POOLS = {"cpu": "first", "gpu": "second", "team": "beside"}  # pool -> the machine of its worker
-EPOCHS, SHORT_EPOCHS = 600, 20  # long enough to be killed in the middle, or short
+EPOCHS = 600  # long enough to be killed in the middle
 SECONDS = 1800.0  # for a run of both pools on a slow, busy machine
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
@@ -185,16 +184,14 @@ def until(condition: Any, seconds: float, what: str) -> Any:
     return found
 
 
-def in_both(team: Team, loses_one: bool) -> None:
-    """One run in each pool, and their comparison; the second machine may be lost while it trains, and comes back."""
-    say(f"one run in each of the pools cpu and gpu{'; the second machine is killed while it trains' * loses_one}")
+def in_both(team: Team) -> None:
+    """One run in each pool, and their comparison; the second machine is lost while it trains, and comes back."""
+    say("one run in each of the pools cpu and gpu; the second machine is killed while it trains")
     runs = {pool: team.create(f"pipeline/{pool}", devices=["cpu"]) for pool in ("cpu", "gpu")}  # there may be no GPU
-    if loses_one:
-        lose_second(team, runs["gpu"])
+    lose_second(team, runs["gpu"])
     for pool, run in runs.items():
         wait_for_success(team, run, f"the run of the pool {pool}")
-    if loses_one:
-        check_second(team, runs["gpu"])
+    check_second(team, runs["gpu"])
     recorded = {each["prefect.flow_run_id"]: each for each in team.recorded()}
     if set(recorded) != set(runs.values()) or {each["status"] for each in recorded.values()} != {"FINISHED"}:
         found = [(each["id"], each["status"]) for each in recorded.values()]
@@ -265,7 +262,6 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.team", description=what)
     parser.add_argument("--without", action="append", default=[], choices=PARTS, help="leave this part out")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="work in FOLDER, which must not exist, and keep it")
-    parser.add_argument("--short", action="store_true", help="no machine is killed, and the trainings are short")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = options.keep or Path(tempfile.mkdtemp(prefix="tandem-team-"))
@@ -273,12 +269,12 @@ def main(arguments: list[str]) -> int:
         with Servers(folder, set(options.without)) as servers:
             say(f"servers: {', '.join(servers.processes)}; without {', '.join(options.without) or 'nothing'}")
             team = Team(servers)
-            team.make_clones(SHORT_EPOCHS if options.short else EPOCHS)
+            team.make_clones(EPOCHS)
             team.register()
             try:
                 for pool in POOLS:
                     team.start_worker(pool)
-                in_both(team, not options.short)
+                in_both(team)
                 check_passwords(team)
                 say("no password in any log, command line, tag or page of the API")
             except KeyboardInterrupt:

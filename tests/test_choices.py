@@ -22,7 +22,7 @@ from stages.machine.identity import identify
 from stages.machine.threads import waited_seconds
 from stages.params.schema import Augment, Train
 from stages.tools import choices as tool
-from stages.training import auto, choices
+from stages.training import auto, auto_cache
 from stages.training.auto_cache import Choice
 from stages.training.batches import Split
 from stages.training.trainer import Trainer
@@ -117,7 +117,7 @@ def test_precision_is_chosen_at_the_chosen_number_of_threads(machine: SimpleName
     assert "bf16: 2.00 times as fast as fp32" in sentences["precision"]
     slow = planted(machine, speed, replace(AUTO, threads=1, precision="auto"))
     auto.realize(slow, identify("cpu"))
-    assert slow.step.precision == "fp32" and len(choices.cached_choices()) == 3
+    assert slow.step.precision == "fp32" and len(auto_cache.cached_choices()) == 3
 
 
 def test_the_training_goes_on_as_if_nothing_had_been_measured(
@@ -172,7 +172,7 @@ def test_a_choice_holds_for_the_machine_and_the_shape(machine: SimpleNamespace):
         other = planted(machine, speeds(1.0, 1.0, 3.0), settings, num_steps)
         auto.realize(other, identity)
         assert other.params.threads == 4
-    assert len(choices.cached_choices()) == 6
+    assert len(auto_cache.cached_choices()) == 6
 
 
 def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamespace):
@@ -181,7 +181,7 @@ def test_a_busy_machine_takes_one_thread_and_keeps_nothing(machine: SimpleNamesp
     sentences = auto.realize(trainer, identify("cpu"))
     assert (trainer.params.threads, trainer.step.precision) == (1, "bf16")
     assert "other work has the cores" in sentences["threads"] and "not kept" in sentences["precision"]
-    assert choices.cached_choices() == {}
+    assert auto_cache.cached_choices() == {}
 
 
 def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNamespace):
@@ -192,7 +192,7 @@ def test_what_was_measured_beside_other_work_is_measured_again(machine: SimpleNa
 
     trainer = planted(machine, speed)
     assert "threads 4, chosen by measuring (2: 2.00 times" in auto.realize(trainer, identify("cpu"))["threads"]
-    assert len(choices.cached_choices()) == 1
+    assert len(auto_cache.cached_choices()) == 1
 
 
 @pytest.mark.skipif(
@@ -220,7 +220,7 @@ def test_what_needs_no_measuring_is_not_measured(machine: SimpleNamespace, monke
     assert auto.realize(trainer, identify("cpu")) == {"threads": "threads 1: there is one core to use"}
     pinned = planted(machine, speeds(1.0, 1.9, 3.5), replace(AUTO, threads=3))
     assert auto.realize(pinned, identify("cpu")) == {} and pinned.params.threads == 3
-    assert machine.num_steps == 0 and choices.cached_choices() == {}
+    assert machine.num_steps == 0 and auto_cache.cached_choices() == {}
 
 
 def choice(value: int) -> Choice:
@@ -228,29 +228,29 @@ def choice(value: int) -> Choice:
 
 
 def test_the_first_of_two_choices_made_at_once_holds_for_both():
-    assert choices.store("shape", choice(1)) == choices.store("shape", choice(2))
-    assert choices.store("other", choice(2)).value == 2
-    assert {key: kept.value for key, kept in choices.cached_choices().items()} == {"shape": 1, "other": 2}
+    assert auto_cache.store("shape", choice(1)) == auto_cache.store("shape", choice(2))
+    assert auto_cache.store("other", choice(2)).value == 2
+    assert {key: kept.value for key, kept in auto_cache.cached_choices().items()} == {"shape": 1, "other": 2}
 
 
 def test_a_damaged_file_and_a_folder_that_cannot_be_written_cost_only_the_measuring(machine: SimpleNamespace):
     for content in ("{", "[]", '{"key": {"value": 2}}', '{"key": 2}'):
-        choices.file().parent.mkdir(parents=True, exist_ok=True)
-        choices.file().write_text(content)
-        assert choices.cached_choices() == {}
-    choices.file().unlink()
-    choices.file().with_suffix(".lock").mkdir()
+        auto_cache.file().parent.mkdir(parents=True, exist_ok=True)
+        auto_cache.file().write_text(content)
+        assert auto_cache.cached_choices() == {}
+    auto_cache.file().unlink()
+    auto_cache.file().with_suffix(".lock").mkdir()
     trainer = planted(machine, speeds(1.0, 1.9, 2.0))
     assert "chosen by measuring; not kept: " in auto.realize(trainer, identify("cpu"))["threads"]
     assert trainer.params.threads == 2
 
 
 def test_one_command_lists_what_is_kept_and_forgets_it(capsys: pytest.CaptureFixture[str]):
-    choices.store("shape", choice(2))
+    auto_cache.store("shape", choice(2))
     assert tool.main([]) == 0
     assert "gru of 8, batches of 16 x 5 x 4, cpu: threads 2 (2: 1.50 times" in capsys.readouterr().out
     assert tool.main(["--forget"]) == 0 and "forgotten: 1" in capsys.readouterr().out
-    assert choices.cached_choices() == {}
+    assert auto_cache.cached_choices() == {}
 
 
 # A stage in a process of its own, in which as many threads as {fastest} take the least time, and which is interrupted

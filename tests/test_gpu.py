@@ -57,10 +57,10 @@ def assert_close(one: tuple[dict[str, Tensor], list[float]], other: tuple[dict[s
         torch.testing.assert_close(weight, other[0][name], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("grad_accum_steps", [1, 2])
 @pytest.mark.parametrize("model", [GRU_WITH_DROPOUT, TRANSFORMER], ids=["gru", "transformer"])
-def test_captured_equals_eager_with_the_same_dropout(model: Any, accumulation: int, tmp_path: Path):
-    eager, captured = (replace(each, model=model, grad_accum_steps=accumulation) for each in (EAGER, CAPTURED))
+def test_captured_equals_eager_with_the_same_dropout(model: Any, grad_accum_steps: int, tmp_path: Path):
+    eager, captured = (replace(each, model=model, grad_accum_steps=grad_accum_steps) for each in (EAGER, CAPTURED))
     trainer = new_trainer("cuda", "device", tmp_path, captured)
     assert_close(finish(trainer), trained(eager, tmp_path))
     assert trainer.step.graphs.captured.keys() == {("step", True), ("step", False)}  # the ragged batch too

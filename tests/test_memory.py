@@ -96,7 +96,7 @@ def step_of(model: torch.nn.Module, **changed: Any) -> Step:
     task = classify.Task({"classes": ["a", "b", "c"]})
     settings = {
         "max_grad_norm": 1.0,
-        "accumulation": 1,
+        "grad_accum_steps": 1,
         "precision": "fp32",
         "execution_mode": "eager",
         "device": CPU,
@@ -317,24 +317,24 @@ def test_a_training_is_freed_with_its_last_reference(tmp_path: Path):
 # Activations computed again
 
 
-def gradients(recomputes: bool, precision: str, accumulation: int) -> tuple[list[torch.Tensor], int]:
+def gradients(recomputes: bool, precision: str, grad_accum_steps: int) -> tuple[list[torch.Tensor], int]:
     """Gradients of a step after clipping, and the bytes that autograd kept for one."""
     config = replace(TRANSFORMER, dropout=0.2, checkpoint_activations=recomputes)
     torch.manual_seed(0)
     model = models.build(config, models.Shape(4, 3, 40, per_step=False)).train()
-    step = step_of(model, precision=precision, grad_accum_steps=accumulation, max_grad_norm=0.01)
+    step = step_of(model, precision=precision, grad_accum_steps=grad_accum_steps, max_grad_norm=0.01)
     with saved_for_backward(()) as kept:
         step(random_batch(12, 40))
     return [parameter.grad for parameter in model.parameters()], sum(kept.values())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("accumulation", [1, 3])
-def test_activations_computed_again_give_the_same_gradients_from_less(precision: str, accumulation: int):
+@pytest.mark.parametrize("grad_accum_steps", [1, 3])
+def test_activations_computed_again_give_the_same_gradients_from_less(precision: str, grad_accum_steps: int):
     """Dropout included. fp16 scales the loss: clipped before that is taken out again, the norm would be thousands of
     times smaller."""
-    kept, kept_bytes = gradients(False, precision, accumulation)
-    again, again_bytes = gradients(True, precision, accumulation)
+    kept, kept_bytes = gradients(False, precision, grad_accum_steps)
+    again, again_bytes = gradients(True, precision, grad_accum_steps)
     assert again_bytes < 0.5 * kept_bytes
     norm = torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in kept]))
     assert norm.item() == pytest.approx(0.01, rel=1e-3)

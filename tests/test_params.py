@@ -50,7 +50,7 @@ def test_every_committed_workload_has_its_data():
         ("grad_accum_steps: 1", "accumulation: 1", ["accumulation is not a known key; it is called grad_accum_steps"]),
         ("max_grad_norm: 1.0", "clip_norm: 1.0", ["clip_norm is not a known key; it is called max_grad_norm now"]),
         ("data_location: auto", "residency: auto", ["residency is not a known key; it is called data_location now"]),
-        ("presets: {}", "presets: {big: {all: {train.grad_accum_steps: 2}}}", ["it is called grad_accum_steps now"]),
+        ("presets: {}", "presets: {big: {all: {train.accumulation: 2}}}", ["it is called grad_accum_steps now"]),
         ("dropout: 0.1", "dropout: 1.0", ["tiny.train.model.dropout is 1.0", "at least 0 and at most 0.999"]),
         ("seeds: [0]", f"seeds: [{2**63}]", ["seeds[0]", f"at most {2**63 - 1}"]),
         ("seeds: [0]", "seeds: [3, 3]", ["seeds names an entry twice: 3, 3"]),

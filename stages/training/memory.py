@@ -55,7 +55,7 @@ class OutOfMemory(ValueError, MemoryError):
     def __init__(self, failed: str, fallbacks: Sequence[str], advice: Sequence[str]) -> None:
         self.fallbacks = list(fallbacks)
         tried = f"after these fallbacks: {', '.join(fallbacks)}" if fallbacks else "and no fallback is possible here"
-        super().__init__(f"out of memory ({failed}) {tried}; next, {', or '.join(advice)}")
+        super().__init__(f"out of memory ({failed}) {tried}; next, {', then '.join(advice)}")
 
 
 def advice(device: torch.device, precision: str = "") -> list[str]:
