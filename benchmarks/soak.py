@@ -27,6 +27,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -175,23 +176,34 @@ class Soak:
                 break
         if with_servers:
             project.start_servers()
-        wrong = self.finish(workload)
+        wrong, commands = self.finish(workload)
         for kill in kills:
             kill["wrong"] |= wrong
+            kill["commands"] = commands
         print(f"{number} {workload}: {time.monotonic() - start:.0f} s, {wrong or 'all equal'}", flush=True)
         return kills
 
-    def finish(self, workload: str) -> dict[str, list[str]]:
-        """Run to the end without kills; return the errors by kind."""
-        project = self.project
-        done = project.run(sys.executable, "-m", "flows.repro", f"evaluate@{workload}-cpu-0")
+    def finish(self, workload: str) -> tuple[dict[str, list[str]], list[str]]:
+        """Run to the end without kills. Returns the errors by kind, and the commands that an error message named.
+
+        A kill can truncate a file of DVC. `make repro` then names the command that repairs it, as docs/reliability.md
+        says, and this function runs the command, as a user would.
+        """
+        project, commands = self.project, []
+        while True:
+            done = project.run(sys.executable, "-m", "flows.repro", f"evaluate@{workload}-cpu-0")
+            named = re.search(r"; run: (.+)", done.stdout) if done.returncode else None
+            if named is None or named[1] in commands:
+                break
+            commands.append(named[1])
+            project.run("sh", "-c", named[1])
         found = project.hashes()
         wrong = {"left running": project.wait_until_quiet(), **project.wrong_in_mlflow()}
         if done.returncode or "Traceback" in done.stdout:
             wrong.setdefault("else", []).append(f"make repro, exit status {done.returncode}: {done.stdout[-2000:]}")
         wrong["differ"] = [name for name, digest in self.expected[workload].items() if found.get(name) != digest]
         wrong.setdefault("file left", []).extend(project.leftovers())
-        return {kind: texts for kind, texts in wrong.items() if texts}
+        return {kind: texts for kind, texts in wrong.items() if texts}, commands
 
     def start_and_kill(self, workload: str, draw: random.Random, max_kills: int) -> tuple[list[Kill], int]:
         """Start the run and kill its processes until it ends; return the kills and the exit status."""
@@ -272,6 +284,13 @@ def table(kills: list[Kill]) -> str:
         f"{len(kills)} kills in {num_rounds} rounds, {num_wrong} with an error; "
         f"{kills[0]['at'][:16]} to {kills[-1]['at'][:16]}, load {min(loads)} to {max(loads)}",
     ]
+    repairs = {(kill["seed"], kill["round"]): kill["commands"] for kill in kills if kill.get("commands")}
+    if repairs:
+        commands = sorted({command for found in repairs.values() for command in found})
+        lines += [
+            "",
+            f"In {len(repairs)} rounds, an error message named a command, which was run: `{'`, `'.join(commands)}`",
+        ]
     for column in ("killed", "moment"):
         lines += ["", header(column, "kills", "with an error")]
         for value, count in Counter(kill[column] for kill in kills).most_common():

@@ -101,14 +101,17 @@ def process_of(pid: str) -> psutil.Process | None:
         return None
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     os.chdir(HOME)  # the copy in which `dvc exp run` trains may be removed before everything is published
     import_mlflow()
     for leftover in run_dir.RUNS.glob(".*"):  # of a process that was killed while it removed a directory
         shutil.rmtree(leftover, ignore_errors=True)
     serve(process_of(arguments[0]) if arguments else None)
-    return 0
+    sys.stdout.flush()
+    # Python's normal exit takes a second with mlflow loaded, and more on a busy machine. A stage that starts meanwhile
+    # would find the lock held and start no follower.
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -160,6 +160,7 @@ def recording(token: str, stage: str) -> Iterator[RunDir]:
     """Open the run directory while `stage` (train or evaluate) writes it, and record how the stage ends."""
     folder = RUNS / token
     with write_lock(folder):
+        start_follower()  # the one that ran when this process started may have ended since: it saw no writer
         if moved := keep_to_this_project(timeout_seconds=0.1):  # a training does not wait for a store
             print(f"tracking: {moved}", flush=True)
         for stale in (folder / f"{stage}.end.json", publication_file(folder)):  # from an earlier start of this stage
