@@ -368,3 +368,13 @@ def test_a_run_that_prefect_started_links_to_its_page_without_the_password(monke
     monkeypatch.setenv("PREFECT_API_URL", "http://me:secret@host:4200/api")
     found = provenance.caller_tags()
     assert found["prefect.flow_run"] == "http://host:4200/runs/flow-run/1a2b"
+
+
+def test_a_repeated_evaluation_adds_no_second_point(trained: Path, tmp_path: Path):
+    project = copy_of(trained, tmp_path / "project")
+    stage(project, "evaluate", "tiny", "cpu", "0")
+    wait_until_published(project)
+    client = client_of(project)
+    [entry] = runs_of(client)
+    for name in ("test/accuracy", "test/seconds", "test/samples_per_second"):
+        assert len(client.get_metric_history(entry.info.run_id, name)) == 1

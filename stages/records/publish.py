@@ -26,6 +26,7 @@ TOKEN_TAG = "tandem.token"
 GROUP_TAG = "tandem.group"  # on runs that differ only in their seed: the token of their parent run
 # The tags that the parent run of several seeds copies from the run that creates it.
 OF_GROUP = ("workload", "device", "device.name", "host", "preset", "dvc.experiment")
+MEASURED = {"test/seconds", "test/samples_per_second"}  # differ between two evaluations with the same scores
 MOST_METRICS = 1000  # limit of one call
 
 
@@ -168,8 +169,9 @@ class Publisher:
         if not path.exists() or (end := read_json(path)) == self.ended.get(stage):
             return
         present = self.client.get_run(self.run_id).data.metrics
-        found = end["metrics"].items()
-        self.log([Metric(name, value, end["ms"], 0) for name, value in found if present.get(name) != value])
+        new = {name: value for name, value in end["metrics"].items() if present.get(name) != value}
+        if set(new) - MEASURED:  # otherwise the same evaluation was repeated after a kill: it has no second point
+            self.log([Metric(name, value, end["ms"], 0) for name, value in new.items()])
         artifacts = self.folder / "artifacts"
         if artifacts.exists():
             self.client.log_artifacts(self.run_id, str(artifacts))
