@@ -12,16 +12,17 @@ help:  ## list the targets
 
 setup: $(BIN)/.installed  ## create .venv with the locked requirements
 
-$(BIN)/.installed: requirements.txt
+$(BIN)/.installed: requirements.txt tandem/command.sh
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"error: Tandem needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}; run make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.txt
 	$(BIN)/uv pip sync --require-hashes --compile-bytecode --python $(BIN)/python requirements.txt
+	install -m 755 tandem/command.sh $(BIN)/tandem
 	@touch $@
 
 repro: $(BIN)/.installed  ## dvc repro, then a summary of what ran and the results
-	@python -m flows.repro
+	@python -m tandem.cli repro
 
 test: lint  ## lint, types, import contracts, and all tests except the long ones
 	@python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -42,13 +43,13 @@ lint: $(BIN)/.installed  ## ruff, mypy and import-linter
 	@ruff check . && mypy && lint-imports --no-cache --no-logo
 
 ui: $(BIN)/.installed  ## run Prefect, MLflow and the deployments on this machine until Ctrl+C
-	@python -m flows.ui
+	@python -m tandem.cli ui
 
 doctor:  ## report problems of this machine or environment, and the commands that fix them; ARGS="--json", ARGS="--no-live"
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m flows.doctor $(ARGS)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli doctor $(ARGS)
 
 gpu:  ## run every GPU check and benchmark, 25 minutes at most, and print the tables; ARGS="--list", ARGS="--minutes 9"
-	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(ARGS)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m tandem.cli gpu $(ARGS)
 
 audit: $(BIN)/.installed  ## check the lock for known vulnerabilities (https://osv.dev)
 	@uv tool run pip-audit==2.10.1 --requirement requirements.txt --require-hashes --disable-pip --vulnerability-service osv --strict $(ARGS)
@@ -63,7 +64,7 @@ screenshots: $(BIN)/.installed  ## take screenshots of every page into docs/page
 	python -m tests.screenshots
 
 show: $(BIN)/.installed  ## list published results, local results and every experiment; ARGS="sign"
-	@python -m flows.show $(ARGS)
+	@python -m tandem.cli show $(ARGS)
 
 clean:  ## remove generated files (data, results, caches, state), but not files in git, the environment or MLflow's history
 	git clean -fdXq -- data results .tandem .dvc/cache .dvc/tmp

@@ -11,7 +11,7 @@ pair, and Student's t over the logarithms of the ratios. Both sides use the same
   twenty. The line below the table states the number from which on there are too many: the smallest count that 95%
   intervals reach with a probability of at most 5% (binomial, exact).
 - a tenth more: the second side hides one step in eleven, so it does 1.10 times the reported work.
-- no kernels: the second side trains without stages/models/kernels (torch's own GRU, LSTM, attention). The geometric
+- no kernels: the second side trains without tandem/models/kernels (torch's own GRU, LSTM, attention). The geometric
   mean of its trials measures the slowdown.
 
 A planted difference is found if the interval excludes 1 on the correct side. The workloads and kinds take turns; trials
@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.markdown import header, row
-from stages.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
-from stages.files import ROOT, hardware_file, read_json
-from stages.params.loading import load_params
 from stages.speed import Length, TimedSide, measure_pairs
+from tandem.comparing.statistics import SpeedUp, paired_speed_up, ratio_of_turns
+from tandem.files import ROOT, hardware_file, read_json
+from tandem.params.loading import load_params
 
 if TYPE_CHECKING:
-    from stages.training.trainer import Trainer
+    from tandem.training.trainer import Trainer
 
 ENOUGH = 40  # trials of a training against itself
 BOUND = 0.05  # the probability that a count this large is chance
@@ -57,7 +57,7 @@ def a_tenth_more(trainer: Trainer) -> None:
 
 
 def no_kernels(trainer: Trainer) -> None:
-    from stages.models.kernels import attention, decoder, gru
+    from tandem.models.kernels import attention, decoder, gru
 
     for module in (attention, decoder, gru):
         module.is_supported = lambda *_: False

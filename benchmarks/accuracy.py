@@ -27,18 +27,18 @@ import numpy as np
 import torch
 
 from benchmarks.markdown import header, mean_lowest_highest, row
-from stages.data import prepare, write_arrays
-from stages.data.arrays import PreparedSequences
-from stages.data.packed import as_tensors, read_arrays
-from stages.files import prepared_dir, raw_dir, read_json
-from stages.models import Shape
-from stages.params.loading import load_workload
-from stages.params.schema import SequenceTable, Series, Workload
-from stages.tasks import open_task
-from stages.training import inference
-from stages.training.batches import Split, sequential_indices
-from stages.training.device import open_device
-from stages.training.workload import make_trainer
+from tandem.data import prepare, write_arrays
+from tandem.data.arrays import PreparedSequences
+from tandem.data.packed import as_tensors, read_arrays
+from tandem.files import prepared_dir, raw_dir, read_json
+from tandem.models import Shape
+from tandem.params.loading import load_workload
+from tandem.params.schema import SequenceTable, Series, Workload
+from tandem.tasks import open_task
+from tandem.training import inference
+from tandem.training.batches import Split, sequential_indices
+from tandem.training.device import open_device
+from tandem.training.workload import make_trainer
 
 SPLITS = ("train", "val", "test")
 
@@ -108,7 +108,7 @@ def trained(
 ) -> tuple[float, float]:
     """Score on `arrays["test"]` and training seconds of the workload's recipe, on the CPU with one thread.
 
-    arrays: split -> name -> array, as stages/data/packed.py reads them.
+    arrays: split -> name -> array, as tandem/data/packed.py reads them.
     """
     task, outputs, seconds = predict_test(params, seed, precision, summary, arrays)
     targets, mask = (torch.from_numpy(arrays["test"][name]) for name in ("targets", "mask"))

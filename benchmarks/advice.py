@@ -2,7 +2,7 @@
 
     python -m benchmarks.advice [--workloads sign pen price rally] [--device cpu] [--rounds 5] [--seconds 2]
 
-The probe (stages/diagnosis/probe.py) runs at the start of every training and suggests what would make it faster: a
+The probe (tandem/diagnosis/probe.py) runs at the start of every training and suggests what would make it faster: a
 larger batch, another precision, more threads. It tries each change for a few steps. This
 benchmark makes every change that the probe tried, promising or not, and trains with it: `Trainer.training_steps`,
 with augmentation and the ragged last batch, epoch after epoch. The unchanged settings and all changes take turns in
@@ -25,9 +25,9 @@ from typing import Any
 import torch
 
 from benchmarks.markdown import describe_machine, header, row
-from stages.diagnosis import probe, probe_result
-from stages.training.trainer import Trainer
-from stages.training.workload import open_prepared
+from tandem.diagnosis import probe, probe_result
+from tandem.training.trainer import Trainer
+from tandem.training.workload import open_prepared
 
 
 def main() -> None:

@@ -16,12 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.markdown import header, row
-from stages.files import STATE
-from stages.params.loading import load_params
-from stages.records.checkpoint import Checkpoint
-from stages.records.history import Record
 from stages.train import Saver, append_epoch
-from stages.training.workload import open_prepared
+from tandem.files import STATE
+from tandem.params.loading import load_params
+from tandem.runs.history import Record
+from tandem.training.checkpoint import Checkpoint
+from tandem.training.workload import open_prepared
 
 
 def main() -> None:

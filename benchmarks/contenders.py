@@ -22,18 +22,18 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.folklore import Data, random_tensors
 from benchmarks.networks import Usual
-from stages.machine.identity import identify
-from stages.machine.regions import synchronize
-from stages.models import Shape
-from stages.params.schema import Train
-from stages.tasks import open_task
-from stages.training import auto
-from stages.training.batches import TENSORS, shuffled
-from stages.training.device import keep_freed_memory, open_device
-from stages.training.graphs import NUM_WARMUPS
-from stages.training.step import autocast
-from stages.training.trainer import Trainer
-from stages.training.workload import make_trial, read_training
+from tandem.machine.identity import identify
+from tandem.machine.regions import synchronize
+from tandem.models import Shape
+from tandem.params.schema import Train
+from tandem.tasks import open_task
+from tandem.training import auto
+from tandem.training.batches import TENSORS, shuffled
+from tandem.training.device import keep_freed_memory, open_device
+from tandem.training.graphs import NUM_WARMUPS
+from tandem.training.step import autocast
+from tandem.training.trainer import Trainer
+from tandem.training.workload import make_trial, read_training
 
 PEERS = ("lightning", "accelerate")
 TUNED = {"tuned": True}
@@ -119,7 +119,7 @@ def open_trainer(case: Case, contender: Contender, device: str) -> Trainer:
 
 
 def as_torch_comes(contender: Contender, threads: int, device: str) -> torch.device:
-    """Undo Tandem's own settings (stages/training/device.py)."""
+    """Undo Tandem's own settings (tandem/training/device.py)."""
     torch.set_num_threads(threads)
     if contender.precision == "tf32":
         torch.set_float32_matmul_precision("high")  # torch's default for cuDNN

@@ -102,7 +102,7 @@ def make_lists(path: Path, number: int) -> None:
 
 def plan(path: Path, number: int) -> tuple[tuple[int, int, int], float, float]:
     """Bytes of source, table and memory; seconds of the conversion and of everything."""
-    from stages.tools import long_table, new_workload
+    from tandem.importing import long_table, new_workload
 
     before, seconds, write = largest_resident_bytes(), [], long_table.write
 

@@ -1,6 +1,6 @@
 """The record of a training that never ran. Scripts that run in another project include this file as text."""
 
-from stages.records.history import EPOCH_METRICS, Record
+from tandem.runs.history import EPOCH_METRICS, Record
 
 
 def epochs(number: int) -> Record:

@@ -3,7 +3,7 @@
     python -m benchmarks.features --aeon-python .venv-aeon/bin/python
 
 aeon (in its own environment) fits its transform to random sequences and writes its random draws and the resulting
-features; stages/models/minirocket.py computes the features from the same draws. If rounding moves a response across a
+features; tandem/models/minirocket.py computes the features from the same draws. If rounding moves a response across a
 bias, the feature changes by one step's share of the sequence.
 """
 
@@ -38,7 +38,7 @@ def main() -> None:
 def own_features(theirs: np.lib.npyio.NpzFile) -> np.ndarray:
     import torch
 
-    from stages.models.minirocket import MiniRocket
+    from tandem.models.minirocket import MiniRocket
 
     x = torch.from_numpy(theirs["x"])
     module = MiniRocket(x.shape[1], x.shape[2], theirs["features"].shape[1])

@@ -4,7 +4,7 @@
 
 Claims: cell, synchronize, workers, pin, memory, bigger, deterministic; default: all. Prints Markdown.
 
-The networks and the training loop are the project's own (stages/models, stages/training/trainer.py) at the sizes in
+The networks and the training loop are the project's own (tandem/models, tandem/training/trainer.py) at the sizes in
 params.yaml. The data are random numbers in the shapes of the shipped workloads, because no claim is about accuracy. The
 variants of a claim take turns, in reverse order every other round, so that a busy machine slows all of them equally. A
 ratio is the median of the ratios within the rounds; square brackets hold quartiles. Each variant runs for `--seconds`,
@@ -30,19 +30,19 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from benchmarks.markdown import describe_machine, header, quartiles, row
-from stages import models
-from stages.diagnosis.counts import num_bytes, saved_for_backward
-from stages.machine.identity import identify, usable_cores
-from stages.machine.interleaving import interleave
-from stages.machine.regions import synchronize
-from stages.models import Shape
-from stages.params.loading import load_params
-from stages.params.parsing import nearest
-from stages.params.schema import Model, Seq2Seq, Transformer
-from stages.training.batches import TENSORS, Batch, Split, sequential_indices, shuffled
-from stages.training.device import open_device
-from stages.training.step import Step
-from stages.training.trainer import take_steps
+from tandem import models
+from tandem.diagnosis.counts import num_bytes, saved_for_backward
+from tandem.machine.identity import identify, usable_cores
+from tandem.machine.interleaving import interleave
+from tandem.machine.regions import synchronize
+from tandem.models import Shape
+from tandem.params.loading import load_params
+from tandem.params.parsing import nearest
+from tandem.params.schema import Model, Seq2Seq, Transformer
+from tandem.training.batches import TENSORS, Batch, Split, sequential_indices, shuffled
+from tandem.training.device import open_device
+from tandem.training.step import Step
+from tandem.training.trainer import take_steps
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
 

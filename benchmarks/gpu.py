@@ -1,10 +1,10 @@
-"""Run every GPU measurement with one command: `make gpu`, or `python -m benchmarks.gpu`.
+"""Run every GPU measurement with one command: `make gpu`, or `tandem gpu`.
 
-    python -m benchmarks.gpu                       # the remaining pieces, most important first, 25 minutes at most
-    python -m benchmarks.gpu --list                # the pieces, their purpose and their progress
-    python -m benchmarks.gpu --pieces tests advice # only these; --again repeats finished ones
-    python -m benchmarks.gpu --minutes 9           # if a command has a time limit: repeat until all is done
-    python -m benchmarks.gpu --table               # the results so far as Markdown, for docs/gpu.md
+    tandem gpu                       # the remaining pieces, most important first, 25 minutes at most
+    tandem gpu --list                # the pieces, their purpose and their progress
+    tandem gpu --pieces tests advice # only these; --again repeats finished ones
+    tandem gpu --minutes 9           # if a command has a time limit: repeat until all is done
+    tandem gpu --table               # the results so far as Markdown, for docs/gpu.md
 
 A piece is one or more commands, each a process with a time limit. Their output goes to <out>/<piece>.txt as it is
 printed, their exit statuses to <out>/<piece>.json. If a piece fails, its last lines are shown and the others continue.
@@ -33,11 +33,11 @@ from typing import Any
 
 from benchmarks.markdown import header, row
 from flows.processes import stop
-from flows.stage import die_with
-from stages.files import ROOT, locked, read_json, relative, write_json
-from stages.machine.identity import identify
-from stages.params.loading import load_params
-from stages.records.run import RESULT, open_folder
+from tandem.files import ROOT, locked, read_json, relative, write_json
+from tandem.machine.identity import identify
+from tandem.params.loading import load_params
+from tandem.runs.run import RESULT, open_folder
+from tandem.stage import die_with
 
 # Package -> module. Tests of servers and of verify are skipped if their packages are missing.
 NEEDED = {
@@ -45,7 +45,8 @@ NEEDED = {
     **{name: name for name in ("pyarrow", "pytest", "jinja2", "ruamel.yaml")},
     "nvidia-ml-py": "pynvml",
 }
-PARTS = ("benchmarks", "flows", "stages", "tests", "params.yaml", "pyproject.toml", "data/raw")  # copied into the copy
+# Copied into the copy.
+PARTS = ("benchmarks", "flows", "stages", "tandem", "tests", "workloads", "params.yaml", "pyproject.toml")
 GRACE_SECONDS = 15.0  # for a process to stop: a training saves a checkpoint
 TELLING = ("tandem", "floor", "tandem graph", "graph floor", "lightning tuned", "plain tuned")
 SHOWN_LINES = 15
@@ -66,8 +67,8 @@ class Piece:
     are_independent: bool = False  # a failed command does not stop the others
 
 
-def main() -> int:
-    options = parse()
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
     if not options.table and (missing := missing_packages()):
         raise SystemExit(f"error: needs {', '.join(NEEDED)}; {missing}")
     known = pieces(options.out, options.quick)
@@ -93,8 +94,10 @@ def main() -> int:
     return int(any(state_of(options.out, piece) == "failed" for piece in known))
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "tandem gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pieces", nargs="+", metavar="NAME", help="run only these (default: all)")
     parser.add_argument("--list", action="store_true", help="list the pieces and their state")
     parser.add_argument("--table", action="store_true", help="print the results so far as Markdown")
@@ -102,7 +105,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few rounds and epochs, to check that everything runs")
     parser.add_argument("--minutes", type=float, default=25.0, help="time limit of this call (25)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="(results/gpu, or results/gpu-quick)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     options.out = (options.out or ROOT / "results" / ("gpu-quick" if options.quick else "gpu")).absolute()
     return options
 
@@ -131,7 +134,7 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
 
     def on(device: str, workload: str) -> tuple[tuple[str, ...], ...]:
         stages = {"preload": (), "train": ("0",), "evaluate": ("0",)}
-        return tuple(("-m", "flows.stage", name, workload, device, *seed) for name, seed in stages.items())
+        return tuple(("-m", "tandem.stage", name, workload, device, *seed) for name, seed in stages.items())
 
     def trainings(workload: str) -> list[Piece]:
         return [
@@ -141,13 +144,13 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
         ]  # fmt: skip
 
     few = ("--workloads", "sign", "--rounds", "2", "--seconds", "0.1") if quick else ()
-    prepare = (("-m", "flows.stage", "hardware"), *(("-m", "flows.stage", "preprocess", name) for name in workloads))
+    prepare = (("-m", "tandem.stage", "hardware"), *(("-m", "tandem.stage", "preprocess", name) for name in workloads))
     return [
         Piece("device", "driver, versions, kernels, latencies, rates", (("-m", "benchmarks.latencies"),), 120),
         Piece("prepare", "convert the tables for the trainings", prepare, 240, needs_gpu=False),
         *trainings("sign"),
         Piece("speed", "speed-up over this machine's CPU: sign, in alternation",
-              (("-m", "flows.stage", "speed", "sign"),), 180),
+              (("-m", "tandem.stage", "speed", "sign"),), 180),
         Piece("graph", "a captured step compared with an eager one: sign",
               (throughput("graph", "cuda", "guides", "--contenders", "tandem", "tandem graph", "--workloads", "sign"),),
               120),
@@ -162,15 +165,15 @@ def pieces(out: Path, quick: bool) -> list[Piece]:
               in_copy=False),
         *(piece for name in workloads if name != "sign" for piece in trainings(name)),
         Piece("compare", "speed-up of the other workloads, and the comparison",
-              (*(("-m", "flows.stage", "speed", name) for name in workloads if name != "sign"),
-               ("-m", "flows.stage", "compare")),
+              (*(("-m", "tandem.stage", "speed", name) for name in workloads if name != "sign"),
+               ("-m", "tandem.stage", "compare")),
               300, needs_gpu=False),
         Piece("advice", "the probe's predictions compared with measured gains",
               (("-m", "benchmarks.advice", "--device", "cuda", *(few or ("--rounds", "3", "--seconds", "1"))),), 300),
         Piece("sampling", "the cost of measuring",
               (("-m", "benchmarks.sampling", "--device", "cuda", *(few or ("--rounds", "10"))),), 120),
         Piece("workers", "speed-up of a second worker, on GPUs and on the CPU",
-              tuple(("-m", "stages.tools.scaling", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
+              tuple(("-m", "tandem.cli", "scaling", "pen", "--device", device, *(("--rounds", "2") if quick else ()))
                     for device in ("cuda", "cpu")), 240),
         Piece("guides-cpu", "throughput at the guides' sizes on this machine's CPU",
               (throughput("guides-cpu", "cpu", "guides", "--contenders", "plain tuned", "tandem", "tandem auto"),),
@@ -406,10 +409,3 @@ def markdown(path: Path) -> Iterator[str]:
             yield ""
         yield f"#{line}" if line.startswith("## ") else line
         before = line
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("interrupted; the same command goes on where it stopped")

@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.epochs import epochs
 from benchmarks.markdown import header, row
-from stages.records import recorded, run_dir
-from stages.records.publish import TOKEN_TAG
+from tandem.runs import recorded, run_dir
+from tandem.runs.publish import TOKEN_TAG
 
 TABLES = ("runs", "params", "tags", "metrics", "latest_metrics")
 REPEATS = 5

@@ -19,8 +19,8 @@ from torch import nn
 
 from benchmarks.folklore import device_of
 from benchmarks.markdown import header, row
-from stages.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
-from stages.training.device import describe, has_tf32, use_tf32
+from tandem.machine.rates import best_seconds, host_to_device_rate, matrix_rate, memory_rate
+from tandem.training.device import describe, has_tf32, use_tf32
 
 NUM_LAUNCHES = 200  # in a row, to exceed the clock's resolution
 SEQUENCES, STEPS, FEATURES, HIDDEN = 32, 20, 64, 128  # of the GRU, as in a guide

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from stages.machine.identity import identify
+from tandem.machine.identity import identify
 
 
 def header(*columns: str) -> str:

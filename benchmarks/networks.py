@@ -1,7 +1,7 @@
-"""The networks of stages/models written with torch's own modules, for the contenders of throughput.py.
+"""The networks of tandem/models written with torch's own modules, for the contenders of throughput.py.
 
-Each function takes a network of stages/models and returns one with the same parameters and the same outputs
-(tests/test_benchmarks.py), without Tandem's optimizations (stages/models/kernels, and choices by device). They are
+Each function takes a network of tandem/models and returns one with the same parameters and the same outputs
+(tests/test_benchmarks.py), without Tandem's optimizations (tandem/models/kernels, and choices by device). They are
 written out here instead of disabling the optimizations there, so a change to Tandem does not change its baseline. All
 sequences must fill their tensor, as in these benchmarks.
 
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from stages.models.layers import mean_and_max, mean_over_steps
+from tandem.models.layers import mean_and_max, mean_over_steps
 
 
 class Usual(nn.Module):

@@ -108,7 +108,7 @@ def main() -> None:
         server = ForwardedServer(*PREFECT, **home)
         settings = {**home, "PREFECT_API_URL": f"{server.forwarder}/api"}
         project = make_tandem(Path(name) / "project", WORKLOAD)
-        (project / "hw/dvc.yaml").unlink()
+        (project / "stages/dvc.yaml").unlink()
         (project / "sleep.py").write_text(STAGE)
         graph = {"stages": {"train": {"cmd": f"python sleep.py {epochs}", "deps": ["sleep.py"], "outs": ["done"]}}}
         with (project / "dvc.yaml").open("w") as file:

@@ -27,7 +27,7 @@ from ruamel.yaml import YAML
 
 from benchmarks.markdown import describe_machine, header, row
 from benchmarks.sandbox import Server, call, commit, copy_project
-from stages.machine.interleaving import interleave
+from tandem.machine.interleaving import interleave
 
 WORKLOAD = "sign"
 NUM_EPOCHS = 3

@@ -96,8 +96,8 @@ def make(table: Path, total: int) -> None:
 
 def prepare(table: Path, target: Path) -> tuple[float, int]:
     """Seconds, and the growth of the largest resident size in bytes."""
-    from stages.data import sequences, write_arrays
-    from stages.params.schema import Columns, SequenceTable, Split
+    from tandem.data import sequences, write_arrays
+    from tandem.params.schema import Columns, SequenceTable, Split
 
     params = SequenceTable(
         source="sequences",

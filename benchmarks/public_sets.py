@@ -21,10 +21,10 @@ import torch
 
 from benchmarks.accuracy import minirocket, tensors, trained, write_in_units
 from benchmarks.markdown import header, mean_and_range, row
-from stages.data import prepare
-from stages.data.arrays import PreparedSequences
-from stages.tasks import open_task
-from stages.tools import new_workload
+from tandem.data import prepare
+from tandem.data.arrays import PreparedSequences
+from tandem.importing import new_workload
+from tandem.tasks import open_task
 
 TITLES = (
     "set", "train + val + test, steps, features", "model", "default block", "MiniRocket", "baselines", "training, s",

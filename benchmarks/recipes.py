@@ -16,9 +16,9 @@ import numpy as np
 
 from benchmarks.accuracy import prepare_seed, tensors, trained
 from benchmarks.markdown import header, mean_lowest_highest, row
-from stages.data.arrays import PreparedSequences
-from stages.files import ROOT
-from stages.params.loading import parse_block, read_yaml
+from tandem.data.arrays import PreparedSequences
+from tandem.files import ROOT
+from tandem.params.loading import parse_block, read_yaml
 
 AUGMENT = "train.augment."
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {

@@ -2,8 +2,8 @@
 
     python -m benchmarks.sampling [--workloads sign pen price rally] [--device cpu] [--rounds 20] [--seconds 0.5]
 
-On a GPU one thread queries NVML every 50 ms from a training's first epoch to its last (stages/machine/sampler.py), and
-`measure` (stages/machine/regions.py) marks every epoch. On the CPU there is no such thread, only readings of clocks and
+On a GPU one thread queries NVML every 50 ms from a training's first epoch to its last (tandem/machine/sampler.py), and
+`measure` (tandem/machine/regions.py) marks every epoch. On the CPU there is no such thread, only readings of clocks and
 counters before and after. A pair is the same steps of `Trainer.training_steps`, about --seconds long, once with and
 once without; every other pair runs in reverse order. Both are timed from outside `measure`, and from inside the
 sampler, which a training starts once.
@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from benchmarks.markdown import describe_machine, header, quartiles, row
-from stages.diagnosis.probe import epochs
-from stages.machine.nvml import QUANTITIES, cached_gpu
-from stages.machine.regions import gpu_uuid, measure, sampled, synchronize
-from stages.machine.sampler import SAMPLE_SECONDS
-from stages.training.workload import open_prepared
+from tandem.diagnosis.probe import epochs
+from tandem.machine.nvml import QUANTITIES, cached_gpu
+from tandem.machine.regions import gpu_uuid, measure, sampled, synchronize
+from tandem.machine.sampler import SAMPLE_SECONDS
+from tandem.training.workload import open_prepared
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from stages.files import ROOT
+from tandem.files import ROOT
 
 FOREIGN = ("PREFECT", "MLFLOW", "DVC", "TANDEM", "GIT_")  # how the variables begin that lead to the user's own servers
 QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

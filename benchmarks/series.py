@@ -5,7 +5,7 @@
 `--simulated` adds series of known kinds: months and quarters with a season and growth, half hours of sunshine, hours of
 load and of counts, days of counts, business days of prices, years of a second-order autoregression.
 
-Each table gets the block that `stages.tools.new_workload` infers (`--options` are passed to it); training and
+Each table gets the block that `tandem.importing.new_workload` infers (`--options` are passed to it); training and
 evaluation run in this process. `of the better` is the mean MAE over the seeds divided by that of the better of
 seasonal naive and linear: below 1, the network is better. Seconds are those of one training.
 """
@@ -21,9 +21,9 @@ import pandas as pd
 
 from benchmarks.accuracy import predict_test
 from benchmarks.markdown import header, mean_and_range, row
-from stages.data import open_source
-from stages.data.packed import as_tensors
-from stages.tools import new_workload
+from tandem.data import open_source
+from tandem.data.packed import as_tensors
+from tandem.importing import new_workload
 
 SIMULATED = {  # name: points, and pandas' name of the interval
     "sales 60": (60, "M"), "sales 144": (144, "M"), "output 80": (80, "Q"), "sunshine 289": (289, "30min"),

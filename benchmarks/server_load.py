@@ -19,7 +19,7 @@ from uuid import uuid4
 import psutil
 
 from benchmarks.markdown import header, row
-from stages.records import recorded
+from tandem.runs import recorded
 
 
 def spent(ports: list[int]) -> float:

@@ -44,8 +44,8 @@ import psutil
 
 from benchmarks.markdown import header, row
 from benchmarks.soak_project import PROCESSES, SAVING, SERVERS, STORING, TRAINING, Project
-from stages.files import ROOT
-from stages.params.parsing import one_line
+from tandem.files import ROOT
+from tandem.params.parsing import one_line
 
 WORKLOADS = ("sign", "pen", "price", "rally")
 KILLS_PER_ROUND = 6
@@ -191,7 +191,7 @@ class Soak:
         """
         project, commands = self.project, []
         while True:
-            done = project.run(sys.executable, "-m", "flows.repro", f"evaluate@{workload}-cpu-0")
+            done = project.run(sys.executable, "-m", "tandem.cli", "repro", f"evaluate@{workload}-cpu-0")
             named = re.search(r"; run: (.+)", done.stdout) if done.returncode else None
             if named is None or named[1] in commands:
                 break
@@ -211,7 +211,7 @@ class Soak:
         python, stage = (sys.executable, "-m"), f"evaluate@{workload}-cpu-0"
         command = {
             "flow": (*python, "flows.pipeline", "--workloads", workload),
-            "make": (*python, "flows.repro", stage),
+            "make": (*python, "tandem.cli", "repro", stage),
             "dvc": ("dvc", "repro", stage),
         }[through]
         started, kills = time.time(), []

@@ -20,7 +20,7 @@ import pandas as pd
 import psutil
 
 from benchmarks.sandbox import FOREIGN, Server, commit, copy_project, environment
-from stages.params.loading import read_yaml
+from tandem.params.loading import read_yaml
 
 EPOCHS = 12
 CHECKPOINT_SECONDS = 0.3
@@ -35,9 +35,9 @@ SAME = (
 )  # fmt: skip
 # Identifies a process by a word of its command; the first match counts.
 PROCESSES = {
-    "follower": "stages.records.follower", "trainer": "flows.stage train", "evaluation": "flows.stage evaluate",
-    "another stage": "flows.stage", "flow": "flows.pipeline",
-    "make repro": "flows.repro ", "dvc": "repro",  # and flows.reproduce
+    "follower": "tandem.runs.follower", "trainer": "tandem.stage train", "evaluation": "tandem.stage evaluate",
+    "another stage": "tandem.stage", "flow": "flows.pipeline",
+    "make repro": "tandem.cli repro ", "dvc": "repro",  # and flows.reproduce
 }  # fmt: skip
 # server -> its command, and the path that answers when it is ready.
 SERVERS = {
@@ -79,7 +79,7 @@ class Project:
         shorten(self.path, workload)
         commit(self.path)
         self.succeed("dvc", "repro", f"preload@{workload}-cpu")
-        self.succeed(sys.executable, "-m", "stages.records.publish", "open")
+        self.succeed(sys.executable, "-m", "tandem.runs.publish")
 
     def hashes(self) -> dict[str, str]:
         paths = sorted({path for pattern in SAME for path in self.path.glob(pattern)})
@@ -201,7 +201,7 @@ class Project:
     def wrong_in_mlflow(self) -> dict[str, list[str]]:
         """What `sync` leaves, and what is not exactly once in MLflow, by kind."""
         wrong: dict[str, list[str]] = {"else": [], "RUNNING": [], "twice": [], "file left": []}
-        synced = self.run(sys.executable, "-m", "stages.records.publish", "sync")
+        synced = self.run(sys.executable, "-m", "tandem.cli", "sync")
         if synced.returncode:
             wrong["else"].append(f"sync fails: {synced.stdout[-1000:]}")
         with closing(sqlite3.connect(self.path / "mlruns/mlflow.db", timeout=60)) as database:
@@ -231,7 +231,7 @@ def shorten(project: Path, workload: str) -> None:
     params[workload]["train"] |= {
         "epochs": EPOCHS, "threads": 1, "precision": "fp32", "probe": False, "step": "eager",
     }  # fmt: skip
-    table = project / "data/raw" / workload / "table.csv.gz"
+    table = project / "workloads" / workload / "data/table.csv.gz"
     if workload == "rally":
         params[workload]["preprocess"]["split"] = {"train": 320, "val": 64, "test": 64}
     elif workload == "price":

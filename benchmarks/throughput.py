@@ -60,16 +60,16 @@ from benchmarks.contenders import (
 )  # fmt: skip
 from benchmarks.folklore import Data
 from benchmarks.markdown import describe_machine, header, quartiles, row
-from stages.diagnosis.counts import count_flop
-from stages.machine.identity import identify, usable_cores
-from stages.machine.interleaving import interleave
-from stages.machine.rates import matrix_rate
-from stages.models import Shape
-from stages.params.loading import load_workload
-from stages.params.schema import Augment
-from stages.training.device import use_tf32
-from stages.training.memory import free_cache, is_out_of_memory, shorten
-from stages.training.step import AUTOCAST
+from tandem.diagnosis.counts import count_flop
+from tandem.machine.identity import identify, usable_cores
+from tandem.machine.interleaving import interleave
+from tandem.machine.rates import matrix_rate
+from tandem.models import Shape
+from tandem.params.loading import load_workload
+from tandem.params.schema import Augment
+from tandem.training.device import use_tf32
+from tandem.training.memory import free_cache, is_out_of_memory, shorten
+from tandem.training.step import AUTOCAST
 
 PACKAGES = ("torch", *PEERS)
 WORKLOADS = ("sign", "pen", "price", "rally")
@@ -261,7 +261,7 @@ def measure_rounds(entered: dict[Any, tuple[Case, Contender]], options: argparse
     # this process. Only the contenders that need Lightning and Accelerate import them: if that import initialized the
     # GPU in the server, no forked process could use it.
     start = multiprocessing.get_context("forkserver")
-    preloaded = ("torch._dynamo", "benchmarks.contenders", "stages.training.trainer", "stages.diagnosis.probe")
+    preloaded = ("torch._dynamo", "benchmarks.contenders", "tandem.training.trainer", "tandem.diagnosis.probe")
     start.set_forkserver_preload([*preloaded])
     with tempfile.TemporaryDirectory() as folder:
         workers: dict[Any, Worker] = {}

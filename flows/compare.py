@@ -1,4 +1,4 @@
-"""Compare recorded runs from any machines: `python -m flows.compare RUN RUN...`
+"""Compare recorded runs from any machines: `tandem compare RUN RUN...`
 
 A RUN is one of
 
@@ -25,11 +25,11 @@ import itertools
 import sys
 import textwrap
 
-from stages.comparing.comparison import Comparison, Judgement, Side
-from stages.comparing.comparison import compare as compare_sides
-from stages.figures.comparison import details
-from stages.records import recorded
-from stages.records.run import Run
+from tandem.comparing.comparison import Comparison, Judgement, Side
+from tandem.comparing.comparison import compare as compare_sides
+from tandem.report.comparison import details
+from tandem.runs import recorded
+from tandem.runs.run import Run
 
 MAX_TAG = 250  # characters
 
@@ -80,7 +80,7 @@ def tag(judged: Judgement) -> None:
 def main(arguments: list[str]) -> int:
     what, _, how = (__doc__ or "").partition("\n")
     parser = argparse.ArgumentParser(
-        prog="python -m flows.compare", description=what, epilog=how, formatter_class=argparse.RawTextHelpFormatter
+        prog="tandem compare", description=what, epilog=how, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="two or more")
     options = parser.parse_args(arguments)
@@ -96,7 +96,3 @@ def main(arguments: list[str]) -> int:
         for judged in each.judgements:
             tag(judged)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

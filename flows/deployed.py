@@ -12,7 +12,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from flows.processes import end_with_parent, ending, run
 from flows.run_lock import one_at_a_time
-from stages.params.loading import load_params
+from tandem.params.loading import load_params
 
 NOT_SAID = 200  # characters of a state's message; the artifact has the full text
 
@@ -26,11 +26,11 @@ def compare(runs: list[str]) -> State:
             MLflow run ids, or paths of run folders. The first run of each workload is the baseline.
     """
     try:
-        status, lines = call("flows.compare", "--", *runs)  # `--`: a run's name is never parsed as an option
+        status, lines = call("compare", "--", *runs)  # `--`: a run's name is never parsed as an option
     except KeyboardInterrupt:
         return Cancelled(message="stopped by Ctrl+C")
     if status != 0:
-        return Failed(message=headline(lines) or f"flows.compare {ending(status)}")
+        return Failed(message=headline(lines) or f"tandem compare {ending(status)}")
     create_markdown_artifact("\n".join(lines), key="compare", description=f"Compared: {', '.join(runs)}")
     sentences = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     return Completed(message=shortened(sentences[0]))
@@ -63,8 +63,8 @@ def verify(run: str = "", quick: bool = False) -> State:
 
 def verify_one(run: str, quick: bool) -> tuple[int, str]:
     """(exit status, the verdict in one sentence). The full output becomes an artifact."""
-    status, lines = call("flows.verify", *(["--quick"] if quick else []), "--", run)
-    sentence = headline(lines) or f"{run}: flows.verify {ending(status)}"
+    status, lines = call("verify", *(["--quick"] if quick else []), "--", run)
+    sentence = headline(lines) or f"{run}: tandem verify {ending(status)}"
     text = "\n".join([f"**{sentence}**", "", "```", *lines, "```"])
     key = "verify-" + re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
     create_markdown_artifact(text, key=key, description=f"Is {run} still what was recorded?")
@@ -76,8 +76,8 @@ def latest_runs() -> list[str]:
     return [f"{workload}@{device}" for workload in params.workloads for device in params.devices]
 
 
-def call(module: str, *arguments: str) -> tuple[int, list[str]]:
-    """Run `python -m <module>` and print its lines as they arrive. Returns the exit status and all lines."""
+def call(command: str, *arguments: str) -> tuple[int, list[str]]:
+    """Run `tandem <command>` and print its lines as they arrive. Returns the exit status and all lines."""
     end_with_parent()
     lines: list[str] = []
 
@@ -86,7 +86,7 @@ def call(module: str, *arguments: str) -> tuple[int, list[str]]:
         if line:
             print(line)
 
-    return run([module, *arguments], on_line), "\n".join(lines).strip().splitlines()
+    return run(["tandem.cli", command, *arguments], on_line), "\n".join(lines).strip().splitlines()
 
 
 def headline(lines: list[str]) -> str:

@@ -28,8 +28,8 @@ from prefect.settings import temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, State
 
 from flows.processes import Event, Outcome
-from flows.stage import STAGES
-from stages.passwords import without_password
+from tandem.passwords import without_password
+from tandem.stage import STAGES
 
 UNFINISHED = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]  # states of a started, unfinished run
 SECONDS_BETWEEN_POLLS = 2.0

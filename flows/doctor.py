@@ -1,4 +1,4 @@
-"""`make doctor` or `python -m flows.doctor [--json] [--no-live]`: report this machine's problems and their fixes.
+"""`make doctor` or `tandem doctor [--json] [--no-live]`: report this machine's problems and their fixes.
 
 Runs each of CHECKS and changes nothing. The exit status is 1 if there is a problem and 0 otherwise; warnings do not
 count. To add a check, write a function that yields findings and add it to CHECKS.
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 try:
-    from flows import damaged_files, repro, ui
-    from stages.files import ROOT
-    from stages.machine import identity, nvml
-    from stages.records import store
+    from flows import repro, ui
+    from tandem import damaged_files
+    from tandem.files import ROOT
+    from tandem.machine import identity, nvml
+    from tandem.runs import store
 except ImportError as error:
     sys.exit(f"problem: {error}; the locked packages are not installed for {sys.executable}; run: make -B setup")
 
@@ -108,7 +109,7 @@ def space() -> Iterator[Finding]:
 def ports() -> Iterator[Finding]:
     for name, port in {} if repro.running_servers() else ui.PORTS.items():
         if not ui.is_free(port):
-            fix = f"ss -ltnp; python -m flows.ui --{name.lower()}-port {port + 100}"
+            fix = f"ss -ltnp; tandem ui --{name.lower()}-port {port + 100}"
             yield Finding("warning", f"port {port} of {name} is in use", "`make ui` takes the next free one", fix)
 
 
@@ -129,7 +130,7 @@ def live() -> Iterator[Finding]:
     usable, _ = identity.cuda_identity(identity.torch_build()[1])
     cpu: dict[str, Any] = {}
     for device in ("cpu", *(f"cuda:{number}" for number in range(usable["count"] if usable else 0))):
-        command = [sys.executable, "-m", "stages.diagnosis.gru_step", device]
+        command = [sys.executable, "-m", "tandem.diagnosis.gru_step", device]
         try:
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
@@ -151,7 +152,7 @@ CHECKS = (python, packages, gpu, space, ports, dvc, mlflow, live)
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.doctor", description="Check this machine and project.")
+    parser = argparse.ArgumentParser(prog="tandem doctor", description="Check this machine and project.")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--no-live", action="store_true", help="skip the training steps")
     options = parser.parse_args(arguments)
@@ -170,7 +171,3 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps({"healthy": is_healthy, "findings": report}, indent=2))
     return 0 if is_healthy else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

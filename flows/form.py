@@ -7,9 +7,9 @@ mistyped name fails at once. The schema comes from `Params`, which also validate
 from typing import Any
 
 from flows.plan import dotted
-from stages.params.devices import SINGLE
-from stages.params.loading import parse_params
-from stages.params.schema import Params
+from tandem.params.devices import SINGLE
+from tandem.params.loading import parse_params
+from tandem.params.schema import Params
 
 
 def schema(raw: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from flows import repro
 from flows.processes import Outcome
-from stages import files
-from stages.records.store import run_page, runs_page
+from tandem import files
+from tandem.runs.store import run_page, runs_page
 
 Row = dict[str, Any]
 

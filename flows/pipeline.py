@@ -8,7 +8,7 @@ Which process starts which:
 
     flows.pipeline       started by Prefect's runner (flows/serve.py) or from a terminal
       flows.reproduce    in its own session: runs DVC and reports each stage as a JSON line on a pipe
-        flows.stage      one for each stage that DVC runs: prints lines, and writes the stage's outputs
+        tandem.stage      one for each stage that DVC runs: prints lines, and writes the stage's outputs
 
 This process reads the lines and the reports and shows them in Prefect (flows/display.py). To stop a run, it signals the
 session of flows.reproduce (flows/processes.py). If a process is killed, the kernel sends SIGTERM to its child.
@@ -30,7 +30,7 @@ from flows.display import RESUME, Display, StageCancelled, prefect_client
 from flows.plan import RunPlan, make_plan, parse_set
 from flows.processes import end_with_parent, ending, run
 from flows.run_lock import known_to_the_next, one_at_a_time
-from stages.passwords import without_password
+from tandem.passwords import without_password
 
 # With Prefect's defaults, a server lost during the run costs 157 s at its end; the heartbeat costs every run 1 s.
 PATIENT_ENOUGH: dict[Any, Any] = {

@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stages import files
-from stages.params.loading import parse_params, read_yaml
-from stages.params.parsing import nearest, one_line, replaced, shown
+from tandem import files
+from tandem.params.loading import parse_params, read_yaml
+from tandem.params.parsing import nearest, one_line, replaced, shown
 
 Names = Sequence[str] | None  # None: those of params.yaml
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from flows.stage import watch
-from stages import files
+from tandem import files
+from tandem.stage import watch
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -25,7 +25,7 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # a background job of a shell does.
 BOUND = """
 import runpy, signal, sys
-from flows.stage import die_with
+from tandem.stage import die_with
 signal.signal(signal.SIGINT, signal.default_int_handler)
 die_with(int(sys.argv[1]))
 sys.argv = sys.argv[2:]

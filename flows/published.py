@@ -1,7 +1,7 @@
-"""Compare one's own results with the published ones: `python -m flows.verify published`.
+"""Compare one's own results with the published ones: `tandem verify published`.
 
 Reads docs/published.json and the runs in results/ that `dvc repro` wrote, and prints a verdict for each workload
-(stages/comparing/published.py) in seconds, without training. `--write` publishes the results in results/ instead; it
+(tandem/comparing/published.py) in seconds, without training. `--write` publishes the results in results/ instead; it
 trains each workload a few more times to measure the effect of rounding.
 """
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from flows import verify
-from stages import files
-from stages.comparing import published, rerun
-from stages.comparing.published import FILE, SCHEMA, read
-from stages.comparing.rerun import Verdict
-from stages.params.loading import load_params
-from stages.records.run import Run, open_folder
+from tandem import files
+from tandem.comparing import published, rerun
+from tandem.comparing.published import FILE, SCHEMA, read
+from tandem.comparing.rerun import Verdict
+from tandem.params.loading import load_params
+from tandem.runs.run import Run, open_folder
 
 
 def check() -> int:

@@ -17,12 +17,12 @@ import time
 from uuid import UUID
 
 from flows import doctor, processes
-from flows.stage import watch
-from stages import files
-from stages.passwords import without_password
+from tandem import files
+from tandem.passwords import without_password
+from tandem.stage import watch
 
 RUNS = files.STATE / "runs"
-MADE_BY_RUNS = ("dvc.lock", "hw/dvc.lock", "results")  # the results that git tracks; DVC's cache has them too
+MADE_BY_RUNS = ("dvc.lock", "stages/dvc.lock", "results")  # the results that git tracks; DVC's cache has them too
 SECONDS_FOR_GIT = 600.0  # without a limit, a network that drops packets would block the run for ever
 SECONDS_FOR_HISTORY = 120.0  # time to publish what a run recorded; the follower continues after it
 
@@ -62,7 +62,7 @@ def push() -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(
                 f"MLflow does not have everything yet: {len(waiting)} runs are in {files.relative(RUNS)}; "
-                "publish them with `python -m stages.records.publish sync` on this machine"
+                "publish them with `tandem sync` on this machine"
             )
         time.sleep(0.2)
 

@@ -1,4 +1,4 @@
-"""`python -m flows.repro [arguments of dvc repro]` (`make repro`): dvc repro, then a summary.
+"""`tandem repro [arguments of dvc repro]` (`make repro`): dvc repro, then a summary.
 
 The summary lists the stages that ran and their results. DVC runs in this process, so a stage's output reaches the
 terminal as it does under `dvc repro`. The exit status is DVC's.
@@ -14,21 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from flows.processes import Event, Outcome, ending
-from stages import files
+from tandem import files
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # slowest stages whose time is printed
 
 
 def main(arguments: list[str]) -> int:
+    if {"-h", "--help"} & set(arguments):
+        print(f"usage: tandem repro [arguments of dvc repro]\n\n{__doc__}\n`dvc repro --help` lists the arguments.")
+        return 0
     os.chdir(files.ROOT)
     started = time.monotonic()
-    from flows import reproduce  # imports DVC
+    from flows import reproduce
 
     events: list[Event] = []
     status = reproduce.run(["repro", *arguments], events.append)
     sys.stdout.flush()
-    asks_for_less = {"-q", "--quiet", "-h", "--help", "--dry"} & set(arguments)
+    asks_for_less = {"-q", "--quiet", "--dry"} & set(arguments)
     if not asks_for_less:
         print("\n".join(summary(events, status, time.monotonic() - started)))
     return status
@@ -96,7 +99,3 @@ def running_servers() -> dict[str, str]:
         return {name: str(state[name]) for name in ("pid", "prefect", "mlflow")} if is_ours else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # damaged: none
         return {}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -35,10 +35,10 @@ from dvc.stage import Stage
 from dvc.stage.cache import RunCacheNotFoundError, StageCache
 from dvc.ui import ui
 
-from flows.damaged_files import explain
 from flows.processes import Event, Outcome
-from flows.stage import LAST_ERROR
-from stages.records.run_dir import DVC_PID
+from tandem.damaged_files import explain
+from tandem.runs.run_dir import DVC_PID
+from tandem.stage import LAST_ERROR
 
 logger = logging.getLogger("dvc")
 FAILED, INTERRUPTED, REFUSED_ARGUMENTS = 255, 252, 254  # DVC's exit statuses
@@ -48,7 +48,7 @@ def run(arguments: list[str], on_event: Callable[[Event], object]) -> int:
     """Run `dvc <arguments>` (`repro` or `exp run --temp`) and return its exit status."""
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # `python`
     os.environ["DVC_NO_ANALYTICS"] = "true"
-    os.environ[DVC_PID] = str(os.getpid())  # the follower (stages/records/follower.py) ends with this process
+    os.environ[DVC_PID] = str(os.getpid())  # the follower (tandem/runs/follower.py) ends with this process
     os.environ["TANDEM_RUN"] = os.urandom(6).hex()  # distinguishes errors of this run's stages from older ones
     for name in ("DVC_ROOT", "DVC_STAGE"):  # set if a stage calls this
         os.environ.pop(name, None)
@@ -79,7 +79,7 @@ def reproduce(
     on_event: Callable[[Event], object], dvc_reproduce: Callable[..., Stage | None], stage: Stage, **options: Any
 ) -> Stage | None:
     """DVC's `repro_fn`: reproduce a stage with `dvc_reproduce` and report its events. Returns what that returns."""
-    name = stage.addressing.rpartition(":")[2]  # the last part of hw/dvc.yaml:hardware
+    name = stage.addressing.rpartition(":")[2]  # the last part of stages/dvc.yaml:hardware
     run_cache = stage.repo.stage_cache = RunCache(stage.repo, lambda: on_event(Event(name, "running")))
     if options.get("force"):  # DVC then skips the run-cache
         run_cache.on_run()

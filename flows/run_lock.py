@@ -16,7 +16,7 @@ from prefect.exceptions import PrefectException
 from prefect.states import Crashed, State
 
 from flows.display import end_runs
-from stages import files
+from tandem import files
 
 NOTE = files.STATE / "pipeline.json"  # describes the run that has the repository
 

@@ -33,8 +33,8 @@ from flows import form
 from flows.deployed import compare, verify
 from flows.display import prefect_client
 from flows.pipeline import PATIENT_ENOUGH, pipeline
-from stages.files import ROOT
-from stages.params.loading import read_yaml
+from tandem.files import ROOT
+from tandem.params.loading import read_yaml
 
 NIGHTLY, VERIFY_NIGHTLY = "0 2 * * *", "0 4 * * *"
 SECONDS_BETWEEN_CHECKS = 2.0  # of params.yaml

@@ -1,4 +1,4 @@
-"""`python -m flows.show [WORKLOAD ...]` (`make show`): list published results, local results and every experiment.
+"""`tandem show [WORKLOAD ...]` (`make show`): list published results, local results and every experiment.
 
 Each workload has a table with a row per device: score, seconds per epoch, samples/s, VRAM peak, and the parameters that
 differ from the last commit, which holds the published results. `dvc exp show` shows more, in a wider table.
@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stages import files
-from stages.comparing.comparability import flat
-from stages.params.loading import load_params
+from tandem import files
+from tandem.comparing.comparability import flat
+from tandem.params.loading import load_params
 
 SHARED = ("devices", "seeds", "preset")  # parameters that belong to no workload
 SCORES, TIMINGS = "results/scores.json", "results/timings.json"
@@ -25,7 +25,7 @@ Experiment = Mapping[str, Any]  # of `dvc exp show --json`: rev, name, and data 
 
 def main(arguments: list[str]) -> int:
     known = load_params().workloads
-    parser = argparse.ArgumentParser(prog="python -m flows.show", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tandem show", description=__doc__)
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=f"default: {', '.join(known)}")
     parser.add_argument("--commits", type=int, default=1, metavar="N", help="with experiments of the last N commits")
     options = parser.parse_args(arguments)
@@ -90,7 +90,3 @@ def content(experiment: Experiment, kind: str, path: str) -> dict[str, Any]:
     """DVC's copy of a metrics or parameters file; empty if DVC could not read it."""
     data = experiment["data"] or {}
     return dict((data.get(kind) or {}).get(path, {}).get("data") or {})
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""`python -m flows.ui` (`make ui`): run Prefect's server, MLflow's server and the deployments until Ctrl+C.
+"""`tandem ui` (`make ui`): run Prefect's server, MLflow's server and the deployments until Ctrl+C.
 
 The servers listen only on this machine, because none requires a password (docs/security.md). State and logs are in
 `.tandem/` and `mlruns/`; nothing in the user's home directory changes.
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows import processes, repro
-from stages import files
-from stages.records import store
+from tandem import files
+from tandem.runs import store
 
 HOST = "127.0.0.1"
 PORTS = {"Prefect": 4200, "MLflow": 5000}
@@ -38,7 +38,7 @@ class Server:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.ui", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tandem ui", description=__doc__)
     for name, port in PORTS.items():
         parser.add_argument(f"--{name.lower()}-port", type=int, default=port)
     parser.add_argument("--host", default=HOST, help=f"{HOST} alone is accepted")
@@ -99,7 +99,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
     # The server would create the schema in place, without the lock that trainings use.
     making = subprocess.run(
-        [sys.executable, "-m", "stages.records.publish", "open"],
+        [sys.executable, "-m", "tandem.runs.publish"],
         cwd=files.ROOT,
         env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
         capture_output=True,
@@ -109,7 +109,7 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
         raise RuntimeError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
     # Send the run directories: runs that ended with the machine would otherwise show as RUNNING.
     subprocess.run(
-        [sys.executable, "-m", "stages.records.publish", "sync"],
+        [sys.executable, "-m", "tandem.cli", "sync"],
         cwd=files.ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -215,7 +215,3 @@ def mark_orphans_crashed(server: Server) -> None:
             end_runs(client, gone)
     except HTTPError as error:
         raise RuntimeError(f"{server.name} does not answer: {error}; see {server.log}") from error
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

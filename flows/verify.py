@@ -1,7 +1,7 @@
-"""Rerun a recorded training and report whether it is the same: `python -m flows.verify RUN [--quick] [--threads N]`.
+"""Rerun a recorded training and report whether it is the same: `tandem verify RUN [--quick] [--threads N]`.
 
-Needs a run as stages/records/recorded.py finds it (its records are enough), the manifest's commit in this repository,
-and the raw table from git, data/raw or DVC. Prints the verdict (stages/comparing/rerun.py) with its reasons and
+Needs a run as tandem/runs/recorded.py finds it (its records are enough), the manifest's commit in this repository,
+and the raw table from git, workloads/ or DVC. Prints the verdict (tandem/comparing/rerun.py) with its reasons and
 sets it as the tag `verified` of the run in MLflow.
 
 Training runs in a temporary git worktree of the manifest's commit with its patch, so it uses that code, with the
@@ -30,14 +30,14 @@ from pathlib import Path
 from typing import Any
 
 from flows import processes
-from stages.comparing import rerun
-from stages.comparing.rerun import Verdict
-from stages.files import ROOT, read_json, sha256_file, write_json
-from stages.records import provenance, recorded
-from stages.records.run import Run
+from tandem.comparing import rerun
+from tandem.comparing.rerun import Verdict
+from tandem.files import ROOT, raw_dir, read_json, sha256_file, write_json
+from tandem.runs import provenance, recorded
+from tandem.runs.run import Run
 
 QUICK_EPOCHS = 3
-RETRACE = "stages.tools.retrace"
+RETRACE = "tandem.comparing.retrain"
 # The caller's environment variables that describe the project and must not reach the copy.
 FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
@@ -92,7 +92,7 @@ def interrupted(number: int, frame: object) -> None:
 
 def parse(arguments: list[str]) -> Namespace:
     parser = ArgumentParser(
-        "python -m flows.verify",
+        "tandem verify",
         description="Make a recorded run again, in a temporary copy of its code, and say whether it is the same.",
         epilog=HELP,
         formatter_class=RawDescriptionHelpFormatter,
@@ -268,8 +268,11 @@ class Copy:
         sha256 = self.manifest["digests"]["data"]["table"]
         if sha256 is None:
             return "simulated"
-        relative = Path("data/raw") / self.manifest["workload"] / self.manifest["block"]["preprocess"]["table"]
-        target, present = self.project / relative, ROOT / relative
+        workload, table = self.manifest["workload"], self.manifest["block"]["preprocess"]["table"]
+        relative, present = Path("workloads", workload, "data", table), raw_dir(workload) / table
+        if not (self.project / "workloads").is_dir():  # a commit before November 2026
+            relative = Path("data/raw", workload, table)
+        target = self.project / relative
         if target.is_file() and sha256_file(target) == sha256:
             return f"{relative} of the commit"
         if present.is_file() and sha256_file(present) == sha256:
@@ -307,7 +310,7 @@ class Copy:
         write_json(self.project / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
         for stage in (["hardware"], ["preprocess", workload], ["preload", workload, device]):
             say(" ".join(stage))
-            self.run("flows.stage", *stage)
+            self.run("tandem.stage", *stage)
         code = read_json(self.project / f"results/hardware/code/{workload}/train.json")
         if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
             raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
@@ -391,7 +394,3 @@ def times(manifest: dict[str, Any], again: dict[str, Any]) -> str:
     then = "not measured" if before is None else f"{before:.3g} s"
     where = f"on {manifest['machine']}, {manifest['measured_at'][:16].replace('T', ' ')}"
     return f"an epoch (not verified): {now} here now, {then} recorded {where}"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stages import files
-from stages.comparing import published
-from stages.comparing.comparison import Comparison, Side, compare
-from stages.figures import comparison, report
-from stages.figures.comparison import ReportSection
-from stages.files import read_json, result_dir
-from stages.params.loading import load_params
-from stages.records.run import RESULT, open_folder
+from tandem import files
+from tandem.comparing import published
+from tandem.comparing.comparison import Comparison, Side, compare
+from tandem.files import read_json, result_dir
+from tandem.params.loading import load_params
+from tandem.report import comparison, report
+from tandem.report.comparison import ReportSection
+from tandem.runs.run import RESULT, open_folder
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Score one trained model on the test split: `python -m flows.stage evaluate WORKLOAD DEVICE SEED`.
+"""Score one trained model on the test split: `python -m tandem.stage evaluate WORKLOAD DEVICE SEED`.
 
 Reads the weights that `evaluate.weights` names and the packed test split. Writes two folders to
 results/runs/<workload>/<device>/<seed>/evaluate/. `result` has the same bytes whenever the evaluation is reproduced:
@@ -13,28 +13,28 @@ from pathlib import Path
 
 import torch
 
-from stages import files
-from stages.data import open_source
-from stages.figures import drawing
-from stages.figures.outcomes import outcomes
-from stages.machine.regions import measure
-from stages.params.schema import Rally
-from stages.records import schemas
-from stages.records.checkpoint import folder_of, remove_stored
-from stages.records.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
-from stages.records.run_dir import recording
-from stages.records.schemas import EvaluationTiming, ScoreRecord
-from stages.tasks import Evaluation
-from stages.training import inference
-from stages.training.batches import Split, sequential_indices
-from stages.training.memory import OomPolicy, advice, translate_oom
-from stages.training.workload import RunContext, load_network
+from tandem import files
+from tandem.data import open_source
+from tandem.machine.regions import measure
+from tandem.params.schema import Rally
+from tandem.report import drawing
+from tandem.report.outcomes import outcomes
+from tandem.runs import schemas
+from tandem.runs.run import MEASURED, RESULT, TRAIN_RESULT, Run, open_folder
+from tandem.runs.run_dir import recording
+from tandem.runs.schemas import EvaluationTiming, ScoreRecord
+from tandem.tasks import Evaluation
+from tandem.training import inference
+from tandem.training.batches import Split, sequential_indices
+from tandem.training.checkpoint import folder_of, remove_stored
+from tandem.training.memory import OomPolicy, advice, translate_oom
+from tandem.training.workload import RunContext, load_network
 
 # With this MLmodel file, `mlflow.pyfunc.load_model` loads the model folder through this project's code, without a
 # pickle.
 MLMODEL = """flavors:
   python_function:
-    loader_module: stages.predictor
+    loader_module: tandem.predictor
     python_version: {python}
 """
 NUM_NOISE_SEQUENCES = 500

@@ -4,23 +4,23 @@ results/hardware/ contains
 
     devices/<device>.json           for every device in params.yaml (`auto`, `cpu`, `cuda`): every measuring stage
                                     depends on it, so DVC's cache never returns one machine's timing on another
-    code/<workload>/<stage>.json    the files that the stage executes, each with a fingerprint (stages/closure.py),
+    code/<workload>/<stage>.json    the files that the stage executes, each with a fingerprint (tandem/closure.py),
                                     because dvc.yaml cannot follow imports. For `compare` it includes the published
                                     results, which the report shows
     presets/<workload>.json         the changes that the preset in force makes to the workload's block
 
 This stage runs on every `dvc repro`, so it does not import torch and reads torch's version from its files. Its imports
-take 0.3 s, most of it pydantic. It has its own dvc.yaml (hw/): DVC rewrites the lock of a stage that always runs, and
+take 0.3 s, most of it pydantic. It has its own stages/dvc.yaml: DVC rewrites the lock of a stage that always runs, and
 this lock is short.
 """
 
 from functools import partial
 
-from stages import files
-from stages.closure import Code, closure, named_by
-from stages.files import code_file, hardware_file, preset_file
-from stages.machine.identity import identify
-from stages.params.loading import choose_preset, load_params, load_workload, overrides_of
+from tandem import files
+from tandem.closure import Code, closure, named_by
+from tandem.files import code_file, hardware_file, preset_file
+from tandem.machine.identity import identify
+from tandem.params.loading import choose_preset, load_params, load_workload, overrides_of
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")

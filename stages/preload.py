@@ -1,4 +1,4 @@
-"""Pack each split into a file that the device can load directly: `python -m flows.stage preload WORKLOAD DEVICE`.
+"""Pack each split into a file that the device can load directly: `python -m tandem.stage preload WORKLOAD DEVICE`.
 
 Reads data/prepared/<workload>/. Writes data/packed/<workload>/<device>/{train,val,test}.safetensors and plan.json,
 which contains sizes, hashes and the requested data location. plan.json is deterministic because training depends on it;
@@ -13,11 +13,11 @@ from typing import Any
 
 import psutil
 
-from stages.data.packed import pack_splits
-from stages.data.splits import SPLITS
-from stages.files import hardware_file, packed_dir, preload_file, prepared_dir, read_json, sha256_file, write_json
-from stages.machine.identity import require_same_gpu
-from stages.params.loading import load_workload
+from tandem.data.packed import pack_splits
+from tandem.data.splits import SPLITS
+from tandem.files import hardware_file, packed_dir, preload_file, prepared_dir, read_json, sha256_file, write_json
+from tandem.machine.identity import require_same_gpu
+from tandem.params.loading import load_workload
 
 CHUNK_BYTES = 64 * 2**20  # read at a time while measuring
 
@@ -72,7 +72,7 @@ def measure_load(paths: list[Path], kind: str) -> dict[str, Any]:
         return {**result, "missing_reasons": "no host-to-device copy: the device is the CPU"}
     import torch
 
-    from stages.machine.rates import host_to_device_rate
+    from tandem.machine.rates import host_to_device_rate
 
     try:
         for name, pinned in (("pageable", False), ("pinned", True)):

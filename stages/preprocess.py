@@ -1,16 +1,16 @@
-"""Check, split and standardize a workload's raw data: `python -m flows.stage preprocess WORKLOAD`.
+"""Check, split and standardize a workload's raw data: `python -m tandem.stage preprocess WORKLOAD`.
 
-Reads data/raw/<workload>/ (format: data/raw/README.md) or simulates the data. Writes
+Reads workloads/<workload>/data/ (format: workloads/README.md) or simulates the data. Writes
 data/prepared/<workload>/<split>/*.npy and summary.json, all deterministic. `preprocess.source` in params.yaml names the
-module of stages/data that does the work.
+module of tandem/data that does the work.
 """
 
 import time
 
-from stages.data import prepare, write_prepared
-from stages.files import prepared_dir, raw_dir, write_json
-from stages.params.loading import load_workload
-from stages.records.inputs import unchanged
+from tandem.data import prepare, write_prepared
+from tandem.files import prepared_dir, raw_dir, write_json
+from tandem.params.loading import load_workload
+from tandem.runs.inputs import unchanged
 
 
 def main(workload: str) -> None:

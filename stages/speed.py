@@ -1,4 +1,4 @@
-"""Measure how many times as fast one device trains a workload as another: `python -m flows.stage speed WORKLOAD`.
+"""Measure how many times as fast one device trains a workload as another: `python -m tandem.stage speed WORKLOAD`.
 
 Reads results/hardware/devices/ for every device of params.yaml, data/packed/<workload>/<device>/ and params.yaml.
 Writes results/speed/<workload>.json: the times of every process, the speed-up with its interval, and a sentence. If all
@@ -26,14 +26,14 @@ from itertools import islice
 from multiprocessing import get_context, parent_process
 from typing import TYPE_CHECKING, Any
 
-from stages import files
-from stages.comparing.statistics import paired_speed_up, ratio_of_turns
-from stages.files import hardware_file, read_json
-from stages.machine.interleaving import interleave
-from stages.params.loading import load_params
+from tandem import files
+from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
+from tandem.files import hardware_file, read_json
+from tandem.machine.interleaving import interleave
+from tandem.params.loading import load_params
 
 if TYPE_CHECKING:
-    from stages.training.trainer import Trainer
+    from tandem.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def sides_of(devices: Sequence[str]) -> list[TimedSide]:
     """Return one side for each kind of device, the CPU first. For two devices of a kind, the first of params.yaml
     counts.
 
-    Several workers (2xcpu) are not a side: stages/tools/scaling.py measures them.
+    Several workers (2xcpu) are not a side: tandem/diagnosis/scaling.py measures them.
     """
     found = {device: read_json(hardware_file(device)) for device in devices}
     single = [device for device in devices if "workers" not in found[device]] or devices
@@ -225,7 +225,7 @@ class TimedTraining:
     """A workload's training that runs some steps per turn."""
 
     def __init__(self, workload: str, side: TimedSide, seed: int, length: Length) -> None:
-        import stages.training.workload  # noqa: F401
+        import tandem.training.workload  # noqa: F401
 
         self.workload, self.side, self.seed, self.length = workload, side, seed, length
 
@@ -233,9 +233,9 @@ class TimedTraining:
         """Open the training as `train` does, and warm up. `chosen`: the values that `auto` chose in another process on
         this device.
         """
-        from stages.training import auto
-        from stages.training.memory import translate_oom
-        from stages.training.workload import RunContext, open_trainer
+        from tandem.training import auto
+        from tandem.training.memory import translate_oom
+        from tandem.training.workload import RunContext, open_trainer
 
         self.context = RunContext.of(self.workload, self.side.device, self.seed)
         settings = replace(self.context.params.train, **self.side.changes)
@@ -252,8 +252,8 @@ class TimedTraining:
         return self.about()
 
     def about(self) -> dict[str, Any]:
-        from stages.machine.conditions import other_gpu_processes
-        from stages.machine.regions import gpu_uuid
+        from tandem.machine.conditions import other_gpu_processes
+        from tandem.machine.regions import gpu_uuid
 
         trainer = self.trainer
         return {
@@ -270,7 +270,7 @@ class TimedTraining:
 
     def warm_up(self) -> int:
         """Train for the warm-up epochs, at most `warmup_seconds`. Returns the number of steps in a turn."""
-        from stages.training.graphs import NUM_WARMUPS
+        from tandem.training.graphs import NUM_WARMUPS
 
         trainer, start = self.trainer, time.perf_counter()
         # The smaller last batch is captured as a CUDA graph too, after as many warm-ups.
@@ -297,8 +297,8 @@ class TimedTraining:
         The steps repeat the first epoch, so the work stays the same. The clock stops between two epochs, while the
         random numbers of the next one are drawn.
         """
-        from stages.machine.regions import synchronize
-        from stages.training.memory import translate_oom
+        from tandem.machine.regions import synchronize
+        from tandem.training.memory import translate_oom
 
         trainer, count, seconds = self.trainer, 0, 0.0
         with translate_oom(trainer.oom):

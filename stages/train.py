@@ -1,4 +1,4 @@
-"""Train one workload's model on one device: `python -m flows.stage train WORKLOAD DEVICE SEED`.
+"""Train one workload's model on one device: `python -m tandem.stage train WORKLOAD DEVICE SEED`.
 
 Reads the packed splits and their plan, the hardware file and params.yaml. Writes two folders to
 results/runs/<workload>/<device>/<seed>/train/. `result` has the same bytes whenever the training is reproduced: the
@@ -9,7 +9,7 @@ A killed training resumes from its checkpoint. Under DVC, the last checkpoint is
 so a failed `dvc commit` does not repeat the training. Ctrl+C finishes the epoch and saves a checkpoint; a second Ctrl+C
 stops at once.
 
-For several workers (device 2xcpu), stages/training/launcher.py starts the processes. The first worker runs `main`, like
+For several workers (device 2xcpu), tandem/training/launcher.py starts the processes. The first worker runs `main`, like
 a training in one process; the others run `run_other_worker`.
 """
 
@@ -22,25 +22,25 @@ from typing import Any
 
 import torch
 
-from stages import files
-from stages.diagnosis import probe
-from stages.machine.identity import identify
-from stages.machine.regions import sampled
-from stages.params.devices import split_device
-from stages.records.checkpoint import Checkpoint
-from stages.records.description import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
-from stages.records.history import Record, history_row, memory_tags, note_workers, timing_row
-from stages.records.inputs import Inputs, read_inputs
-from stages.records.run import TRAIN_MEASURED, TRAIN_RESULT
-from stages.records.run_dir import RunDir, recording
-from stages.records.terminal import Interruption, Progress
-from stages.stop_signals import StopSignals
-from stages.training import auto
-from stages.training.memory import translate_oom
-from stages.training.trainer import Epoch, Trainer
-from stages.training.workers import Workers, process_group
-from stages.training.workers import describe as describe_workers
-from stages.training.workload import RunContext, exit_if_out_of_memory, open_trainer
+from tandem import files
+from tandem.diagnosis import probe
+from tandem.machine.identity import identify
+from tandem.machine.regions import sampled
+from tandem.params.devices import split_device
+from tandem.runs.description import add_mlflow_ids, describe_end, describe_run, describe_start, write_results
+from tandem.runs.history import Record, history_row, memory_tags, note_workers, timing_row
+from tandem.runs.inputs import Inputs, read_inputs
+from tandem.runs.run import TRAIN_MEASURED, TRAIN_RESULT
+from tandem.runs.run_dir import RunDir, recording
+from tandem.runs.terminal import Interruption, Progress
+from tandem.stop_signals import StopSignals
+from tandem.training import auto
+from tandem.training.checkpoint import Checkpoint
+from tandem.training.memory import translate_oom
+from tandem.training.trainer import Epoch, Trainer
+from tandem.training.workers import Workers, process_group
+from tandem.training.workers import describe as describe_workers
+from tandem.training.workload import RunContext, exit_if_out_of_memory, open_trainer
 
 # After an epoch, a checkpoint is saved if the last one is older than CHECKPOINT_SECONDS, and old enough for saving to
 # take at most CHECKPOINT_SHARE of the time.

@@ -113,7 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _the_gpu_is_open(request: pytest.FixtureRequest) -> None:
     """A gpu test finds the GPU as a stage opens it, whatever ran before: without TF32, deterministic."""
     if request.node.get_closest_marker("gpu"):
-        from stages.training.device import open_device
+        from tandem.training.device import open_device
 
         open_device(identity("cuda"), threads=1, deterministic=True)
 
@@ -147,7 +147,7 @@ def empty_history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs("mlflow")
 
     def make(folder: Path) -> None:
-        code = "from stages.records.connection import open_client; open_client()"
+        code = "from tandem.runs.connection import open_client; open_client()"
         run(ROOT, sys.executable, "-c", code, MLFLOW_TRACKING_URI=f"sqlite:///{folder}/mlflow.db")
 
     return shared(tmp_path_factory, "history", make) / "mlflow.db"

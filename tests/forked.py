@@ -24,7 +24,7 @@ def context() -> ForkServerContext:
 def run_stages(
     folder: Path, every: Sequence[Sequence[str]], environment: dict[str, str], log: Path
 ) -> subprocess.CompletedProcess[str]:
-    """One stage after the other in a project, up to the first that fails, as `python -m flows.stage` runs it."""
+    """One stage after the other in a project, up to the first that fails, as `python -m tandem.stage` runs it."""
     process = context().Process(target=work, args=(str(folder), every, environment, str(log)))
     process.start()
     process.join(1800)
@@ -40,7 +40,7 @@ def work(folder: str, every: Sequence[Sequence[str]], environment: dict[str, str
     os.environ.clear()
     os.environ.update(environment)
     sys.path.insert(0, folder)
-    from flows import stage
+    from tandem import stage
 
     for words in every:
         if status := stage.main(list(words)):

@@ -1,6 +1,6 @@
 """Damages every file that Tandem reads back, and reads it: `python tests/fuzz.py SEED SECONDS`, in a trained project.
 
-Each reader must give a value or one sentence: ValueError or OSError, as flows/stage.py prints them. Prints the number
+Each reader must give a value or one sentence: ValueError or OSError, as tandem/stage.py prints them. Prints the number
 of damaged files and the sentences; exit status 1 where a reader did something else, with how to have it again.
 """
 
@@ -17,14 +17,15 @@ from typing import Any
 import torch
 
 from flows import published, repro, reproduce
-from flows.stage import LAST_ERROR
-from stages import closure, compare, files
-from stages.params.loading import load_params, load_workload
-from stages.params.parsing import one_line
-from stages.records import checkpoint, run_dir
-from stages.records.run import TRAIN_RESULT
-from stages.training import auto_cache
-from stages.training.workload import RunContext, load_network
+from stages import compare
+from tandem import closure, files
+from tandem.params.loading import load_params, load_workload
+from tandem.params.parsing import one_line
+from tandem.runs import run_dir
+from tandem.runs.run import TRAIN_RESULT
+from tandem.stage import LAST_ERROR
+from tandem.training import auto_cache, checkpoint
+from tandem.training.workload import RunContext, load_network
 
 RUN = files.result_dir("tiny", "cpu", 0)
 PACKED, PREPARED = files.packed_dir("tiny", "cpu"), files.prepared_dir("tiny")

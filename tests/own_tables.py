@@ -1,4 +1,4 @@
-"""Tables that nobody has seen, and what stages/tools/new_workload.py plans for one."""
+"""Tables that nobody has seen, and what tandem/importing/new_workload.py plans for one."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stages.tools import new_workload
+from tandem.importing import new_workload
 
 
 def planned(table: Path, *options: str, name: str = "mine") -> new_workload.WorkloadPlan:

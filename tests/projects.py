@@ -19,7 +19,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from stages.records.run import open_folder
+from tandem.runs.run import open_folder
 from tests import forked
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -124,11 +124,11 @@ def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = 
     valid.
     """
     folder.mkdir(parents=True)
-    for name in ("stages", "flows"):
+    for name in ("stages", "flows", "tandem"):
         shutil.copytree(ROOT / name, folder / name)
     for name in (
         "dvc.yaml",
-        "hw/dvc.yaml",
+        "stages/dvc.yaml",
         ".dvc/config",
         ".dvc/.gitignore",
         ".gitignore",
@@ -139,8 +139,9 @@ def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = 
         shutil.copy(ROOT / name, folder / name)
     (folder / "mlruns").mkdir()
     (folder / "params.yaml").write_text(params)
-    (folder / "data" / "raw" / "tiny").mkdir(parents=True)
-    (make_table() if table is None else table).to_csv(folder / "data" / "raw" / "tiny" / "table.csv", index=False)
+    raw = folder / "workloads/tiny/data"
+    raw.mkdir(parents=True)
+    (make_table() if table is None else table).to_csv(raw / "table.csv", index=False)
     git(folder, "init", "-q", "-b", "main")
     commit(folder)
     return folder
@@ -211,7 +212,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def stage(folder: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
-    """A stage, as `python -m flows.stage` runs it."""
+    """A stage, as `python -m tandem.stage` runs it."""
     return in_fork(folder, [words], check, extra)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import epochs
-from stages.records.connection import make_schema
+from tandem.runs.connection import make_schema
 from tests.projects import run, start
 
 mlflow = pytest.importorskip("mlflow")
@@ -20,7 +20,7 @@ EPOCHS = Path(epochs.__file__).read_text(encoding="utf-8")
 RECORD = f"""
 {EPOCHS}
 import json, sys
-from stages.records import run_dir
+from tandem.runs import run_dir
 run_dir.WAIT_SECONDS = float(sys.argv[2])
 with run_dir.recording(sys.argv[1], "train") as run:
     run.start("tiny", sys.argv[1], {{"a": 1}})
@@ -55,11 +55,12 @@ def statuses(ready: Path) -> dict[str, str]:
 
 
 def publish(ready: Path, command: str, **extra: str) -> subprocess.Popen[str]:
-    return start(ready, sys.executable, "-m", "stages.records.publish", command, **extra)
+    module = {"sync": ("tandem.cli", "sync"), "open": ("tandem.runs.publish",)}[command]
+    return start(ready, sys.executable, "-m", *module, **extra)
 
 
 def start_training(project: Path, **extra: str) -> subprocess.Popen[str]:
-    return start(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "0", **extra)
+    return start(project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "0", **extra)
 
 
 def table_of(path: Path) -> dict[str, list[float]]:

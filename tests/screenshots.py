@@ -17,8 +17,8 @@ from typing import Any
 from playwright.sync_api import Page, sync_playwright
 
 from flows import repro
-from stages import files
-from stages.records.store import run_page, runs_page
+from tandem import files
+from tandem.runs.store import run_page, runs_page
 from tests.conftest import CHROMIUM
 from tests.projects import wait_for
 

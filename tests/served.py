@@ -66,28 +66,28 @@ STAGES: dict[str, tuple[list[str], Any]] = {
 GRAPH = """
 stages:
   hardware:
-    cmd: python -m flows.stage hardware
+    cmd: python -m tandem.stage hardware
     always_changed: true
     outs: [results/hardware]
   train:
     matrix: {workload: "${workloads}", device: "${devices}", seed: "${seeds}"}
-    cmd: python -m flows.stage train ${item.workload} ${item.device} ${item.seed}
+    cmd: python -m tandem.stage train ${item.workload} ${item.device} ${item.seed}
     deps: ["results/hardware/devices/${item.device}.json"]
     params: ["${item.workload}.train"]
     outs: ["results/runs/${item.workload}/${item.device}/${item.seed}/train/result"]
   compare:
-    cmd: python -m flows.stage compare
+    cmd: python -m tandem.stage compare
     deps: [results/runs]
     outs: [results/compare]
 """
 
 
 def make_project(root: Path) -> Path:
-    for folder in ("flows", "stages"):
+    for folder in ("flows", "stages", "tandem"):
         shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, (outs, content) in STAGES.items():
         (root / "stages" / f"{name}.py").write_text(f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE)
-    with (root / "stages/records/run_dir.py").open("a") as file:
+    with (root / "tandem/runs/run_dir.py").open("a") as file:
         file.write("\n\ndef start_follower():\n    return None\n")  # the stages record nothing
     params = (SOURCE / "params.yaml").read_text().splitlines()
     params = ["workloads: [sign]" if line.startswith("workloads:") else line for line in params]
@@ -213,7 +213,7 @@ class Project:
         return "\n".join(entry["message"] for entry in found)
 
     def left_running(self) -> list[psutil.Process]:
-        return processes(self.root, "-m flows.stage ", "flows.reproduce ", " dvc repro")
+        return processes(self.root, "-m tandem.stage ", "flows.reproduce ", " dvc repro")
 
     def stage_process(self) -> psutil.Process:
         """The process that runs the stage train."""
@@ -240,7 +240,7 @@ def running_ui(root: Path) -> Iterator[Project]:
                     break
             occupied.listen()
             taken.append(str(occupied.getsockname()[1]))
-        command = [sys.executable, "-m", "flows.ui", "--prefect-port", taken[0], "--mlflow-port", taken[1]]
+        command = [sys.executable, "-m", "tandem.cli", "ui", "--prefect-port", taken[0], "--mlflow-port", taken[1]]
         ui = subprocess.Popen(
             command, cwd=root, env=clean_environment(root), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

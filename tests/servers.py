@@ -21,7 +21,7 @@ from base64 import b64encode
 from pathlib import Path
 
 from benchmarks.sandbox import free_port
-from stages.files import ROOT
+from tandem.files import ROOT
 
 MOTO = "moto[s3,server]==5.2.5"  # an S3 server; it takes any key, so it has S3's calls, not its rights
 PARTS = ("postgresql", "s3")

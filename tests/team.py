@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from stages.files import ROOT
+from tandem.files import ROOT
 from tests.projects import TINY, commit, git, make_project
 from tests.servers import HOST, PARTS, Servers, as_header, stop_group
 
@@ -166,7 +166,7 @@ asyncio.run(automations())
         """Every training in MLflow: its id, status, host and Prefect flow run."""
         code = """
 import json
-from stages.records import recorded
+from tandem.runs import recorded
 found = recorded.search(recorded.experiments("tiny"), most=5000)
 print(json.dumps([{"id": each.info.run_id, "status": each.info.status, **each.data.tags} for each in found]))
 """

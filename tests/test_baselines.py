@@ -2,12 +2,7 @@
 
 import numpy as np
 
-from stages.tasks.baselines import (
-    Baseline,
-    compare_with_baselines,
-    nearest_neighbours,
-    summaries,
-)
+from tandem.tasks.baselines import Baseline, compare_with_baselines, nearest_neighbours, summaries
 
 
 def test_a_yardstick_is_beaten_where_the_test_split_can_tell():

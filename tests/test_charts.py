@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.figures import charts, drawing
-from stages.figures.drawing import Chart
-from stages.figures.outcomes import outcomes, with_gaps
+from tandem.report import charts, drawing
+from tandem.report.drawing import Chart
+from tandem.report.outcomes import outcomes, with_gaps
 from tests.test_report import CONFUSION, NASTY, SCORES, make_row, make_run
 
 

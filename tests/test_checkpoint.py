@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages import files
-from stages.records import checkpoint as checkpoints
-from stages.records.checkpoint import Checkpoint
+from tandem import files
+from tandem.training import checkpoint as checkpoints
+from tandem.training.checkpoint import Checkpoint
 from tests import forked
 from tests.projects import ROOT, run, wait_for
 
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path, saw: Callable[[
 WRITER = """
 import sys, torch
 from pathlib import Path
-from stages.records.checkpoint import Checkpoint
+from tandem.training.checkpoint import Checkpoint
 checkpoint = Checkpoint(Path(sys.argv[1]), {})
 with checkpoint.locked():
     while True:
@@ -217,7 +217,7 @@ def test_checkpoints_of_other_trainings_are_bounded(tmp_path: Path):
 def test_the_second_training_of_the_same_thing_is_told_who_holds_it(tmp_path: Path, saw: Callable[[str], None]):
     """a second process starts the same training"""
     checkpoint = Checkpoint(tmp_path / "cpu-1.pt", {})
-    again = "from pathlib import Path; from stages.records.checkpoint import Checkpoint\n"
+    again = "from pathlib import Path; from tandem.training.checkpoint import Checkpoint\n"
     again += f"with Checkpoint(Path({str(checkpoint.path)!r}), {{}}).locked(): pass"
     with checkpoint.locked():
         second = subprocess.run([sys.executable, "-c", again], capture_output=True, text=True, cwd=ROOT)
@@ -260,7 +260,9 @@ def test_a_table_that_is_edited_while_preprocess_works_is_found(project: Path, s
     done = run(project, sys.executable, "-c", EDITED_TABLE, check=False)
     said = done.stdout.strip()
     saw(said)
-    assert done.returncode == 1 and said.startswith("error: data/raw/tiny/table.csv of tiny changed while preprocess")
+    assert done.returncode == 1 and said.startswith(
+        "error: workloads/tiny/data/table.csv of tiny changed while preprocess"
+    )
     assert not (project / "data/prepared/tiny/summary.json").exists(), "what later stages go by"
 
 
@@ -268,9 +270,9 @@ def test_a_table_that_is_edited_while_preprocess_works_is_found(project: Path, s
 EDITS = """
 import shutil
 from stages import files
-from stages.records.inputs import Inputs
+from tandem.runs.inputs import Inputs
 
-table = files.ROOT / "data/raw/tiny/table.csv"
+table = files.ROOT / "workloads/tiny/data/table.csv"
 before, sha256 = table.read_text(), files.sha256_file(table)
 table.write_text(before + "99,0,1,1,class 1\\n")
 try:
@@ -281,8 +283,8 @@ table.write_text(before)
 inputs = Inputs("tiny", "cpu", 0, sha256)
 edits = {
     "params.yaml": ("learning_rate: 1e-2", "learning_rate: 2e-2"),
-    "stages/training/inference.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
-    "data/raw/tiny/table.csv": ("class 1", "class one"),
+    "tandem/training/inference.py": ("import torch\\n", "import torch\\nANOTHER = 1\\n"),
+    "workloads/tiny/data/table.csv": ("class 1", "class one"),
     "results/hardware/devices/cpu.json": ('"kind"', '"kin"'),
     "data/packed/tiny/cpu/plan.json": ('"train": "', '"train": "0'),
 }
@@ -322,8 +324,8 @@ def test_what_moves_under_a_training_is_named_and_what_only_looks_so_is_not(read
     )
     assert messages == {
         "params.yaml": "'parameters (params.yaml)']",
-        "stages/training/inference.py": "'code (stages/training/inference.py)']",
-        "data/raw/tiny/table.csv": "'data/raw/tiny/table.csv']",
+        "tandem/training/inference.py": "'code (tandem/training/inference.py)']",
+        "workloads/tiny/data/table.csv": "'workloads/tiny/data/table.csv']",
         "results/hardware/devices/cpu.json": "'hardware (results/hardware/devices/cpu.json)']",
         "data/packed/tiny/cpu/plan.json": "'data (data/packed/tiny/cpu/plan.json)']",
         "data/packed/tiny/cpu/train.safetensors": "'data/packed/tiny/cpu/train.safetensors']",

@@ -18,14 +18,14 @@ import pytest
 import torch
 from torch import nn
 
-from stages.machine.identity import identify
-from stages.machine.threads import waited_seconds
-from stages.params.schema import Augment, Train
-from stages.tools import choices as tool
-from stages.training import auto, auto_cache
-from stages.training.auto_cache import Choice
-from stages.training.batches import Split
-from stages.training.trainer import Trainer
+from tandem import choices as tool
+from tandem.machine.identity import identify
+from tandem.machine.threads import waited_seconds
+from tandem.params.schema import Augment, Train
+from tandem.training import auto, auto_cache
+from tandem.training.auto_cache import Choice
+from tandem.training.batches import Split
+from tandem.training.trainer import Trainer
 from tests.projects import TINY, copy_of, dvc, git, read_record, run, run_path
 from tests.trainers import SETTINGS, finish, full_tensors, new_trainer, trainer_on
 
@@ -257,9 +257,9 @@ def test_one_command_lists_what_is_kept_and_forgets_it(capsys: pytest.CaptureFix
 # after {epochs} epochs.
 PLANTED = """
 import sys
-from flows.stage import main
-from stages.training import auto
-from stages.training.trainer import Trainer
+from tandem.stage import main
+from tandem.training import auto
+from tandem.training.trainer import Trainer
 auto.usable_cores, auto.has_cores, auto.waited_seconds = lambda: 2.0, lambda threads: True, lambda: 0.0
 auto.seconds_with = lambda uses, trainer: {{value: 1.0 if value == {fastest} else 2.0 for value in uses}}
 epoch = Trainer.epoch
@@ -301,7 +301,7 @@ def test_a_training_goes_on_with_the_threads_it_began_with_and_records_them(prep
     train(pinned, tmp_path / "user", fastest=1)
     for name in ("last.safetensors", "history.csv"):
         assert of(whole, name) == of(stopped, name) == of(pinned, name)
-    code = "import torch; from flows.stage import main; main(['evaluate', 'tiny', 'cpu', '0']); "
+    code = "import torch; from tandem.stage import main; main(['evaluate', 'tiny', 'cpu', '0']); "
     code += "print(torch.get_num_threads())"
     assert run(whole, sys.executable, "-c", code).stdout.splitlines()[-1] == "2"
 

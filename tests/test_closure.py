@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.closure import Code, closure, named_by
-from stages.params.loading import load_workload
+from tandem.closure import Code, closure, named_by
+from tandem.params.loading import load_workload
 from tests.projects import ROOT, commit, copy_of, dvc, make_project, run
 
 WORKLOADS = ("sign", "pen", "price", "rally")
@@ -23,8 +23,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """This project's code and params, without its data, whose closures are asked for."""
     folder = make_project(tmp_path_factory.mktemp("closure") / "project", (ROOT / "params.yaml").read_text())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stages.closure.ROOT", folder)
-        patch.setattr("stages.closure.CACHE", folder / ".tandem/fingerprints.json")
+        patch.setattr("tandem.closure.ROOT", folder)
+        patch.setattr("tandem.closure.CACHE", folder / ".tandem/fingerprints.json")
         yield folder
 
 
@@ -61,24 +61,24 @@ def replace(old: str, new: str):
 @pytest.mark.parametrize(
     ("file", "edit", "stale"),
     [
-        ("stages/tasks/scores.py", append, stages_of("sign", "pen", "rally") | {"compare"}),
-        ("stages/models/kernels/attention.py", append, stages_of("pen")),
-        ("stages/models/kernels/gru.py", append, stages_of("sign", "price", "rally")),  # and the decoder of seq2seq
+        ("tandem/tasks/scores.py", append, stages_of("sign", "pen", "rally") | {"compare"}),
+        ("tandem/models/kernels/attention.py", append, stages_of("pen")),
+        ("tandem/models/kernels/gru.py", append, stages_of("sign", "price", "rally")),  # and the decoder of seq2seq
         (
-            "stages/data/rally_simulation.py",
+            "tandem/data/rally_simulation.py",
             replace("GRAVITY = 9.81", "GRAVITY = 9.80"),
             {"preprocess@rally", "evaluate@rally"},
         ),
-        ("stages/training/step.py", append, stages_of(*WORKLOADS)),
-        ("stages/figures/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
-        ("stages/figures/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
-        ("stages/records/publish.py", append, set()),
-        ("stages/diagnosis/probe.py", append, set()),
+        ("tandem/training/step.py", append, stages_of(*WORKLOADS)),
+        ("tandem/report/outcomes.py", append, {*(f"evaluate@{name}" for name in WORKLOADS), "compare"}),
+        ("tandem/report/report.html.j2", lambda text: text + "<!-- -->\n", {"compare"}),
+        ("tandem/runs/publish.py", append, set()),
+        ("tandem/diagnosis/probe.py", append, set()),
         ("flows/pipeline.py", append, set()),
-        ("stages/params/schema.py", append, set()),
-        ("stages/training/device.py", replace("update the driver, or", "renew the driver, or"), set()),
-        ("stages/training/inference.py", lambda text: text + "\n# A remark.\n", set()),
-        ("stages/training/inference.py", replace('"""Passes', '"""All passes'), set()),
+        ("tandem/params/schema.py", append, set()),
+        ("tandem/training/device.py", replace("update the driver, or", "renew the driver, or"), set()),
+        ("tandem/training/inference.py", lambda text: text + "\n# A remark.\n", set()),
+        ("tandem/training/inference.py", replace('"""Passes', '"""All passes'), set()),
     ],
 )
 def test_an_edit_makes_stale_what_runs_through_it(
@@ -96,17 +96,17 @@ def test_an_edit_makes_stale_what_runs_through_it(
 
 def test_dvc_runs_what_an_edit_made_stale(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
-    unused, used = project / "stages/models/transformer.py", project / "stages/models/gru.py"
+    unused, used = project / "tandem/models/transformer.py", project / "tandem/models/gru.py"
     unused.write_text(unused.read_text() + "\nX = 1\n")
     used.write_text(used.read_text() + "\n# A remark.\n")
     commit(project)
-    run(project, sys.executable, "-m", "flows.stage", "hardware")
+    run(project, sys.executable, "-m", "tandem.stage", "hardware")
     assert not changed(project), "a model that no workload names, and a remark"
     used.write_text(used.read_text() + "\nX = 1\n")
-    run(project, sys.executable, "-m", "flows.stage", "hardware")
+    run(project, sys.executable, "-m", "tandem.stage", "hardware")
     assert changed(project) == {"train@tiny-cpu-0", "evaluate@tiny-cpu-0", "speed@tiny"}
 
 
 def changed(project: Path) -> set[str]:
     """The stages whose own dependencies changed, as `dvc status` has it; hardware always runs."""
-    return set(json.loads(dvc(project, "status", "--json").stdout)) - {"hw/dvc.yaml:hardware"}
+    return set(json.loads(dvc(project, "status", "--json").stdout)) - {"stages/dvc.yaml:hardware"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.records.run import TRAIN_RESULT, open_folder
+from tandem.runs.run import TRAIN_RESULT, open_folder
 from tests.projects import TINY, copy_of, environment, run, stage, wait_for, wait_until_published
 from tests.servers import answers
 
@@ -36,7 +36,7 @@ class Machines:
         return open_folder(clone / RUN / str(seed)).timing["mlflow"]["run_id"]
 
     def compare(self, clone: Path, *words: str, check: bool = True, **extra: str) -> subprocess.CompletedProcess[str]:
-        command = (sys.executable, "-m", "flows.compare", *words)
+        command = (sys.executable, "-m", "tandem.cli", "compare", *words)
         return run(clone, *command, check=check, **{"MLFLOW_TRACKING_URI": self.uri} | PATIENT | extra)
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stages.comparing import comparison, differences
-from stages.comparing.comparability import Comparability, compare_sides, describe
-from stages.comparing.comparison import Judgement, Side, compare
-from stages.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
-from stages.records.run import Run
-from stages.records.schemas import TrainRecord
-from stages.tasks import detect, forecast
-from stages.tasks.scores import macro_f1
+from tandem.comparing import comparison, differences
+from tandem.comparing.comparability import Comparability, compare_sides, describe
+from tandem.comparing.comparison import Judgement, Side, compare
+from tandem.comparing.differences import MEASURES, Margin, Pairs, difference, margin_of_seeds
+from tandem.runs.run import Run
+from tandem.runs.schemas import TrainRecord
+from tandem.tasks import detect, forecast
+from tandem.tasks.scores import macro_f1
 
 EPYC = "AMD EPYC 9654 96-Core Processor (family 25 model 17)"
 
@@ -60,7 +60,7 @@ def make_manifest(device: str, **changes: Any) -> dict[str, Any]:
                 "prepared": {"train/ids.npy": "5" * 64, "train/values.npy": "9" * 64},
             },
             "weights": {},
-            "code": {"stages/training/step.py": "6" * 64, "stages/models/gru.py": "7" * 64},
+            "code": {"tandem/training/step.py": "6" * 64, "tandem/models/gru.py": "7" * 64},
         },
         "environment": {
             "requirements_sha256": "8" * 64,
@@ -155,7 +155,7 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"block.train.clip_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
         ({"realized.grad_accum_steps": 2}, "grad_accum_steps (1 against 2)"),
-        ({"digests.code.stages/training/step": "9" * 64}, "code: stages/training/step (absent against 99999999)"),
+        ({"digests.code.stages/training/step": "9" * 64}, "code: tandem/training/step (absent against 99999999)"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
         (
             {"conditions.before.gpu.other_processes": 0, "conditions.between.other_processes": 1.0},
@@ -553,6 +553,6 @@ def test_each_side_is_compared_with_the_first():
 
 
 def test_judging_imports_no_torch():
-    code = "import sys, stages.comparing.comparison; print('torch' in sys.modules, 'scipy' in sys.modules)"
+    code = "import sys, tandem.comparing.comparison; print('torch' in sys.modules, 'scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

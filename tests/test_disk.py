@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages import files
+from tandem import files
 from tests.projects import TINY, copy_of, dvc, stage
 
 RUN = "results/runs/tiny/cpu/0/train/result"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from flows import doctor, ui
-from stages.machine import identity
+from tandem.machine import identity
 from tests.projects import ROOT, environment, make_project
 
 
@@ -32,7 +32,7 @@ def copy_to(folder: Path) -> Path:
 
 
 def run(project: Path, *arguments: str, python: tuple[str, ...] = (sys.executable, "-m"), **extra: str):
-    command = [*python, "flows.doctor", *arguments]
+    command = [*python, "tandem.cli", "doctor", *arguments]
     return subprocess.run(command, cwd=project, env=environment(**extra), capture_output=True, text=True, timeout=600)
 
 
@@ -67,7 +67,7 @@ def test_the_report_contains_every_check_and_a_step_on_the_cpu(project: Path) ->
 
 def test_a_python_without_packages_gets_one_sentence(project: Path) -> None:
     start = (
-        f"import sys; sys.path.insert(0, {str(project)!r}); from flows.doctor import main; sys.exit(main(sys.argv[2:]))"
+        f"import sys; sys.path.insert(0, {str(project)!r}); from tandem.cli import main; sys.exit(main(sys.argv[2:]))"
     )
     done = run(project, python=(sys.executable, "-I", "-S", "-c", start))
     assert done.returncode == 1 and "Traceback" not in done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.files import sha256_file
+from tandem.files import sha256_file
 from tests.projects import commit, copy_of, dvc, git, run, run_path
 
 WEIGHTS = run_path("last.safetensors")
@@ -43,18 +43,18 @@ def test_a_damaged_object_in_the_cache_is_never_read_as_good(
     path = run_path("best.safetensors")
     sha256 = sha256_file(project / path)
     cached = damage(project, path)
-    run(project, sys.executable, "-m", "flows.repro", "train@tiny-cpu-0")
+    run(project, sys.executable, "-m", "tandem.cli", "repro", "train@tiny-cpu-0")
     assert sha256_file(project / path) != sha256, "DVC restores the damaged file"
     again = ("--force", "--single-item", "evaluate@tiny-cpu-0")
-    done = run(project, sys.executable, "-m", "flows.repro", *again, check=False)
+    done = run(project, sys.executable, "-m", "tandem.cli", "repro", *again, check=False)
     message = error_of(done.stdout)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert message.startswith(f"error: {path} is altered")
     saw(message)
-    doctor = run(project, sys.executable, "-m", "flows.doctor", "--no-live", check=False).stdout
+    doctor = run(project, sys.executable, "-m", "tandem.cli", "doctor", "--no-live", check=False).stdout
     assert f"{cached.relative_to(project)}, from which DVC restores {path}, is damaged" in doctor
     run(project, "sh", "-c", message.partition("`")[2].partition("`")[0])
-    assert run(project, sys.executable, "-m", "flows.repro").returncode == 0
+    assert run(project, sys.executable, "-m", "tandem.cli", "repro").returncode == 0
     assert sha256_file(project / path) == sha256
 
 
@@ -64,7 +64,7 @@ def test_compare_refuses_a_damaged_score(trained: Path, tmp_path: Path, saw: Cal
     project = copy_of(trained, tmp_path / "project")
     damage(project, run_path("score.json"))
     dvc(project, "checkout")
-    done = run(project, sys.executable, "-m", "flows.repro", "--force", "--single-item", "compare", check=False)
+    done = run(project, sys.executable, "-m", "tandem.cli", "repro", "--force", "--single-item", "compare", check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert error_of(done.stdout).startswith(f"error: {run_path('score.json')} is altered")
     saw(error_of(done.stdout))
@@ -75,7 +75,7 @@ def test_compare_refuses_a_damaged_score(trained: Path, tmp_path: Path, saw: Cal
 def test_a_damaged_index_of_dvcs_own(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
     """DVC's index of the project, in /var/tmp, is overwritten with text; make repro; then the command that it gave"""
     own = {"DVC_SITE_CACHE_DIR": str(tmp_path / "site")}
-    repro = (sys.executable, "-m", "flows.repro", "preload@tiny-cpu")
+    repro = (sys.executable, "-m", "tandem.cli", "repro", "preload@tiny-cpu")
     run(ready, *repro, **own)
     indices = list((tmp_path / "site").rglob("cache.db"))
     assert indices
@@ -118,15 +118,15 @@ def test_a_file_that_dvc_was_killed_in(trained: Path, tmp_path: Path, saw: Calla
 
 def follow_the_advice(project: Path, words: str, saw: Callable[[str], None]) -> None:
     """`make repro` and the doctor name the file; the command that they give restores every result."""
-    done = run(project, sys.executable, "-m", "flows.repro", check=False)
+    done = run(project, sys.executable, "-m", "tandem.cli", "repro", check=False)
     assert done.returncode != 0 and "Traceback" not in done.stdout
     reason = done.stdout.strip().splitlines()[-1].strip()
     assert words in reason and ", so DVC cannot read it; run: rm " in reason
     saw(reason)
-    doctor = run(project, sys.executable, "-m", "flows.doctor", "--no-live", check=False).stdout
+    doctor = run(project, sys.executable, "-m", "tandem.cli", "doctor", "--no-live", check=False).stdout
     assert words in doctor
     run(project, "sh", "-c", reason.partition("; run: ")[2].partition(" && git add")[0])
-    again = run(project, sys.executable, "-m", "flows.repro").stdout
+    again = run(project, sys.executable, "-m", "tandem.cli", "repro").stdout
     assert "epoch 1/" not in again, "DVC's run-cache has the results: nothing is trained again"
 
 
@@ -140,7 +140,7 @@ def test_a_live_process_that_holds_an_output(trained: Path, tmp_path: Path, saw:
         entry = {"pid": holder.pid, "cmd": "dvc repro"}
         locks = {"write": {str(project / run_path("score.json")): entry}, "read": {}}
         (project / ".dvc/tmp/rwlock").write_text(json.dumps(locks))
-        done = run(project, sys.executable, "-m", "flows.repro", "--force", "evaluate@tiny-cpu-0", check=False)
+        done = run(project, sys.executable, "-m", "tandem.cli", "repro", "--force", "evaluate@tiny-cpu-0", check=False)
     finally:
         holder.kill()
         holder.wait()
@@ -158,7 +158,7 @@ def test_a_remote_that_is_out_of_reach(trained: Path, tmp_path: Path, saw: Calla
     (tmp_path / "gone").write_text("a file where the remote's folder should be")
     dvc(project, "remote", "add", "-d", "gone", str(tmp_path / "gone" / "remote"))
     sha256 = sha256_file(project / WEIGHTS)
-    assert run(project, sys.executable, "-m", "flows.repro").returncode == 0, "what is here needs no remote"
+    assert run(project, sys.executable, "-m", "tandem.cli", "repro").returncode == 0, "what is here needs no remote"
     done = dvc(project, "push", check=False)
     assert done.returncode != 0
     saw(next(line for line in reversed(done.stdout.splitlines()) if "ERROR" in line))

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from stages.models.seq2seq import ManualLSTM
-from stages.params import schema
-from stages.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing
-from stages.training import epoch
-from stages.training import trainer as trainer_module
-from stages.training.batches import Split
-from stages.training.epoch import DeviceEpoch
-from stages.training.graphs import CaptureFailed
-from stages.training.optimizer import learning_rates
-from stages.training.step import choose_execution_mode, graph_blocker
-from stages.training.trainer import Trainer
+from tandem.models.seq2seq import ManualLSTM
+from tandem.params import schema
+from tandem.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing
+from tandem.training import epoch
+from tandem.training import trainer as trainer_module
+from tandem.training.batches import Split
+from tandem.training.epoch import DeviceEpoch
+from tandem.training.graphs import CaptureFailed
+from tandem.training.optimizer import learning_rates
+from tandem.training.step import choose_execution_mode, graph_blocker
+from tandem.training.trainer import Trainer
 from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
 
 CPU = torch.device("cpu")

@@ -51,7 +51,7 @@ def door(project: Project) -> Iterator[Door]:
 def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
     root = make_project(tmp_path)
     (root / "stages" / "hardware.py").write_text("def main(): pass\n")
-    command = [sys.executable, "-X", "importtime", "-m", "flows.stage", "hardware"]
+    command = [sys.executable, "-X", "importtime", "-m", "tandem.stage", "hardware"]
     result = subprocess.run(command, cwd=root, env=clean_environment(root), capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     heavy = {"prefect", "httpx", "json", "argparse", "tomllib", "ctypes", "http.client", "typing", "logging", "torch"}
@@ -59,16 +59,16 @@ def test_a_plain_stage_imports_next_to_nothing(tmp_path: Path) -> None:
 
 
 def test_what_a_user_can_cause_is_one_sentence(project: Project) -> None:
-    result = project.run("-m", "flows.stage", "trian", "sign", "auto")
+    result = project.run("-m", "tandem.stage", "trian", "sign", "auto")
     assert result.returncode == 1 and "did you mean 'train'?" in result.stderr
     project.behave(train={"fail": "params.yaml: sign.train.epochs is 0; it must be at least 1"})
-    result = project.run("-m", "flows.stage", "train", "sign", "auto", "0", TANDEM_RUN="t")
+    result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0", TANDEM_RUN="t")
     assert result.returncode == 1
     assert result.stderr == "error: params.yaml: sign.train.epochs is 0; it must be at least 1\n"
     kept = json.loads((project.root / ".tandem" / "last_error.json").read_text())
     assert (kept["stage"], kept["run"]) == ("train@sign-auto-0", "t") and "epochs is 0" in kept["message"]
     project.behave(train={"bug": "x"})
-    result = project.run("-m", "flows.stage", "train", "sign", "auto", "0")
+    result = project.run("-m", "tandem.stage", "train", "sign", "auto", "0")
     assert result.returncode == 1 and "Traceback" in result.stderr
 
 
@@ -101,13 +101,13 @@ def test_repro_is_plain_and_prints_a_summary(project: Project) -> None:
     # The nightly schedule's runs may come in between: they are only planned.
     begun = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]}}}}
     runs_before = project.api("POST", "/flow_runs/count", begun)
-    result = project.run("-m", "flows.repro", "--force", PREFECT_API_URL=f"{project.prefect}/api")
+    result = project.run("-m", "tandem.cli", "repro", "--force", PREFECT_API_URL=f"{project.prefect}/api")
     assert result.returncode == 0, result.stdout + result.stderr
     assert project.api("POST", "/flow_runs/count", begun) == runs_before
     assert "  ran        hardware, train@sign-auto-0, compare" in result.stdout
     assert "0.8750" in result.stdout and "Some CPU" in result.stdout and project.mlflow in result.stdout
     project.behave(hardware={"fail": "no such device"})
-    result = project.run("-m", "flows.repro")
+    result = project.run("-m", "tandem.cli", "repro")
     assert result.returncode == 255
     assert "  failed     hardware\n" in result.stdout and "  reason     hardware: no such device" in result.stdout
 
@@ -326,7 +326,7 @@ def test_a_killed_flow_ends_its_stages_and_the_next_run_shows_it_crashed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("victim", ["flows.serve", "flows.ui"])
+@pytest.mark.parametrize("victim", ["flows.serve", "tandem.cli ui"])
 @pytest.mark.case(25)
 def test_killing_what_serves_the_flows_ends_them(tmp_path: Path, victim: str, saw: Callable[[str], None]) -> None:
     """kill -9 of Prefect's runner, or of `make ui`, while a run of a deployment trains."""
@@ -461,7 +461,7 @@ def test_a_schedule_stays_as_it_was_paused_and_edited(project: Project) -> None:
 
 
 def test_ui_stops_everything_and_leaves_home_alone(project: Project) -> None:
-    again = project.run("-m", "flows.ui")
+    again = project.run("-m", "tandem.cli", "ui")
     assert again.returncode == 1 and project.prefect in again.stderr
     project.ui.send_signal(signal.SIGINT)
     assert project.ui.wait(600) == 0

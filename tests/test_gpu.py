@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from stages.params.schema import GRU, Train
-from stages.records.checkpoint import Checkpoint
-from stages.tasks import classify
-from stages.training import auto
-from stages.training.graphs import CaptureFailed, Graphs
+from tandem.params.schema import GRU, Train
+from tandem.tasks import classify
+from tandem.training import auto
+from tandem.training.checkpoint import Checkpoint
+from tandem.training.graphs import CaptureFailed, Graphs
 from tests import trainers
 from tests.limits import leave_in_gpu
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors

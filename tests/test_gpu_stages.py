@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.files import sha256_file
+from tandem.files import sha256_file
 from tests.projects import (
     TINY,
     copy_of,
@@ -75,7 +75,7 @@ def test_the_stages_of_the_cpu_never_start_cuda(project: Path):
     """Also where GPUs are visible: a context takes hundreds of MiB, and makes a process one that uses the GPU."""
     code = f"""{HAS_CONTEXT}
 import sys
-from flows.stage import main
+from tandem.stage import main
 for stage in ("preload tiny cpu", "train tiny cpu 0", "evaluate tiny cpu 0"):
     assert main(stage.split()) == 0 and not has_context(), stage
 from stages.speed import Length, TimedSide, TimedTraining
@@ -114,7 +114,7 @@ def test_a_training_on_a_gpu_is_captured_and_its_record_says_where_it_computed(c
 
 
 def test_a_run_on_a_gpu_is_made_again_to_the_bit_and_on_the_cpu_within_what_seeds_do(compared: Path):
-    verify = (sys.executable, "-m", "flows.verify", str(compared / "results/runs/tiny/cuda/0"))
+    verify = (sys.executable, "-m", "tandem.cli", "verify", str(compared / "results/runs/tiny/cuda/0"))
     assert "bit-equal\n" in run(compared, *verify).stdout
     other = run(compared, *verify, "--device", "cpu", check=False)
     assert "Traceback" not in other.stdout
@@ -127,7 +127,7 @@ def test_a_run_on_a_gpu_is_made_again_to_the_bit_and_on_the_cpu_within_what_seed
 def test_a_training_that_is_ended_goes_on_to_the_same_bits(
     number: signal.Signals, project: Path, compared: Path, tmp_path: Path
 ):
-    training = start(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cuda", "0",
+    training = start(project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cuda", "0",
                      **held(tmp_path / "held", epoch=2))  # fmt: skip
     with training:
         assert training.stdout
@@ -191,7 +191,7 @@ def test_what_nvml_does_not_tell_is_absent_with_its_reason(names: list[str], pro
     lines = ["import pynvml", "def refuse(*_): raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)"]
     lines += [f"pynvml.{name} = {NVML[name][0]}" for name in names]
     (tmp_path / "nvml/sitecustomize.py").write_text("\n".join(lines))
-    run(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cuda", "0", PYTHONPATH=str(tmp_path / "nvml"))
+    run(project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cuda", "0", PYTHONPATH=str(tmp_path / "nvml"))
     timings = manifest_of(project, device="cuda")["timing"]
     reasons = timings["missing_reasons"]
     for name in names:
@@ -234,7 +234,7 @@ def test_a_gpu_that_is_gone_since_hardware_is_named_in_one_sentence(words: str, 
 
 def test_the_weights_of_a_gpu_are_evaluated_on_a_machine_without_one(compared: Path):
     code = (
-        "from pathlib import Path; from stages.training.workload import load_network\n"
+        "from pathlib import Path; from tandem.training.workload import load_network\n"
         "network, about = load_network(Path('results/runs/tiny/cuda/0/train/result'), 'last')\n"
         "assert {weight.device.type for weight in network.parameters()} == {'cpu'}"
     )

@@ -1,4 +1,4 @@
-"""What `stages.tools.new_workload` infers of a series: interval, season, window and horizon, on tables made here."""
+"""What `tandem new` infers of a series: interval, season, window and horizon, on tables made here."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from stages.params.intervals import parse_interval
-from stages.tools.new_workload import WorkloadPlan
-from stages.tools.seasons import find_season
+from tandem.importing.new_workload import WorkloadPlan
+from tandem.importing.seasons import find_season
+from tandem.params.intervals import parse_interval
 from tests import own_tables
 from tests.own_tables import chosen, saved
 

@@ -21,12 +21,12 @@ from hypothesis import HealthCheck, Phase, example, given, seed, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from stages.data import open_source
-from stages.data.splits import SPLITS
-from stages.files import ROOT
-from stages.params.loading import parse_params, read_yaml
-from stages.params.parsing import one_line
-from stages.params.schema import Columns, Params, SequenceTable, Series, SeriesColumns, Split
+from tandem.data import open_source
+from tandem.data.splits import SPLITS
+from tandem.files import ROOT
+from tandem.params.loading import parse_params, read_yaml
+from tandem.params.parsing import one_line
+from tandem.params.schema import Columns, Params, SequenceTable, Series, SeriesColumns, Split
 from tests.projects import TINY
 
 SEED = int(os.environ.get("HYPOTHESIS_SEED", 0))
@@ -51,7 +51,7 @@ VALUES = st.recursive(
 
 
 def one_sentence(error: BaseException) -> str:
-    """The message, as flows/stage.py prints it."""
+    """The message, as tandem/stage.py prints it."""
     message = one_line(error)
     assert message and "Traceback" not in message and len(message) < 2000, message
     return message

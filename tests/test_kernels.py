@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from stages.models import Shape, seq2seq
-from stages.models.kernels import attention, decoder, dropout, gru
-from stages.models.recurrent import Reversal, reversed_rows
-from stages.params.schema import Seq2Seq, TeacherForcing
+from tandem.models import Shape, seq2seq
+from tandem.models.kernels import attention, decoder, dropout, gru
+from tandem.models.recurrent import Reversal, reversed_rows
+from tandem.params.schema import Seq2Seq, TeacherForcing
 
 SIZES = pytest.mark.parametrize(
     ("num_directions", "num_layers", "num_sequences", "num_steps"),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stages import files
-from stages.machine import conditions
-from stages.records import provenance, schemas
-from stages.records.schemas import TrainRecord
+from tandem import files
+from tandem.machine import conditions
+from tandem.runs import provenance, schemas
+from tandem.runs.schemas import TrainRecord
 from tests.projects import copy_of, git, manifest_of, read_record, run_path
 
 
@@ -19,7 +19,7 @@ def test_it_holds_what_the_files_of_the_run_hold(trained: Path) -> None:
     found = manifest_of(trained)
     assert found["digests"]["weights"]["last"] == files.sha256_file(trained / run_path("last.safetensors"))
     assert found["digests"]["predictions"] == files.sha256_file(trained / run_path("predictions.csv"))
-    assert found["digests"]["data"]["table"] == files.sha256_file(trained / "data/raw/tiny/table.csv")
+    assert found["digests"]["data"]["table"] == files.sha256_file(trained / "workloads/tiny/data/table.csv")
     plan = json.loads((trained / "data/packed/tiny/cpu/plan.json").read_text())
     assert found["digests"]["data"]["packed"] == plan["sha256"]
     code = json.loads((trained / "results/hardware/code/tiny/train.json").read_text())
@@ -40,14 +40,14 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
     project, again = copy_of(trained, tmp_path / "project"), tmp_path / "again"
     (project / "params.yaml").write_text((project / "params.yaml").read_text().replace("epochs: 3", "epochs: 2"))
     (project / "stages/mine.py").write_text("VALUE = 'ä'\n")
-    (project / "stages/files.py").write_bytes((project / "stages/files.py").read_bytes() + b"# edited\r\n")
+    (project / "tandem/files.py").write_bytes((project / "tandem/files.py").read_bytes() + b"# edited\r\n")
     (project / "notes.txt").write_text("no code, not tracked")
     index = (project / ".git/index").read_bytes()
     tree = provenance.tree(project)
     assert (project / ".git/index").read_bytes() == index, "git's own index stays as it is"
     git(project, "worktree", "add", "-q", "--detach", str(again), tree["commit"])
     subprocess.run(["git", "apply", "--binary"], cwd=again, input=provenance.patch_bytes(tree), check=True)
-    for name in ("params.yaml", "stages/mine.py", "stages/files.py"):
+    for name in ("params.yaml", "stages/mine.py", "tandem/files.py"):
         assert (again / name).read_bytes() == (project / name).read_bytes()
     assert not (again / "notes.txt").exists()
     assert provenance.git_tags(tree)["git.dirty"] == "true"
@@ -55,8 +55,8 @@ def test_an_edited_tree_keeps_its_patch_with_untracked_code_and_parameters(train
 
 def test_what_dvc_writes_and_raw_data_are_no_edit(trained: Path, tmp_path: Path) -> None:
     project = copy_of(trained, tmp_path / "project")
-    (project / "data/raw/other").mkdir()
-    (project / "data/raw/other/table.csv").write_text("a,b\n")
+    (project / "workloads/other/data").mkdir(parents=True)
+    (project / "workloads/other/data/table.csv").write_text("a,b\n")
     assert (project / "dvc.lock").exists() and provenance.tree(project)["patch"] == ""
     assert manifest_of(trained)["tree"]["patch"] == ""
 

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import torch
 
-from stages.machine import conditions, identity, sampler
-from stages.machine.interleaving import interleave
-from stages.machine.nvml import Gpu
-from stages.machine.regions import Measurement, measure, sampled
-from stages.machine.sampler import Readings, Window, sampling
-from stages.records.history import RUN_METRICS, summarize_gpu
+from tandem.machine import conditions, identity, sampler
+from tandem.machine.interleaving import interleave
+from tandem.machine.nvml import Gpu
+from tandem.machine.regions import Measurement, measure, sampled
+from tandem.machine.sampler import Readings, Window, sampling
+from tandem.runs.history import RUN_METRICS, summarize_gpu
 from tests.projects import ROOT, read_record, run, unpublished, wait_for
 
 CPU = torch.device("cpu")
@@ -198,7 +198,7 @@ def test_a_resumed_training_has_the_numbers_of_all_its_parts():
 def train_sampled() -> None:
     """Train `tiny` as on a GPU whose readings are scripted."""
     from stages import train
-    from stages.records import run_dir
+    from tandem.runs import run_dir
 
     sampler.SAMPLE_SECONDS, sampler.DRIVER_SECONDS = 0.002, 0.0
     run_dir.start_follower, run_dir.WAIT_SECONDS = lambda: None, 0.0  # so that the directory stays

@@ -23,17 +23,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from stages import models
-from stages.diagnosis.counts import saved_for_backward
-from stages.machine.regions import Measurement
-from stages.params.schema import GRU
-from stages.records.history import summarize, timing_row
-from stages.tasks import classify
-from stages.training.batches import Batch, Split, load_split
-from stages.training.device import open_device
-from stages.training.memory import ONEDNN, OomPolicy, OutOfMemory, is_out_of_memory
-from stages.training.step import Step
-from stages.training.trainer import Epoch, Trainer
+from tandem import models
+from tandem.diagnosis.counts import saved_for_backward
+from tandem.machine.regions import Measurement
+from tandem.params.schema import GRU
+from tandem.runs.history import summarize, timing_row
+from tandem.tasks import classify
+from tandem.training.batches import Batch, Split, load_split
+from tandem.training.device import open_device
+from tandem.training.memory import ONEDNN, OomPolicy, OutOfMemory, is_out_of_memory
+from tandem.training.step import Step
+from tandem.training.trainer import Epoch, Trainer
 from tests import forked
 from tests.limits import (
     FREED,

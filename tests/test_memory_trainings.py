@@ -105,11 +105,11 @@ def on_simulated_gpu(stage: str, mib: float, with_onednn: bool, dies: bool) -> N
     import torch._dynamo  # an optimizer imports it, and it is large  # noqa: F401
 
     np.ones((64, 64)) @ np.ones((64, 64))  # OpenBLAS allocates its buffers now, or ends the process
-    from flows.stage import main
     from stages import evaluate, train  # noqa: F401  (the limit is for what they do, not for importing them)
-    from stages.records.checkpoint import Checkpoint
-    from stages.training import workload
-    from stages.training.trainer import Epoch, Trainer
+    from tandem.stage import main
+    from tandem.training import workload
+    from tandem.training.checkpoint import Checkpoint
+    from tandem.training.trainer import Epoch, Trainer
 
     torch.backends.mkldnn.enabled = with_onednn
     open_cpu, epoch, evaluate_split = workload.open_device, Trainer.epoch, evaluate.evaluate
@@ -230,7 +230,7 @@ def test_an_evaluation_takes_smaller_parts(project: Path):
 
 
 def stage_in_gpu(mib: float, words: tuple[str, ...]) -> None:
-    from flows.stage import main
+    from tandem.stage import main
 
     leave_in_gpu(mib)
     sys.exit(main(list(words)))

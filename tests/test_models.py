@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from stages import models
-from stages.models import Shape
-from stages.params.schema import GRU, MODELS, Augment, ConvGRU, Hybrid, Rocket, Seq2Seq, TeacherForcing
-from stages.tasks import classify, detect, forecast, open_task
-from stages.training.batches import Batch
-from stages.training.random_draws import augmented, draw_augmentation, teacher_share
-from stages.training.step import Step
+from tandem import models
+from tandem.models import Shape
+from tandem.params.schema import GRU, MODELS, Augment, ConvGRU, Hybrid, Rocket, Seq2Seq, TeacherForcing
+from tandem.tasks import classify, detect, forecast, open_task
+from tandem.training.batches import Batch
+from tandem.training.random_draws import augmented, draw_augmentation, teacher_share
+from tandem.training.step import Step
 from tests import forked
 from tests.trainers import SUMMARIES, TRANSFORMER, tensors
 

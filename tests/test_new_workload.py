@@ -1,4 +1,4 @@
-"""stages/tools/new_workload.py: from a table that nobody has seen to a tracked result, and what it must never do."""
+"""`tandem new`: from a table that nobody has seen to a tracked result, and what it must never do."""
 
 import json
 import re
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.files import sha256_file
-from stages.params.loading import parse_block
-from stages.params.schema import MODELS
-from stages.tools import params_block, recipe
+from tandem.files import sha256_file
+from tandem.importing import params_block, recipe
+from tandem.params.loading import parse_block
+from tandem.params.schema import MODELS
 from tests.own_tables import chosen, clips, planned, saved
 from tests.projects import ROOT, read_record, recorded_runs, run, run_path, wait_until_published
 
@@ -50,13 +50,13 @@ def test_the_documented_commands_make_a_tracked_result(trained: Path, tmp_path: 
     assert "gesture" in (project / "results/report.html").read_text(encoding="utf-8")
     assert [run["status"] for run in recorded_runs(project, "gesture")] == ["FINISHED"]
 
-    table = project / "data/raw/gesture/gesture.csv"
+    table = project / "workloads/gesture/data/gesture.csv"
     assert table.read_bytes() == (project / "gesture.csv").read_bytes()
-    assert sha256_file(table) in (project / "data/raw/gesture/README.md").read_text()
+    assert sha256_file(table) in (project / "workloads/gesture/README.md").read_text()
 
 
 def test_the_block_in_the_readme_is_valid():
-    text = (ROOT / "data/raw/README.md").read_text(encoding="utf-8")
+    text = (ROOT / "workloads/README.md").read_text(encoding="utf-8")
     shown = re.search(r"^    mine:\n(    .*\n)+", text, re.MULTILINE)
     assert shown
     parse_block("mine", params_block.from_yaml(shown[0])["mine"], {})

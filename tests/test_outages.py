@@ -45,7 +45,7 @@ from tests.servers import answers
 
 mlflow = pytest.importorskip("mlflow")
 
-SYNC = (sys.executable, "-m", "stages.records.publish", "sync")
+SYNC = (sys.executable, "-m", "tandem.cli", "sync")
 
 # Writes one run after another, and publishes each by a process that is killed before the last of so many calls: before
 # the first, the second, ... until it has made them all. Prints how many were killed.
@@ -53,9 +53,9 @@ KILLED_BEFORE_EACH_CALL = f"""
 {EPOCHS}
 import os, shutil, signal
 from mlflow import MlflowClient
-from stages.files import write_json
-from stages.records import publish, run_dir
-from stages.records.connection import open_client
+from tandem.files import write_json
+from tandem.runs import publish, run_dir
+from tandem.runs.connection import open_client
 
 run_dir.start_follower = lambda: None  # nobody else publishes
 CALLS = (
@@ -145,7 +145,7 @@ def test_a_publisher_killed_before_any_of_its_calls_leaves_nothing_out_and_nothi
 # A small run whose follower is killed at once.
 KILLED_FOLLOWER = f"""
 {EPOCHS}
-from stages.records import run_dir
+from tandem.runs import run_dir
 run_dir.start_follower()
 with run_dir.recording("token", "train") as run:
     run.start("tiny", "one", {{"a": 1}})
@@ -186,7 +186,7 @@ def test_two_processes_that_publish_the_same_runs_publish_each_once(ready: Path,
     """Six runs wait for their server; then sync, three times at once."""
     write = "for number in range(6):\n    with run_dir.recording(str(number), 'train') as run:\n"
     write += "        run.start('tiny', str(number), {'a': 1})\n        run.save_epochs(epochs(3))\n"
-    offline = f"{EPOCHS}\nfrom stages.records import run_dir\nrun_dir.start_follower = lambda: None\n"
+    offline = f"{EPOCHS}\nfrom tandem.runs import run_dir\nrun_dir.start_follower = lambda: None\n"
     run(ready, sys.executable, "-c", f"{offline}run_dir.WAIT_SECONDS = 0\n{write}")
     together = [start(ready, *SYNC) for _ in range(3)]
     outputs = [process.communicate()[0] for process in together]
@@ -216,7 +216,7 @@ def test_a_run_that_the_machines_restart_ended_is_killed_and_goes_on_when_its_tr
     both = [training.pid]
     try:
         wait_for(lambda: recorded_runs(project, "tiny")[0]["status"] == "RUNNING", what="the run in MLflow, again")
-        both += [follower.pid for follower in processes(project, "stages.records.follower")]
+        both += [follower.pid for follower in processes(project, "tandem.runs.follower")]
         assert len(both) == 2
         assert training.stdout
         wait_for(lambda: training.stdout.readline().startswith("epoch 2/"), what="a checkpoint")
@@ -249,7 +249,7 @@ CLOCK_SET_BACK = """
 import itertools, sys, time
 read, hours = time.time, itertools.count()
 time.time = lambda: read() - 3600 * next(hours)
-from flows.stage import main
+from tandem.stage import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -298,7 +298,7 @@ def test_a_copied_project_keeps_to_itself(trained: Path, tmp_path: Path, saw: Ca
     # An experiment that somebody has put elsewhere stays there.
     elsewhere = client.create_experiment("elsewhere", "file:///data/mine/artifacts")
     moved = project.rename(tmp_path / "moved")
-    assert "copied or moved from" in run(moved, sys.executable, "-m", "stages.records.publish", "open").stdout
+    assert "copied or moved from" in run(moved, sys.executable, "-m", "tandem.runs.publish").stdout
     assert client_of(moved).get_experiment(elsewhere).artifact_location == "file:///data/mine/artifacts"
 
 

@@ -43,7 +43,7 @@ def test_what_is_asked_is_seen(tmp_path: Path):
 @pytest.mark.long
 def test_a_pipeline_asks_nobody(ready: Path):
     """DVC, the training, the upload to MLflow, and DVC's own pages."""
-    assert asked(ready, sys.executable, "-m", "flows.repro") == "asked outside: nobody"
+    assert asked(ready, sys.executable, "-m", "tandem.cli", "repro") == "asked outside: nobody"
     assert asked(ready, "dvc", "plots", "diff") == "asked outside: nobody"
 
 
@@ -54,7 +54,7 @@ def test_servers_and_their_pages_ask_nobody(ready: Path, tmp_path: Path):
         pytest.skip("no Chromium on this machine")
     script = f"""
     set -e
-    python -m flows.ui > {tmp_path}/ui.log 2>&1 & ui=$!
+    tandem ui > {tmp_path}/ui.log 2>&1 & ui=$!
     for wait in $(seq 600); do test -e .tandem/ui.json && break; sleep 0.5; done
     python -m flows.pipeline > {tmp_path}/pipeline.log 2>&1
     for page in $(python -c "from flows.repro import running_servers as s; print(s()['prefect'], s()['mlflow'])"); do

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from stages.files import ROOT, raw_dir
-from stages.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params, read_yaml
-from stages.params.schema import Params, Rally
+from tandem.files import ROOT, raw_dir
+from tandem.params.loading import choose_preset, load_params, overrides_of, parse_block, parse_params, read_yaml
+from tandem.params.schema import Params, Rally
 from tests.projects import TINY
 
 GRU = "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}"
@@ -185,7 +185,7 @@ def test_a_block_with_the_suggested_line_for_a_missing_key_is_valid(workload: st
             parse_block(workload, changed, {})
             suggested.add(key)
         else:  # the first key of a model or a source says which it is
-            assert "data/raw/README.md" in str(caught.value) or key in ("name", "source")
+            assert "workloads/README.md" in str(caught.value) or key in ("name", "source")
     assert {"preload", "data_location", "step", "probe", "grad_accum_steps"} <= suggested
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from stages import files
-from stages.params.loading import parse_params
-from stages.tools import new_workload, params_block
+from tandem import files
+from tandem.importing import new_workload, params_block
+from tandem.params.loading import parse_params
 from tests.own_tables import clips, planned, saved
 from tests.projects import ROOT, TINY
 
@@ -57,8 +57,8 @@ def test_inserting_the_block_changes_nothing_else(tmp_path: Path, layout: str):
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As much of a project as the command writes into."""
     folder = tmp_path / "project"
-    (folder / "data/raw/tiny").mkdir(parents=True)
-    (folder / "data/raw/tiny/table.csv").write_text("anything")
+    (folder / "workloads/tiny/data").mkdir(parents=True)
+    (folder / "workloads/tiny/data/table.csv").write_text("anything")
     (folder / "params.yaml").write_text(TINY)
     monkeypatch.setattr(files, "ROOT", folder)
     return folder
@@ -72,7 +72,7 @@ def everything(folder: Path) -> dict[str, bytes | None]:
     ("name", "words"),
     [
         ("tiny", "has a block 'tiny' already"),
-        ("taken", "data/raw/taken is there already"),
+        ("taken", "workloads/taken is there already"),
         ("../x", "not a usable name"),
         ("1e3", "means something else"),
     ],
@@ -80,7 +80,7 @@ def everything(folder: Path) -> dict[str, bytes | None]:
 def test_nothing_is_overwritten(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, words: str
 ):
-    (project / "data/raw/taken").mkdir()
+    (project / "workloads/taken").mkdir()
     table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
     assert new_workload.main([name, str(table)]) == 1
     message = capsys.readouterr().err
@@ -104,7 +104,9 @@ def test_a_failure_midway_leaves_everything_as_it_was(
     assert capsys.readouterr().err.endswith("error: somewhere: no space left on device; nothing is changed\n")
     assert everything(project) == before
     assert new_workload.main(["mine", str(table)]) == 0
-    assert set(everything(project)) - set(before) == {"data/raw/mine", "data/raw/mine/t.csv", "data/raw/mine/README.md"}
+    assert set(everything(project)) - set(before) == {
+        f"workloads/mine{path}" for path in ("", "/data", "/data/t.csv", "/README.md")
+    }
 
 
 def test_params_that_no_preset_fits_are_refused_before_anything_is_written(

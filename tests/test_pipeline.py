@@ -52,7 +52,7 @@ def ran(output: str) -> list[str]:
 
 
 def test_every_path_of_dvc_yaml_is_the_stores():
-    from stages import files
+    from tandem import files
 
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
     text = (ROOT / "dvc.yaml").read_text().replace("${item.workload}", "w").replace("${item.device}", "d")
@@ -83,7 +83,7 @@ def test_two_processes_give_the_same_bytes(trained: Path, tmp_path: Path):
 
 def test_a_second_repro_runs_only_what_always_runs(trained: Path, tmp_path: Path):
     project = copy_of(trained, tmp_path / "project")
-    assert ran(dvc(project, "repro").stdout) == ["hw/dvc.yaml:hardware"]
+    assert ran(dvc(project, "repro").stdout) == ["stages/dvc.yaml:hardware"]
 
 
 def test_another_machine_is_another_training(trained: Path):
@@ -137,7 +137,7 @@ def in_one_process(project: Path, *commands: str) -> list[str]:
     return run(project, sys.executable, "-c", code, *commands).stdout.split("=" * 40)[: len(commands)]
 
 
-DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "flows.repro"]
+DVC_REPRO, MAKE_REPRO = ["dvc", "repro"], [sys.executable, "-m", "tandem.cli", "repro"]
 
 
 def start_training(project: Path, command: list[str] = DVC_REPRO, **extra: str) -> subprocess.Popen[str]:
@@ -250,7 +250,7 @@ def test_a_machine_without_git_trains_the_same(ready: Path, trained: Path, tmp_p
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda p: (p / "data/raw/tiny/table.csv").unlink(), ["table.csv is not there", "data/raw/README.md"]),
+        (lambda p: (p / "workloads/tiny/data/table.csv").unlink(), ["table.csv is not there", "workloads/README.md"]),
         (lambda p: params(p, "epochs: 3", "epohcs: 3"), ["tiny.train.epohcs", "did you mean 'epochs'"]),
     ],
 )
@@ -318,7 +318,7 @@ def test_stages_import_only_what_they_use(project: Path):
 
 def test_a_fresh_folder_is_left_clean(trained: Path):
     status = run(trained, "git", "status", "--porcelain").stdout
-    assert status.split() == ["??", "dvc.lock", "??", "hw/dvc.lock", "??", "results/"], "what git is to keep"
+    assert status.split() == ["??", "dvc.lock", "??", "stages/dvc.lock", "??", "results/"], "what git is to keep"
     assert not unpublished(trained)
     assert not list((trained / ".tandem/checkpoints").rglob("*.pt"))
     assert shutil.which("dvc", path=environment()["PATH"])

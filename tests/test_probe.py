@@ -13,15 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-from stages.diagnosis import probe as probing
-from stages.diagnosis.counts import count_flop
-from stages.diagnosis.probe import probe
-from stages.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
-from stages.machine import rates
-from stages.params.schema import GRU, Augment, Train
-from stages.training.batches import Split
-from stages.training.step import Step
-from stages.training.trainer import Trainer
+from tandem.diagnosis import probe as probing
+from tandem.diagnosis.counts import count_flop
+from tandem.diagnosis.probe import probe
+from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
+from tandem.machine import rates
+from tandem.params.schema import GRU, Augment, Train
+from tandem.training.batches import Split
+from tandem.training.step import Step
+from tandem.training.trainer import Trainer
 from tests.trainers import SETTINGS, TRANSFORMER, full_tensors, trainer_on
 
 NONE = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)

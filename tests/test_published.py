@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.comparing import published
-from stages.records.run import open_folder
+from tandem.comparing import published
+from tandem.runs.run import open_folder
 from tests import projects
 from tests.projects import TINY, copy_of, dvc, stage
 
@@ -16,7 +16,7 @@ RUN = "results/runs/tiny/cpu/0"
 
 
 def verify(project: Path, *words: str, status: int = 0) -> str:
-    done = projects.run(project, sys.executable, "-m", "flows.verify", "published", *words, check=False)
+    done = projects.run(project, sys.executable, "-m", "tandem.cli", "verify", "published", *words, check=False)
     assert done.returncode == status, done.stdout
     return done.stdout
 
@@ -55,7 +55,7 @@ def test_other_threads_are_judged_by_the_published_envelope(project: Path, tmp_p
     (other / "docs/published.json").write_text(json.dumps(content))
     stage(other, "train", "tiny", "cpu", "0")
     stage(other, "evaluate", "tiny", "cpu", "0")
-    done = projects.run(other, sys.executable, "-m", "flows.verify", "published", check=False)
+    done = projects.run(other, sys.executable, "-m", "tandem.cli", "verify", "published", check=False)
     assert done.returncode in (0, 3) and any(
         verdict in done.stdout for verdict in ("bit-equal", "within rounding", "inconclusive")
     ), done.stdout

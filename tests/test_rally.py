@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stages.data import rally, rally_simulation
-from stages.data.rally_simulation import BOUNCE, GRAVITY, HIT, NET, SERVE, fly, rallies
-from stages.params.schema import Rally, Split
+from tandem.data import rally, rally_simulation
+from tandem.data.rally_simulation import BOUNCE, GRAVITY, HIT, NET, SERVE, fly, rallies
+from tandem.params.schema import Rally, Split
 
 PERFECT = {"noise": 0.0, "missed": 0.0, "occlusion": 0.0}
 USUAL = {"noise": 2.0, "missed": 0.05, "occlusion": 0.3}

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from benchmarks import accuracy, recipes
-from stages.files import raw_dir
-from stages.params.loading import load_workload
+from tandem.files import raw_dir
+from tandem.params.loading import load_workload
 
 
 @pytest.mark.parametrize("workload", sorted(recipes.RECIPES))

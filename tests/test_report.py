@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from stages.comparing.comparison import Comparison, Reference, Side, compare
-from stages.comparing.published import side_of
-from stages.figures import comparison, report
-from stages.figures.comparison import ReportSection
-from stages.records.run import Run
+from tandem.comparing.comparison import Comparison, Reference, Side, compare
+from tandem.comparing.published import side_of
+from tandem.report import comparison, report
+from tandem.report.comparison import ReportSection
+from tandem.runs.run import Run
 from tests.conftest import CHROMIUM
 from tests.test_comparing import SPEED, sides
 

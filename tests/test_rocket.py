@@ -11,20 +11,20 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from stages import data, models
-from stages.data.packed import as_tensors
-from stages.models import Shape, minirocket
-from stages.models.hydra import Hydra
-from stages.models.minirocket import MiniRocket
-from stages.params import schema
-from stages.params.parsing import parse
-from stages.params.schema import Augment, Rocket
-from stages.predictor import Predictor
-from stages.tasks import open_task, ridge
-from stages.training import closed_form
-from stages.training.batches import Split
-from stages.training.trainer import Trainer, snapshot
-from stages.training.workload import make_trainer
+from tandem import data, models
+from tandem.data.packed import as_tensors
+from tandem.models import Shape, minirocket
+from tandem.models.hydra import Hydra
+from tandem.models.minirocket import MiniRocket
+from tandem.params import schema
+from tandem.params.parsing import parse
+from tandem.params.schema import Augment, Rocket
+from tandem.predictor import Predictor
+from tandem.tasks import open_task, ridge
+from tandem.training import closed_form
+from tandem.training.batches import Split
+from tandem.training.trainer import Trainer, snapshot
+from tandem.training.workload import make_trainer
 from tests.trainers import SETTINGS
 
 SMALL = Rocket("rocket", num_kernels=168, num_groups=4)

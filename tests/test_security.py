@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from flows import ui
 from flows.plan import make_plan
-from stages.data.packed import read_array
-from stages.files import ROOT, sha256_file
-from stages.params.loading import read_yaml
+from tandem.data.packed import read_array
+from tandem.files import ROOT, sha256_file
+from tandem.params.loading import read_yaml
 from tests.projects import TINY, dvc, environment, make_project, needs, run, wait_for
 from tests.test_inputs import COMMON, MANY, SEED, typical
 
@@ -111,7 +111,7 @@ def test_a_name_in_params_reaches_no_shell(tmp_path: Path, saw: Callable[[str], 
     done = dvc(project, "repro", check=False)
     assert done.returncode != 0 and "is not a usable name" in done.stdout and "Traceback" not in done.stdout
     (project / "params.yaml").write_text(TINY)
-    refused = run(project, sys.executable, "-m", "flows.stage", "preprocess", "../../x; touch pwned", check=False)
+    refused = run(project, sys.executable, "-m", "tandem.stage", "preprocess", "../../x; touch pwned", check=False)
     assert refused.returncode == 1 and "is not in params.yaml" in refused.stdout
     assert not list(tmp_path.rglob("pwned"))
     saw(next(line for line in done.stdout.splitlines() if line.startswith("error: ")))
@@ -176,7 +176,7 @@ def test_an_address_that_others_reach_is_refused(
 @pytest.mark.case(52)
 def test_every_socket_of_the_servers_is_on_loopback(ready: Path, tmp_path: Path, saw: Callable[[str], None]):
     """make ui started; the addresses that its processes listen on; a page of another site calling the API"""
-    command = [sys.executable, "-m", "flows.ui", "--prefect-port", "14200", "--mlflow-port", "15000"]
+    command = [sys.executable, "-m", "tandem.cli", "ui", "--prefect-port", "14200", "--mlflow-port", "15000"]
     with (tmp_path / "ui.log").open("w") as log:
         process = subprocess.Popen(
             command, cwd=ready, env=environment(), stdout=log, stderr=log, start_new_session=True

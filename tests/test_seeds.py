@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from stages.records import recorded
-from stages.records.run import open_folder
+from tandem.runs import recorded
+from tandem.runs.run import open_folder
 from tests.projects import (
     TINY,
     copy_of,
@@ -33,7 +33,9 @@ def project(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trained with seed 0 alone, then with two more, the last of which was killed in its epoch 2 and went on."""
     project = copy_of(trained, tmp_path_factory.mktemp("seeds") / "project", PARAMS)
     held_in_epoch_2 = held(project.parent / "held", epoch=2, word="5")
-    with start(project, sys.executable, "-m", "flows.stage", "train", "tiny", "cpu", "5", **held_in_epoch_2) as process:
+    with start(
+        project, sys.executable, "-m", "tandem.stage", "train", "tiny", "cpu", "5", **held_in_epoch_2
+    ) as process:
         assert process.stdout and any("epoch 2/3" in line for line in process.stdout)
         os.killpg(process.pid, signal.SIGKILL)
     every = (f"{name} tiny cpu {seed}" for name in ("train", "evaluate") for seed in (1, 5))

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.data import open_source, sequences, write_arrays
-from stages.data.arrays import PreparedSequences, standardize
-from stages.data.splits import SPLITS
-from stages.data.tables import find_table, from_frame
-from stages.files import raw_dir
-from stages.params.loading import load_workload
-from stages.params.parsing import parse
-from stages.params.schema import Columns, SequenceTable, Split
+from tandem.data import open_source, sequences, write_arrays
+from tandem.data.arrays import PreparedSequences, standardize
+from tandem.data.splits import SPLITS
+from tandem.data.tables import find_table, from_frame
+from tandem.files import raw_dir
+from tandem.params.loading import load_workload
+from tandem.params.parsing import parse
+from tandem.params.schema import Columns, SequenceTable, Split
 
 PARAMS = SequenceTable(
     source="sequences",
@@ -281,7 +281,7 @@ def test_small_changes_of_large_numbers_are_kept(tmp_path: Path):
 @pytest.mark.case(1)
 def test_a_missing_file_is_named_with_what_to_do(tmp_path: Path, saw: Callable[[str], None]):
     """a table that is not where params.yaml says"""
-    with pytest.raises(FileNotFoundError, match=r"mine\.csv is not there.*data/raw/README\.md") as caught:
+    with pytest.raises(FileNotFoundError, match=r"mine\.csv is not there.*workloads/README\.md") as caught:
         find_table(tmp_path, "mine.csv")
     saw(str(caught.value))
 

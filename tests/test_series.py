@@ -14,15 +14,15 @@ import pandas as pd
 import pytest
 import torch
 
-from stages.data import series, write_arrays
-from stages.data.series import Grid, Windows, to_grid
-from stages.data.tables import read_table
-from stages.data.times import iso
-from stages.models.linear_forecast import ChangeUnit, fit
-from stages.params.intervals import parse_interval
-from stages.params.schema import Series, SeriesColumns, Split
-from stages.tasks import open_task
-from stages.tasks.forecast import levels, linear_forecast
+from tandem.data import series, write_arrays
+from tandem.data.series import Grid, Windows, to_grid
+from tandem.data.tables import read_table
+from tandem.data.times import iso
+from tandem.models.linear_forecast import ChangeUnit, fit
+from tandem.params.intervals import parse_interval
+from tandem.params.schema import Series, SeriesColumns, Split
+from tandem.tasks import open_task
+from tandem.tasks.forecast import levels, linear_forecast
 from tests import test_sequences
 from tests.test_sequences import prepare
 

@@ -18,9 +18,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from stages.data import open_source
-from stages.data.arrays import PreparedSequences
-from stages.tools import new_workload, wide
+from tandem.data import open_source
+from tandem.data.arrays import PreparedSequences
+from tandem.importing import new_workload, wide
 from tests import own_tables
 from tests.projects import ROOT
 

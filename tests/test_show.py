@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.records import provenance
+from tandem.runs import provenance
 from tests.projects import ROOT, commit, copy_of, dvc, git, read_record, run
 
 TRACKED = [f"results/{name}" for name in ("losses.csv", "scores.json", "seconds.csv", "timings.json")]
@@ -31,12 +31,12 @@ def published(experiment: tuple[Path, str]) -> Path:
 
 def test_an_experiment_runs_only_the_stages_that_depend_on_it(experiment: tuple[Path, str]):
     ran = re.findall(r"Running stage '([^']+)'", experiment[1])
-    assert ran == ["hw/dvc.yaml:hardware", "train@tiny-cpu-0", "evaluate@tiny-cpu-0", "speed@tiny", "compare"]
+    assert ran == ["stages/dvc.yaml:hardware", "train@tiny-cpu-0", "evaluate@tiny-cpu-0", "speed@tiny", "compare"]
 
 
 def test_git_keeps_the_lock_the_metrics_and_small_plots(published: Path):
     kept = subprocess.run(["git", "ls-files", "results", "*.lock"], cwd=published, capture_output=True, text=True)
-    assert kept.stdout.split() == ["dvc.lock", "hw/dvc.lock", *TRACKED]
+    assert kept.stdout.split() == ["dvc.lock", "stages/dvc.lock", *TRACKED]
 
 
 def test_metrics_diff_shows_the_committed_and_the_new_value(published: Path):
@@ -46,12 +46,12 @@ def test_metrics_diff_shows_the_committed_and_the_new_value(published: Path):
 
 
 def test_make_show_lists_each_experiment_with_its_changes(published: Path):
-    lines = run(published, sys.executable, "-m", "flows.show").stdout.splitlines()
+    lines = run(published, sys.executable, "-m", "tandem.cli", "show").stdout.splitlines()
     found = {line.split()[0]: line for line in lines[2:] if line}
     assert list(found) == ["here,", "main", "shorter"]
     assert all(" cpu " in line and "accuracy 0." in line for line in found.values())
     assert "train.epochs=2" in found["shorter"] and "train.epochs" not in found["main"]
-    refused = run(published, sys.executable, "-m", "flows.show", "tinny", check=False)
+    refused = run(published, sys.executable, "-m", "tandem.cli", "show", "tinny", check=False)
     assert refused.returncode == 1 and refused.stdout == "error: 'tinny' is no workload of params.yaml; it has tiny\n"
 
 
@@ -65,11 +65,11 @@ def test_files_that_dvc_writes_do_not_make_the_code_dirty(published: Path, tmp_p
 
 def test_make_clean_leaves_what_git_keeps(published: Path, tmp_path: Path):
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
-    (project / "data/raw/tiny/more.csv").write_text("mine\n")
+    (project / "workloads/tiny/data/more.csv").write_text("mine\n")
     run(project, "make", "-f", str(ROOT / "Makefile"), "clean")
     left = {path.relative_to(project).as_posix() for path in (project / "results").rglob("*") if path.is_file()}
     assert left == set(TRACKED)
-    assert (project / "dvc.lock").exists() and (project / "data/raw/tiny/more.csv").exists()
+    assert (project / "dvc.lock").exists() and (project / "workloads/tiny/data/more.csv").exists()
     assert (project / "mlruns/mlflow.db").exists()
     assert not any((project / gone).exists() for gone in ("data/prepared", "data/packed", ".tandem", ".dvc/cache"))
 
@@ -81,7 +81,7 @@ def test_what_was_trained_before_is_restored_and_says_so(
     """params.yaml put back to what was trained before; make repro."""
     project = copy_of(published, tmp_path / "project", (published / "params.yaml").read_text())
     shutil.copy(trained / "params.yaml", project)
-    output = run(project, sys.executable, "-m", "flows.repro").stdout
+    output = run(project, sys.executable, "-m", "tandem.cli", "repro").stdout
     assert "'train@tiny-cpu-0' is cached - skipping run" in output
     measured_at = read_record(trained, "timing.json")["measured_at"]
     when = f"restored, measured {measured_at[:16].replace('T', ' ')}"

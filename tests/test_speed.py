@@ -14,11 +14,11 @@ import pytest
 
 from benchmarks import aa
 from stages import speed
-from stages.comparing.statistics import paired_speed_up, ratio_of_turns
+from tandem.comparing.statistics import paired_speed_up, ratio_of_turns
 from tests.projects import ROOT, environment, is_gone, run, wait_for
 
 if TYPE_CHECKING:
-    from stages.training.trainer import Trainer
+    from tandem.training.trainer import Trainer
 
 REFUSED = "refused: the speed of tiny on two was not measured: "
 SHORT = "Length(turn_seconds=0.01, num_turns=4, warmup_seconds=0.1)"
@@ -157,7 +157,7 @@ def dies(trainer: "Trainer") -> None:
 
 
 def has_no_memory(trainer: "Trainer") -> None:
-    from stages.training.memory import OutOfMemory
+    from tandem.training.memory import OutOfMemory
 
     raise OutOfMemory("planted", [], ["something"])
 

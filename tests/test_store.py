@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.records import store
+from tandem.runs import store
 from tests.projects import TINY, environment, make_project, run, unpublished, wait_until_published
 from tests.recording import publish, record, said_of_tracking, statuses
 
@@ -60,7 +60,7 @@ def test_projects_open_one_fresh_store_at_once(
     """Two projects, and two processes of each of eight, open one SQLite file that is not there yet."""
     projects = [make_project(tmp_path / str(number), TINY) for number in range(num_projects)]
     shared = f"sqlite:///{tmp_path}/shared/mlflow.db"
-    code = "from stages.records.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
+    code = "from tandem.runs.connection import open_client, find_or_create_experiment as f; f(open_client(), 'same')"
     together = [
         subprocess.Popen(
             [sys.executable, "-c", code],
@@ -162,7 +162,7 @@ class SlowImport:
         while name == "mlflow" and not pathlib.Path({str(go_on)!r}).exists():
             time.sleep(0.05)
 
-if "stages.records.follower" in sys.orig_argv:
+if "tandem.runs.follower" in sys.orig_argv:
     sys.meta_path.insert(0, SlowImport())
 """)
     output = record(ready, "slow", 2, PYTHONPATH=str(tmp_path))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.files import ROOT
-from stages.params.loading import read_yaml
+from tandem.files import ROOT
+from tandem.params.loading import read_yaml
 from tests.projects import commit, environment, git, make_project, run
 
 

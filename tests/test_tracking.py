@@ -25,10 +25,10 @@ import pytest
 import torch
 
 from benchmarks.sandbox import free_port
-from stages.diagnosis.probe_result import ProbeResult
-from stages.records import headline, provenance, registry, store
-from stages.records.history import EPOCH_METRICS, RUN_METRICS
-from stages.tasks import detect, forecast, regress
+from tandem.diagnosis.probe_result import ProbeResult
+from tandem.runs import headline, provenance, registry, store
+from tandem.runs.history import EPOCH_METRICS, RUN_METRICS
+from tandem.tasks import detect, forecast, regress
 from tests.projects import (
     ROOT,
     TINY,
@@ -188,7 +188,7 @@ def test_the_logged_model_loads_without_pickle_and_predicts_the_same(trained: Pa
     names = {path.name for path in Path(folder).iterdir()}
     assert {"model.safetensors", "model.json", "MLmodel"} <= names
     assert not [name for name in names if name.endswith((".pkl", ".pth", ".pt"))]
-    table = pd.read_csv(trained / "data/raw/tiny/table.csv").drop(columns="label")
+    table = pd.read_csv(trained / "workloads/tiny/data/table.csv").drop(columns="label")
     predictions = trained / run_path("predictions.csv")
     expected = pd.read_csv(predictions, dtype=str).set_index("sequence")
     for uri in (f"runs:/{entry.info.run_id}/model", "models:/tandem-tiny@best"):
@@ -283,7 +283,7 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
     done = stages_at_once(ready, *stages, MLFLOW_TRACKING_URI=uri)
     assert done.stdout.count("could not be reached") == 2, "once a stage"
     saw(said_of_tracking(done.stdout))
-    assert "secret" not in done.stdout and "python -m stages.records.publish sync" in done.stdout
+    assert "secret" not in done.stdout and "tandem sync" in done.stdout
     assert "(connection refused)" in done.stdout
     kept = [path for path in (ready / ".tandem/runs").rglob("*") if path.is_file()]
     assert {"follower.log", "run.json", "history.csv", "evaluate.end.json"} <= {path.name for path in kept}
@@ -292,7 +292,7 @@ def test_a_server_that_is_down_costs_nothing_and_gets_the_run_later(
     assert "run_id" not in read_record(ready, "timing.json")["mlflow"]
     assert "MLflow run" not in (ready / "results/report.html").read_text()
     assert not runs_of(client_of(ready))
-    synced = run(ready, sys.executable, "-m", "stages.records.publish", "sync")  # to the default store
+    synced = run(ready, sys.executable, "-m", "tandem.cli", "sync")  # to the default store
     assert "up to date" in synced.stdout
     [entry] = runs_of(client_of(ready))
     assert entry.info.status == "FINISHED"

@@ -12,15 +12,15 @@ import pandas as pd
 import psutil
 import pytest
 
-from stages.comparing import rerun
-from stages.files import sha256_file
-from stages.records import provenance
-from stages.records.run import open_folder
+from tandem.comparing import rerun
+from tandem.files import sha256_file
+from tandem.runs import provenance
+from tandem.runs.run import open_folder
 from tests.projects import TINY, commit, copy_of, dvc, git, held, run, stages_at_once, start, wait_for
 
 RUN = "results/runs/tiny/cpu/0"
-TABLE = "data/raw/tiny/table.csv"
-RETRACE = "stages.tools.retrace"
+TABLE = "workloads/tiny/data/table.csv"
+RETRACE = "tandem.comparing.retrain"
 TRANSFORMER = TINY.replace(
     "{name: gru, hidden_size: 8, num_layers: 1, bidirectional: true, dropout: 0.1}",
     "{name: transformer, hidden_size: 32, num_layers: 2, num_heads: 4, feedforward_size: 64, dropout: 0.1,"
@@ -30,7 +30,7 @@ TRANSFORMER = TINY.replace(
 
 def verify(project: Path, *words: str, **extra: str) -> tuple[int, str]:
     """Exit status and output; the verdict is in the line that begins with the run's name."""
-    done = run(project, sys.executable, "-m", "flows.verify", *words, check=False, **extra)
+    done = run(project, sys.executable, "-m", "tandem.cli", "verify", *words, check=False, **extra)
     return done.returncode, done.stdout
 
 
@@ -43,7 +43,7 @@ import os, sys
 if {RETRACE!r} in sys.orig_argv:
     sys.path.insert(0, os.getcwd())
     import torch
-    from stages.training.trainer import Trainer
+    from tandem.training.trainer import Trainer
 
     def init(self, *arguments, init=Trainer.__init__):
         init(self, *arguments)
@@ -120,11 +120,11 @@ def edited(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     dvc(folder, "add", TABLE)
     commit(folder)
     schedule, own, params = (
-        folder / name for name in ("stages/training/optimizer.py", "stages/training/own.py", "params.yaml")
+        folder / name for name in ("tandem/training/optimizer.py", "tandem/training/own.py", "params.yaml")
     )
     code = schedule.read_text()
     changed = code.replace("    largest = params.learning_rate\n", "    largest = FACTOR * params.learning_rate\n")
-    changed = changed.replace("import torch\n", "import torch\nfrom stages.training.own import FACTOR\n", 1)
+    changed = changed.replace("import torch\n", "import torch\nfrom tandem.training.own import FACTOR\n", 1)
     assert changed.count("FACTOR") == 2
     schedule.write_text(changed)
     own.write_text("FACTOR = 0.5\n")
@@ -199,7 +199,7 @@ def test_interrupted_it_leaves_nothing(project: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     extra = held(tmp_path / "held", epoch=1, word=RETRACE)
-    process = start(project, sys.executable, "-m", "flows.verify", RUN, TMPDIR=str(temporary), **extra)
+    process = start(project, sys.executable, "-m", "tandem.cli", "verify", RUN, TMPDIR=str(temporary), **extra)
     try:
         assert process.stdout
         shown = ""

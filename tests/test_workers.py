@@ -29,16 +29,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages import files
-from stages.machine.identity import require_gpus
-from stages.models.kernels import dropout
-from stages.params.loading import load_params
-from stages.params.schema import Rocket, Train
-from stages.training.batches import Split, own_rows, places_of, shares_of
-from stages.training.memory import translate_oom
-from stages.training.trainer import Trainer
-from stages.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS, Workers, lost_workers_noticed
-from stages.training.workload import exit_if_out_of_memory, require_sequences, scaled
+from tandem import files
+from tandem.machine.identity import require_gpus
+from tandem.models.kernels import dropout
+from tandem.params.loading import load_params
+from tandem.params.schema import Rocket, Train
+from tandem.training.batches import Split, own_rows, places_of, shares_of
+from tandem.training.memory import translate_oom
+from tandem.training.trainer import Trainer
+from tandem.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS, Workers, lost_workers_noticed
+from tandem.training.workload import exit_if_out_of_memory, require_sequences, scaled
 from tests.limits import leave, under_a_limit
 from tests.projects import (
     copy_of,
@@ -321,7 +321,7 @@ def assert_near(found: list[dict[str, Any]], expected: list[dict[str, Any]], rel
 def start(project: Path, device: str, inside: str = "", **extra: str) -> subprocess.Popen[str]:
     """`inside`: a command that starts another one, such as `ip netns exec NAME`; it becomes that other one."""
     return subprocess.Popen(
-        [*inside.split(), sys.executable, "-m", "flows.stage", "train", "tiny", device, "0"],
+        [*inside.split(), sys.executable, "-m", "tandem.stage", "train", "tiny", device, "0"],
         cwd=project, env=environment(**extra), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 

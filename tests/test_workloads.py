@@ -125,10 +125,10 @@ def kinds(empty_history: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = make_project(tmp_path_factory.mktemp("kinds") / "project", PARAMS)
     shutil.copy(empty_history, folder / "mlruns")
     for name, table in (("waves", waves()), ("spikes", spikes())):
-        (folder / "data/raw" / name).mkdir()
-        table.to_csv(folder / f"data/raw/{name}/{name}.csv", index=False)
-    (folder / "data/raw/rally").mkdir()
-    (folder / "data/raw/rally/README.md").write_text("simulated\n")
+        (folder / "workloads" / name / "data").mkdir(parents=True)
+        table.to_csv(folder / f"workloads/{name}/data/{name}.csv", index=False)
+    (folder / "workloads/rally/data").mkdir(parents=True)
+    (folder / "workloads/rally/README.md").write_text("simulated\n")
     run(folder, "git", "add", "-A")
     run(folder, "git", "commit", "-qm", "three kinds")
     stages_at_once(folder, "hardware", *EVERY_STAGE, "compare", XDG_CACHE_HOME=str(folder.parent))
@@ -202,13 +202,13 @@ def test_logged_models_predict_from_raw_tables(kinds: Path):
         return model.predict(table)
 
     expected = pd.read_csv(kinds / run_path("predictions.csv", "spikes")).dropna(subset="predicted")
-    found = predicted("spikes", pd.read_csv(kinds / "data/raw/spikes/spikes.csv").drop(columns="event"))
+    found = predicted("spikes", pd.read_csv(kinds / "workloads/spikes/data/spikes.csv").drop(columns="event"))
     found = found[found["sequence"].isin(expected["sequence"])]
     frames = expected["predicted"].astype(int) * 10
     assert sorted(zip(found["sequence"], found["predicted"], found["step"], strict=True)) == sorted(
         zip(expected["sequence"], expected["event"], frames, strict=True)
     )
-    series = pd.read_csv(kinds / "data/raw/waves/waves.csv")
+    series = pd.read_csv(kinds / "workloads/waves/data/waves.csv")
     rows = pd.read_csv(kinds / run_path("predictions.csv", "waves"))
     last = pd.Timestamp(rows.iloc[-1]["time"]).tz_localize(None)
     found = predicted("waves", series[pd.to_datetime(series["time"]) <= last])

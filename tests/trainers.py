@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stages.params.schema import GRU, Augment, Train, Transformer
+from tandem.params.schema import GRU, Augment, Train, Transformer
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-    from stages.training.batches import Split
-    from stages.training.trainer import Trainer
+    from tandem.training.batches import Split
+    from tandem.training.trainer import Trainer
 
 SETTINGS = Train(
     model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
@@ -79,9 +79,9 @@ def trainer_on(
     """A training on a split, from its start, on one thread."""
     import torch
 
-    from stages import models
-    from stages.tasks import open_task
-    from stages.training.trainer import Trainer
+    from tandem import models
+    from tandem.tasks import open_task
+    from tandem.training.trainer import Trainer
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -95,8 +95,8 @@ def new_trainer(device: str, data_location: str, folder: Path, settings: Train =
     """A small training on random sequences in a file, from its start."""
     from safetensors.torch import save_file
 
-    from stages.training.batches import load_split
-    from stages.training.device import open_device
+    from tandem.training.batches import load_split
+    from tandem.training.device import open_device
 
     where = open_device(identity(device), threads=1, deterministic=True, precision=settings.precision)
     path = folder / "split.safetensors"

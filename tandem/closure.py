@@ -1,0 +1,158 @@
+"""The code dependencies of a stage: the files that it imports, directly or indirectly, each with a fingerprint.
+
+Input: a stage's name and its workload's model, task and source. Output: {file: sha256}. `hardware` writes it to
+results/hardware/code/ for every stage and workload. dvc.yaml depends on these files, and a checkpoint's
+name depends on the same fingerprints, so the imports are the only declaration of code dependencies.
+
+A fingerprint covers what the code does: comments, docstrings, layout and the messages of exceptions do not affect it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tandem.files import ROOT, STATE, sha256_file, write_json
+
+if TYPE_CHECKING:
+    from tandem.params.schema import Workload
+
+# Packages that affect results or timings. Edits of the others change no result: files (atomic writes), params (DVC
+# depends on the values), runs (storing and sending), diagnosis (sentences about speed), flows, and importing.
+COMPUTING = ("data", "tasks", "models", "training", "machine")
+# Stages whose results include figures and sentences.
+SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
+# Packages that import their modules by name. Only the module that the workload names is a dependency.
+REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
+# Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
+CACHE = STATE / "fingerprints.json"
+
+
+def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
+    """{file relative to the project: fingerprint} of all code that `stages/<stage>.py` imports, sorted by name.
+
+    `named`: the workload's module in each of REGISTRIES, such as {"model": "gru", "task": "classify", "source":
+    "sequences"}. `code`: a Code to share between several calls.
+    """
+    packages = COMPUTING + SHOWING.get(stage, ())
+    code = code or Code()
+    found: dict[str, str] = {}
+    waiting, seen = [f"stages.{stage}"], set()
+    while waiting:
+        module = waiting.pop()
+        if module in seen or module not in code.files:
+            continue
+        seen.add(module)
+        fingerprints, imports = code.about(module)
+        found |= fingerprints
+        for package, name in imports:
+            imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
+            if imported in REGISTRIES:
+                waiting.append(f"{imported}.{named[REGISTRIES[imported]]}")
+            waiting += [part for part in with_parents(imported) if part.split(".")[1] in packages]
+    code.save()
+    return dict(sorted(found.items()))
+
+
+def named_by(block: Workload) -> dict[str, str]:
+    """The module that a workload's block names in each of REGISTRIES."""
+    return {"model": block.train.model.name, "task": block.task, "source": block.preprocess.source}
+
+
+def with_parents(module: str) -> list[str]:
+    """`tandem.models.kernels.gru` -> itself and its parent packages (their __init__.py runs too), without `tandem`."""
+    parts = module.split(".")
+    return [".".join(parts[:end]) for end in range(2, len(parts) + 1)]
+
+
+class Code:
+    """The modules of stages/ and tandem/: their files, fingerprints and imports.
+
+    CACHE stores fingerprints and imports between runs, by the sha256 of the file and of this module.
+    """
+
+    def __init__(self) -> None:
+        # module -> its file and its templates, e.g. report.py and report.html.j2
+        self.files: dict[str, list[str]] = {}
+        for folder, _, names in chain(os.walk(ROOT / "stages"), os.walk(ROOT / "tandem")):
+            package = os.path.relpath(folder, ROOT).replace(os.sep, ".")
+            for name in sorted(names):
+                stem, _, ending = name.partition(".")
+                if ending in ("py", "html.j2"):
+                    module = package if name == "__init__.py" else f"{package}.{stem}"
+                    self.files.setdefault(module, []).insert(0 if ending == "py" else 1, f"{folder}/{name}")
+        self.read: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {}
+        self.own = sha256_file(Path(__file__))
+        self.kept: dict[str, Any] = {}
+        self.is_changed = False
+        try:
+            kept = json.loads(CACHE.read_text(encoding="utf-8"))
+            self.kept = kept["files"] if kept["by"] == self.own and kept["sha256"] == digest(kept["files"]) else {}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            pass  # `save` writes a new cache
+
+    def about(self, module: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+        """Returns ({file: fingerprint}, (package, name) of every import) of a module and its templates."""
+        if module not in self.read:
+            source, *templates = self.files[module]
+            sha256 = sha256_file(Path(source))
+            if sha256 not in self.kept:
+                tree = ast.parse(Path(source).read_bytes())
+                self.kept[sha256] = [fingerprint(tree), sorted(set(imports_of(tree)))]
+                self.is_changed = True
+            own, imports = self.kept[sha256]
+            digests = {source: own} | {template: sha256_file(Path(template)) for template in templates}
+            self.read[module] = {os.path.relpath(file, ROOT): found for file, found in digests.items()}, imports
+        return self.read[module]
+
+    def save(self) -> None:
+        if self.is_changed:
+            self.is_changed = False
+            with suppress(OSError):  # without the cache, the next run only takes longer
+                content = {"by": self.own, "files": self.kept, "sha256": digest(self.kept)}
+                write_json(CACHE, content, is_durable=False)
+
+
+def imports_of(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) of every import from this project, also in functions, but not under `TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ImportFrom):
+            if child.module and child.module.split(".")[0] == "tandem":
+                yield from ((child.module, alias.name) for alias in child.names)
+        elif isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            yield from (pair for part in child.orelse for pair in imports_of(part))
+        else:
+            yield from imports_of(child)
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def fingerprint(tree: ast.AST) -> str:
+    """sha256 of the syntax tree. It is equal in all Python versions that parse the code to the same tree."""
+    return hashlib.sha256(json.dumps(canonical(tree), separators=(",", ":")).encode()).hexdigest()
+
+
+def canonical(node: Any) -> Any:
+    """Convert a syntax tree to lists, without positions, docstrings, arguments of `raise X(...)` or empty fields."""
+    if isinstance(node, list):
+        return [canonical(part) for part in node]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = dict(ast.iter_fields(node))
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            fields["body"] = node.body[1:]
+    elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        fields["exc"] = node.exc.func
+    filled = {name: value for name, value in fields.items() if value not in (None, [])}
+    return [type(node).__name__, *([name, canonical(value)] for name, value in filled.items() if name != "ctx")]

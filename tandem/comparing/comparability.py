@@ -1,0 +1,289 @@
+"""Decides whether the times of two recorded runs may be compared, and lists the differences between their manifests.
+
+A manifest is the record of one training, a plain dict (`Run.manifest` in tandem/runs/run.py). A missing value is
+"not recorded" and does not count as equal to any value.
+
+A different torch release refuses the comparison; a different driver, cuDNN or Python does not. A torch release changes
+kernels of the CPU and of the GPU alike, so a ratio across two releases compares releases as much as devices, and one
+`make setup` from the same lock removes the difference. The driver belongs to the machine and cuDNN to torch's build for
+it, so two machines cannot always have the same ones. Two builds of a release (2.11.0+cpu, 2.11.0+cu128) count as the
+same release.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.machine.conditions import others_on_gpu
+
+Manifest = Mapping[str, Any]
+
+NOT_RECORDED = "not recorded"
+# Keys of params.yaml that older records lack or name differently.
+RENAMED = {
+    f"{block}{old}": f"{block}{new}"
+    for block in ("", "train.")
+    for old, new in (
+        ("augment.group", "augment.coupled_features"),
+        ("accumulation", "grad_accum_steps"),
+        ("clip_norm", "max_grad_norm"),
+    )
+} | {"preload.residency": "preload.data_location"}
+OFF = {"preprocess.groups": "none", "train.on_out_of_memory": "stop", "on_out_of_memory": "stop"}
+# The differences that are allowed, in the order of the sentence: name -> path in the manifest.
+NAMED = {
+    "device": "device",
+    "hardware": "hardware.name",
+    "machine": "machine",
+    "workers": "realized.workers",
+    "threads": "realized.threads",
+    "kernels": "kernels",
+    "way of stepping": "realized.step",
+    "place of the data": "realized.data_location",
+    "seed": "seed",
+}
+MAX_LISTED = 4  # parameters or files that are listed; the others are only counted
+MAX_LETTERS, DIGEST_LETTERS = 48, 8
+# Parameters that do not define the work. For most of them the manifest has the result of the choice (`realized`). The
+# seed decides which numbers are drawn, not how much is computed.
+CHOICES = ("threads", "precision", "step", "grad_accum_steps", "probe", "seed")
+# Differences between the seeds of one side: those that refuse the comparison, and those that are only noted because
+# `auto` chose them.
+OF_A_SIDE, OF_AUTO = ("device", "hardware"), ("threads", "kernels", "way of stepping")
+# Settings of the machine, which only people change (a clock follows the load): name -> path in a reading.
+SETTINGS = {"cpu governor": "cpu_governor", "power limit watts": "gpu.power_limit_watts"}
+TAKEN_SHARE = 0.10  # of all cores' time during the training: more is noted
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    what: str
+    first: str  # both values as shown in a sentence
+    second: str
+
+    def __str__(self) -> str:
+        if self.first == self.second == NOT_RECORDED:
+            return f"{self.what} ({NOT_RECORDED} on either side)"
+        return f"{self.what} ({self.first} against {self.second})"
+
+
+@dataclass(frozen=True)
+class Comparability:
+    """The comparability of two runs. A speed-up may be stated only if `refusals` is empty."""
+
+    # The work differs, memory ran out (the fallbacks slow down the steps after it), or a GPU was shared.
+    refusals: tuple[str, ...]
+    named: tuple[Mismatch, ...]  # what the comparison is about, or what is stated with the ratio
+    notes: tuple[str, ...]  # possible influences on the times: versions, and the machine's state during training
+
+
+def compare_sides(sides: Mapping[str, Sequence[Manifest]]) -> Comparability:
+    """Compare two sides. Each has one manifest per seed, and the manifests of a side must agree among themselves."""
+    (_, (first, *_)), (_, (second, *_)) = sides.items()
+    refusals, notes = [str(each) for each in refusing(first, second)], [str(e) for e in of_environment(first, second)]
+    for name, (own, *others) in sides.items():
+        for other in others:
+            named = list(naming(own, other))
+            of_device = (each for each in named if each.what in OF_A_SIDE)
+            refusals += [f"{each} among the runs of {name}" for each in (*refusing(own, other), *of_device)]
+            notes += [f"the runs of {name} differ in {each}" for each in named if each.what in OF_AUTO]
+        for manifest in (own, *others):
+            refusals += out_of_memory(manifest)
+            if shared := others_on_gpu(manifest.get("conditions") or {}):
+                refusals.append(f"{name}: {shared}")
+            notes += conditions_of(manifest, name)
+    notes += of_settings({name: runs[0] for name, runs in sides.items()})
+    return Comparability(tuple(dict.fromkeys(refusals)), tuple(naming(first, second)), tuple(dict.fromkeys(notes)))
+
+
+def refusing(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    yield from differing(first, second, "workload", "workload")
+    yield from of_data(first, second)
+    yield from of_group(first, second, "block.train", "parameters", "{}", "parameters")
+    for name in ("precision", "grad_accum_steps"):
+        yield from differing(first, second, name, f"realized.{name}", is_required=True)
+    yield from differing(first, second, "batch of all workers", "realized.batch_size", absent="as params.yaml has it")
+    yield from of_group(first, second, "digests.code", "the training's code", "code: {}", "files")
+    releases = [torch_release(manifest) for manifest in (first, second)]
+    if releases[0] != releases[1]:
+        yield Mismatch("torch", *releases)
+
+
+def naming(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    for what, path in NAMED.items():
+        yield from differing(first, second, what, path, absent="1" if what == "workers" else NOT_RECORDED)
+
+
+def of_environment(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    yield from differing(first, second, "commit", "tree.commit")
+    yield from differing(first, second, "patch of an edited tree", "tree.patch_sha256", absent="none")
+    yield from differing(first, second, "locked packages", "environment.requirements_sha256")
+    versions = {name for manifest in (first, second) for name in value_of(manifest, "environment.versions") or {}}
+    # A CPU has no driver and no cuDNN, so only versions that both recorded are compared. torch is among the refusals.
+    for name in sorted(versions - {"torch"}):
+        pair = [value_of(manifest, f"environment.versions.{name}") for manifest in (first, second)]
+        if None not in pair and pair[0] != pair[1]:
+            yield Mismatch({"cudnn": "cuDNN", "python": "Python"}.get(name, name), *map(short, pair))
+
+
+def of_data(first: Manifest, second: Manifest) -> Iterator[Mismatch]:
+    """Yield only the first cause of different data: the raw table, the division into splits, or the preparation."""
+    # Simulated data has no table and may have no division: only the packed splits must be recorded.
+    if found := list(differing(first, second, "data: raw table", "digests.data.table")):
+        yield from found
+        return
+    divisions = [division(manifest) for manifest in (first, second)]
+    if divisions[0] != divisions[1]:
+        yield Mismatch("data: division into splits", *map(short, divisions))
+        return
+    yield from of_group(first, second, "digests.data.packed", "data", "data: packed {} split", "splits")
+
+
+def division(manifest: Manifest) -> list[str] | None:
+    """Return the digests of the sequence ids in each split; None if they are not recorded."""
+    prepared = value_of(manifest, "digests.data.prepared") or {}
+    found = [prepared[name] for name in sorted(prepared) if name.endswith("/ids.npy")]
+    return [digest[:DIGEST_LETTERS] for digest in found] or None
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted names and values under today's names. A key of OFF at its default is skipped, because older records
+    lack it.
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        elif (dotted := f"{prefix}{name}") not in OFF or value != OFF[dotted]:
+            yield RENAMED.get(dotted, dotted), value
+
+
+def of_group(first: Manifest, second: Manifest, path: str, what: str, form: str, many: str) -> Iterator[Mismatch]:
+    """Yield the differing values of a group. `form`: a value's name; `what`: the group's name if it is not recorded."""
+    both = [dict(flat(value_of(manifest, path) or {})) for manifest in (first, second)]
+    if not all(both):
+        yield Mismatch(what, *("recorded" if own else NOT_RECORDED for own in both))
+        return
+    names = [name for name in differing_names(*both) if name not in CHOICES]
+    for name in names[:MAX_LISTED]:
+        yield Mismatch(form.format(name), *(short(own.get(name, "absent")) for own in both))
+    if len(names) > MAX_LISTED:
+        yield Mismatch(form.format(f"{len(names) - MAX_LISTED} more {many}"), "one value", "another")
+
+
+def out_of_memory(manifest: Manifest) -> Iterator[str]:
+    device = manifest.get("device", NOT_RECORDED)
+    if actions := value_of(manifest, "realized.out_of_memory"):
+        yield f"memory ran out while training on {device} ({short('; '.join(map(str, actions)))})"
+
+
+def torch_release(manifest: Manifest) -> str:
+    version = value_of(manifest, "environment.versions.torch") or value_of(manifest, "hardware.torch") or NOT_RECORDED
+    return str(version).partition("+")[0]
+
+
+# The machine's state in `conditions` (tandem/machine/conditions.py): before, after, between.
+
+
+def of_settings(sides: Mapping[str, Manifest]) -> Iterator[str]:
+    """Yield settings that differ between two sides with the same hardware."""
+    first, second = sides.values()
+    if value_of(first, "hardware.name") != value_of(second, "hardware.name"):
+        return
+    for what, path in SETTINGS.items():
+        values = [value_of(manifest, f"conditions.before.{path}") for manifest in (first, second)]
+        if None not in values and values[0] != values[1]:
+            shown = (f"{short(value)} for {side}" for side, value in zip(sides, values, strict=True))
+            yield f"{what} differs: {', '.join(shown)}"
+
+
+def conditions_of(manifest: Manifest, label: str) -> Iterator[str]:
+    """Yield the problems of one side's machine."""
+    conditions = manifest.get("conditions") or {}
+    before, after, between = (conditions.get(when) or {} for when in ("before", "after", "between"))
+    for name, who in (("others_share", "others took"), ("steal_share", "the host of this virtual machine took")):
+        if (share := between.get(name, 0)) > TAKEN_SHARE:
+            yield f"{label}: {who} {share:.0%} of the processors' time while it trained"
+    if not before and not after:
+        yield f"the state of {label}'s machine is {NOT_RECORDED}"
+    throttled = [value_of(reading, "gpu.throttled_by") for reading in (before, after)]
+    if reasons := dict.fromkeys(short(reason) for reason in throttled if reason):
+        yield f"{label}: the clocks were throttled ({', '.join(reasons)})"
+    for what, path in SETTINGS.items():
+        start, end = (value_of(reading, path) for reading in (before, after))
+        if None not in (start, end) and start != end:
+            yield f"{label}: {what} changed while training ({short(start)} before, {short(end)} after)"
+
+
+# Descriptions of a side.
+
+
+def describe(manifest: Manifest, threads: int | None = None) -> str:
+    """Return e.g. `cuda: NVIDIA H100, cuDNN, 1 process` or `cpu: AMD EPYC 9654, 16 threads, Tandem's kernels`.
+
+    `threads`: the timed number of threads, if it differs from the training's.
+    """
+    device, kernels = manifest.get("device", NOT_RECORDED), manifest.get("kernels") or f"kernels {NOT_RECORDED}"
+    kernels = "torch's kernels" if kernels == "torch's" else kernels
+    name = short_hardware(str(value_of(manifest, "hardware.name") or f"hardware {NOT_RECORDED}"))
+    if device != "cpu":
+        return f"{device}: {name}, {kernels}, 1 process"
+    threads = threads or value_of(manifest, "realized.threads")
+    counted = "1 thread" if threads == 1 else f"{threads} threads" if threads else f"threads {NOT_RECORDED}"
+    return f"{device}: {name}, {counted}, {kernels}"
+
+
+def short_hardware(name: str) -> str:
+    """Return a processor's name without redundant parts: `AMD EPYC 9654`.
+
+    Family and model stay if a virtual machine hides the processor's name.
+    """
+    bare = re.sub(r"\s*\(family \d+ model \d+\)", "", name)
+    bare = re.sub(r"\((R|TM)\)|\s+\d+-Core Processor|\s+CPU(?= @)", "", bare)
+    is_hidden = not re.search(r"\d{3,}", bare.partition("@")[0])
+    family = re.search(r"\(family \d+ model \d+\)", name)
+    return f"{bare} {family.group()}" if is_hidden and family else bare
+
+
+def best_threads(manifest: Manifest) -> str:
+    """Return why a CPU's number of threads may not be its best one; empty if it is, and for other devices."""
+    asked = value_of(manifest, "block.train.threads")
+    cores = value_of(manifest, "hardware.cpu.cores")
+    if manifest.get("device") != "cpu" or asked is None or asked == "auto" or cores == 1:
+        return ""
+    of_cores = f" of {cores:g} cores" if cores else ""
+    return (
+        f"the CPU ran {asked}{of_cores} because params.yaml sets it; `threads: auto` measures which number is fastest"
+    )
+
+
+def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return [name for name in sorted({*first, *second}) if first.get(name) != second.get(name)]
+
+
+def differing(
+    first: Manifest, second: Manifest, what: str, path: str, is_required: bool = False, absent: str = NOT_RECORDED
+) -> Iterator[Mismatch]:
+    """Yield a mismatch if the values differ. If neither is recorded, this is a mismatch only if `is_required`."""
+    pair = [value_of(manifest, path) for manifest in (first, second)]
+    if pair[0] != pair[1] or (is_required and pair[0] is None):
+        yield Mismatch(what, *(absent if value is None else short(value) for value in pair))
+
+
+def value_of(manifest: Manifest, path: str) -> Any:
+    """Return the value at a dotted path: `digests.code` -> manifest["digests"]["code"]; None if a part is absent."""
+    value: Any = manifest
+    for part in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
+
+
+def short(value: Any) -> str:
+    if value is None:
+        return NOT_RECORDED
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if re.fullmatch(r"[0-9a-f]{16,}", text):
+        return text[:DIGEST_LETTERS]
+    return text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 3] + "..."

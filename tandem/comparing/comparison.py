@@ -1,0 +1,267 @@
+"""Builds the `Comparison` of one workload's recorded runs: what differs, how fast, how good, and what to keep in mind.
+
+The input is runs of one or several sides and, if available, the speed measured in turns. The first side is the baseline
+of the others. The result is shown by `tandem.report.comparison` (Markdown, also for a terminal, and short texts) and
+by `tandem.report.report` (HTML).
+
+A speed-up is stated, with an interval, only if the work is the same. Otherwise the sentence names the differences.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tandem.comparing import differences
+from tandem.comparing.comparability import Comparability, Manifest, best_threads, compare_sides, describe, value_of
+from tandem.comparing.differences import Difference, Rows, mean_and_range
+from tandem.comparing.rerun import Verdict
+from tandem.comparing.statistics import SpeedUp, unpaired_speed_up
+from tandem.comparing.table import Row, rows_of
+from tandem.runs.run import Run
+
+# Differences that the descriptions of the sides do not show, so they are stated with the ratio.
+NOT_DESCRIBED = ("machine", "way of stepping", "place of the data")
+# The fields that a row takes from `timing` in timing.json, and how the values of several seeds are reduced to one.
+REDUCED: dict[str, Callable[[list[float]], float]] = {
+    **dict.fromkeys(("epoch_seconds", "samples_per_second"), statistics.median),
+    **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "process_mib", "peak_rss_mib"), max),
+    "train_seconds": sum,
+}
+QUARTILES = ("epoch_seconds_quartile_low", "epoch_seconds_quartile_high")  # of one process
+OF_SEED = ("seed", "score", "epoch_seconds", "samples_per_second", "train_seconds", "measured_at", "tracking")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A training, or several that differ only in their seed."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.runs[0].manifest
+
+    @cached_property
+    def epoch_seconds(self) -> list[float]:
+        found = [value_of(run.manifest, "timing.epoch_seconds") for run in self.runs]
+        return [float(seconds) for seconds in found if seconds]
+
+    @property
+    def score_name(self) -> str:
+        return str(value_of(self.manifest, "result.score_name") or "score")
+
+    @cached_property
+    def scores(self) -> str:
+        """The score as text, e.g. `accuracy 0.9556 (0.9444 to 0.9667 over 5 seeds) on cpu`."""
+        known = [(value_of(run.manifest, "result.metrics") or {}).get(self.score_name) for run in self.runs]
+        scores = [float(score) for score in known if score is not None]
+        return f"{self.score_name} {mean_and_range(scores) if scores else 'not recorded'} on {self.name}"
+
+    def predictions(self) -> dict[int, Rows]:
+        """Return the predictions by seed. Raises ValueError if some are missing or a seed occurs twice."""
+        if missing := [str(run.seed) for run in self.runs if not run.predictions]:
+            raise ValueError(f"the predictions of {self.name} are not at hand (seed {', '.join(missing)})")
+        found: dict[int, Rows] = {run.seed: run.predictions for run in self.runs}
+        if len(found) < len(self.runs):
+            raise ValueError(f"{self.name} has several runs of one seed ({', '.join(str(r.seed) for r in self.runs)})")
+        return found
+
+    @cached_property
+    def row(self) -> dict[str, Any]:
+        """The evaluated runs as a row of compare.json: means of scores, medians of times, peaks of memory.
+
+        `runs` has the values of each seed. All other values come from the first run.
+        """
+        rows = [row_of(run) for run in self.runs]
+        first, scores = rows[0], [row["score"] for row in rows]
+        found = {name: value for name, value in first.items() if name not in ("seed", "tracking")}
+        for name, reduce in REDUCED.items():
+            values = [row[name] for row in rows if row[name] is not None]
+            found[name] = reduce(values) if values else None
+        names = dict.fromkeys(name for row in rows for name in row["metrics"])
+        found |= {
+            "seeds": [row["seed"] for row in rows],
+            "runs": [{name: row[name] for name in OF_SEED} for row in rows],
+            "score": statistics.fmean(scores),
+            "score_lowest": min(scores),
+            "score_highest": max(scores),
+            "metrics": {name: mean_of(row["metrics"].get(name) for row in rows) for name in names},
+        }
+        if len(rows) > 1:
+            seconds = [row["epoch_seconds"] for row in rows if row["epoch_seconds"] is not None]
+            found |= {
+                **dict.fromkeys(QUARTILES),
+                "epoch_seconds_lowest": min(seconds, default=None),
+                "epoch_seconds_highest": max(seconds, default=None),
+                "sentence": (
+                    f"{found['score_name']} {found['score']:.4f} on average over {len(scores)} seeds ({min(scores):.4f}"
+                    f" to {max(scores):.4f}), which vary weights, order and draws and leave the split as it is; with "
+                    f"seed {first['seed']}: {first['sentence']}"
+                ),
+            }
+        return found
+
+
+def row_of(run: Run) -> dict[str, Any]:
+    assert run.score
+    hardware, block, timing = run.timing["hardware"], run.train["block"], run.timing["timing"]
+    return {
+        "workload": run.workload,
+        "requested": run.train["requested"],
+        "seed": run.seed,
+        "task": block["task"],
+        "model": block["train"]["model"]["name"],
+        "device": run.device,
+        "device_name": hardware["name"],
+        "torch": hardware["torch"],
+        "precision": run.train["realized"]["precision"],
+        "threads": run.train["realized"]["threads"],
+        "measured_at": run.timing["measured_at"],
+        "measured_on": run.timing["machine"],
+        "out_of_memory": run.timing["placement"]["out_of_memory"],
+        "summary_lines": run.timing.get("summary_lines", {}),
+        **{name: timing.get(name) for name in (*REDUCED, *QUARTILES, "num_epochs_measured")},
+        "missing_reasons": timing.get("missing_reasons", {}),
+        "score_name": run.score["score_name"],
+        "score": run.score["metrics"][run.score["score_name"]],
+        "sentence": run.score.get("sentence", ""),
+        "metrics": run.score["metrics"],
+        "tracking": run.timing.get("mlflow", {}),
+    }
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return None if a value is missing: a mean over the other seeds would be a different quantity."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return statistics.fmean(known) if len(known) == len(found) else None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A published training on the same data and with the same parameters as one's own."""
+
+    side: Side
+    verdict: Verdict | None  # of one's own run with the reference run's seed; None if there is none
+
+    @property
+    def row(self) -> dict[str, Any]:
+        return {**self.side.row, "css": "published"}
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One side compared with another. All sentences end with a full stop."""
+
+    first: Side
+    second: Side
+    comparability: Comparability
+    speed_up: SpeedUp | None  # None: none is stated; `speed` says why
+    difference: Difference | None  # None: the scores are not compared; `scores` says why
+    speed: str
+    scores: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One workload's sides, each compared with the first one."""
+
+    workload: str
+    sides: tuple[Side, ...]
+    judgements: tuple[Judgement, ...]  # empty if there is only one side
+    references: tuple[Reference, ...] = ()  # published runs
+    no_reference: str = ""  # why `references` is empty
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The recorded values of all sides."""
+        return list(rows_of([[run.manifest for run in side.runs] for side in self.sides]))
+
+    @property
+    def sentences(self) -> list[str]:
+        every = [(found.speed, found.scores, *found.notes) for found in self.judgements]
+        return list(dict.fromkeys(f"{self.workload}: {sentence}" for found in every for sentence in found))
+
+
+def compare(workload: str, sides: Sequence[Side], speed: Mapping[str, Any] | None = None) -> Comparison:
+    """`speed` is the content of results/speed/<workload>.json: {"speed_up": a SpeedUp, "sides": [base, other], "about":
+    ...}; or {"sentence": why there is no ratio}. If it is None, the runs did not take turns and the ratio comes from
+    the epochs.
+    """
+    return Comparison(workload, tuple(sides), tuple(judge(sides[0], other, speed) for other in sides[1:]))
+
+
+def judge(first: Side, second: Side, speed: Mapping[str, Any] | None = None) -> Judgement:
+    found = compare_sides({side.name: [run.manifest for run in side.runs] for side in (first, second)})
+    scores, difference = compare_scores(first, second)
+    speed_up = None
+    if found.refusals:
+        fast = f"no speed-up is stated. What stands against it: {'; '.join(found.refusals)}"
+    else:
+        try:
+            speed_up = speed_in_turns(first, second, speed) if speed else speed_apart(first, second)
+            fast = speed_sentence(first, second, found, speed_up, speed)
+        except ValueError as error:
+            fast = f"no speed-up is stated: {error}"
+    # When the sides take turns, the CPU uses its fastest number of threads, whatever the trainings used.
+    notes = [*([] if speed else filter(None, (best_threads(side.manifest) for side in (first, second)))), *found.notes]
+    every = tuple(f"{note}." for note in notes)
+    return Judgement(first, second, found, speed_up, difference, f"{fast}.", f"{scores}.", every)
+
+
+def speed_sentence(
+    first: Side, second: Side, found: Comparability, speed_up: SpeedUp, speed: Mapping[str, Any] | None
+) -> str:
+    threads = [speed["about"][side.name].get("threads") if speed else None for side in (first, second)]
+    sides = [describe(side.manifest, number) for side, number in zip((first, second), threads, strict=True)]
+    differing = [f"{each.what} ({each.second} against {each.first})" for each in found.named]
+    others = " and ".join(each for each in differing if each.startswith(NOT_DESCRIBED))
+    beside = f"; they differ in {others} too" if others else ""
+    return f"{speed_up.sentence(first.name, second.name)}. {sides[1]} against {sides[0]}{beside}"
+
+
+def speed_in_turns(first: Side, second: Side, speed: Mapping[str, Any]) -> SpeedUp:
+    """Return the speed-up in results/speed/<workload>.json. Raises ValueError with the reason if it does not apply."""
+    if "speed_up" not in speed:
+        raise ValueError(speed["sentence"].removeprefix(f"{speed['workload']}: ").rstrip("."))
+    names, measured = [first.name, second.name], list(speed["sides"])
+    if sorted(names) != sorted(measured):
+        raise ValueError(f"{' and '.join(measured)} took turns, and these are {' and '.join(names)}")
+    if out_of_memory := [name for name in names if speed["out_of_memory"].get(name)]:
+        raise ValueError(f"memory ran out on {' and '.join(out_of_memory)} while they took turns")
+    precisions = [speed["about"][name].get("precision") for name in names]
+    if precisions[0] != precisions[1]:
+        raise ValueError(f"the sides took turns in precision {precisions[0]} and {precisions[1]}")
+    found = SpeedUp(**speed["speed_up"])
+    return found if names == measured else found.reversed()
+
+
+def speed_apart(first: Side, second: Side) -> SpeedUp:
+    """Return the ratio of the recorded epochs, which is all that two machines offer. Raises ValueError if there is
+    none.
+    """
+    if untimed := [side.name for side in (first, second) if not side.epoch_seconds]:
+        raise ValueError(f"no epoch of {' and '.join(untimed)} is timed")
+    return unpaired_speed_up(first.epoch_seconds, second.epoch_seconds)
+
+
+def compare_scores(first: Side, second: Side) -> tuple[str, Difference | None]:
+    try:
+        name, pair = first.score_name, (first.predictions(), second.predictions())
+        if name != second.score_name:
+            raise ValueError(f"{first.name} is scored by {name}, {second.name} by {second.score_name}")
+        margin = differences.margin_of_seeds(*(list(differences.measured_scores(name, side).values()) for side in pair))
+        found = differences.difference(name, *pair, margin)
+    except ValueError as error:
+        return f"{first.scores}, {second.scores}; the two are not compared, because {error}", None
+    sentence = found.sentence(first.name, second.name)
+    # The sentence lacks the scores if it tests the MAE instead of the score, or if one side has seeds that the other
+    # lacks.
+    is_said = found.is_larger_better and len(found.first) == len(first.runs) == len(second.runs)
+    return (sentence if is_said else f"{first.scores}, {second.scores}. {sentence}"), found

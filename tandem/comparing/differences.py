@@ -1,0 +1,451 @@
+"""Computes the difference between the scores of two sides from their predictions, and whether chance explains it.
+
+A side is one training, or several with different seeds: {seed: the rows of its predictions.csv}. Both sides are scored
+on the same test split, so everything is paired.
+
+With three or more seeds in common, the interval is over the differences per seed: predictions of one sequence by
+several seeds are not independent, so they are never pooled. With fewer seeds it is over the sequences or windows of the
+test split, and describes these trained networks only. With two seeds, a sequence counts once, with the mean over both.
+
+"No difference" is claimed only if the whole 95% interval lies inside a margin (two one-sided tests at 2.5% each:
+Schuirmann 1987, Journal of Pharmacokinetics and Biopharmaceutics 15, 657-680).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from tandem.comparing.statistics import LEVEL, student_interval
+from tandem.tasks.scores import macro_f1_of_sums
+
+Rows = Sequence[Mapping[str, Any]]  # of predictions.csv: strings as csv gives them, or the values themselves
+
+NUM_RESAMPLES = 2000
+MIN_SEEDS = 3  # for an interval over seeds; with two it is twelve times as wide as the spread
+MIN_SEEDS_OF_MARGIN = 5
+MARGIN_DEVIATIONS = 2.0
+POWER = 0.80
+# Recorded levels come from `exp`, which differs in the last digits between processors.
+SAME_LEVEL = 1e-6
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The largest difference that does not matter, in the score's unit, and the origin of that number."""
+
+    value: float
+    reason: str
+
+
+def margin_of_seeds(*sides: Sequence[float]) -> Margin | None:
+    """Return twice the standard deviation over seeds; None if no side has five.
+
+    Of pairs of trainings that differ only in the seed, one in six is further apart than this. If several sides have
+    five seeds or more, the deviation is the root of their mean variance.
+    """
+    known = [scores for scores in sides if len(scores) >= MIN_SEEDS_OF_MARGIN]
+    deviation = float(np.sqrt(np.mean([np.var(scores, ddof=1) for scores in known]))) if known else 0.0
+    if not deviation:
+        return None
+    counts = " and ".join(str(len(scores)) for scores in known)
+    return Margin(MARGIN_DEVIATIONS * deviation, f"twice the standard deviation over {counts} seeds")
+
+
+@dataclass(frozen=True)
+class Found:
+    low: float  # 95% interval of the difference
+    high: float
+    p: float | None
+    min_detectable_effect: float | None  # detected in 80% of such comparisons; None: none is
+    method: str
+
+
+@dataclass(frozen=True)
+class Difference(Found):
+    """The second side's score minus the first's, with its interval and verdict."""
+
+    measure: str  # "accuracy", "event F1", "MAE"
+    is_larger_better: bool
+    first: dict[int, float]  # seed -> score, for the paired seeds
+    second: dict[int, float]
+    unit: str  # the cases of the test split: "sequences", "windows"
+    num_units: int
+    is_equal: bool  # every unit is scored the same on both sides, with every seed
+    difference: float
+    margin: Margin | None
+
+    @property
+    def verdict(self) -> str:
+        """`equal`, `equivalent` (inside the margin), `different` or `inconclusive`."""
+        if self.is_equal:
+            return "equal"
+        if self.margin and -self.margin.value < self.low and self.high < self.margin.value:
+            return "equivalent"
+        return "inconclusive" if self.low <= 0 <= self.high else "different"
+
+    def sentence(self, first: str, second: str) -> str:
+        """Return the result as a sentence. `first` and `second` are the names of the sides."""
+        scores = [mean_and_range(list(side.values()), self.number) for side in (self.first, self.second)]
+        sides = f"{self.measure} {scores[0]} on {first}, {scores[1]} on {second}"
+        if self.is_equal:
+            return f"{sides}: the scores of all {self.num_units:,} test {self.unit} are equal{self.caveat}"
+        p = "" if self.p is None else ", p < 0.0001" if self.p < 1e-4 else f", p {self.p:.2g}"
+        found = f"{self.signed(self.difference)} (95% interval {self.signed(self.low)} to {self.signed(self.high)}{p}; "
+        return f"{sides}: {found}{self.method}). {self.conclusion(first, second)}{self.caveat}"
+
+    def conclusion(self, first: str, second: str) -> str:
+        margin = f"the margin of {self.number(self.margin.value)} ({self.margin.reason})" if self.margin else ""
+        if self.verdict == "equivalent":
+            return f"No difference that matters: the whole interval lies within {margin}"
+        if self.verdict == "different":
+            better = "better" if (self.difference > 0) == self.is_larger_better else "worse"
+            if len(self.first) >= MIN_SEEDS:
+                return f"They differ: {second} is {better} than {first}"
+            return f"The trained networks differ: that of {second} is {better} than that of {first}"
+        unseen = "no difference, however large, could have been seen with so few"
+        if self.min_detectable_effect is not None:
+            seen = self.number(self.min_detectable_effect)
+            unseen = f"a difference smaller than {seen} is missed in more than one of five such comparisons"
+        beside = (
+            f"; the interval is not within {margin}, so neither is it shown that they are the same" if margin else ""
+        )
+        return f"Not told apart: {unseen}{beside}"
+
+    @property
+    def caveat(self) -> str:
+        if len(self.first) >= MIN_SEEDS:
+            return ""
+        if len(self.first) == 2:
+            return ". With two seeds a side, what other seeds would change is not in it"
+        return ". With one seed a side this is about two trained networks; what another seed would change is not in it"
+
+    def number(self, value: float) -> str:
+        return f"{value:.4f}" if self.is_larger_better else f"{value:.4g}"
+
+    def signed(self, value: float) -> str:
+        return f"{value:+.4f}" if self.is_larger_better else f"{value:+.3g}"
+
+
+def mean_and_range(scores: Sequence[float], show: Callable[[float], str] = "{:.4f}".format) -> str:
+    """Return e.g. `0.9556 (0.9444 to 0.9667 over 5 seeds)`; only the score if there is one."""
+    mean = show(float(np.mean(scores)))
+    if len(scores) == 1:
+        return mean
+    return f"{mean} ({show(min(scores))} to {show(max(scores))} over {len(scores)} seeds)"
+
+
+def difference(
+    score_name: str, first: Mapping[int, Rows], second: Mapping[int, Rows], margin: Margin | None = None
+) -> Difference:
+    """Compare two sides. `first` and `second`: {seed: rows of predictions.csv}; `score_name`: a key of MEASURES.
+
+    Two single trainings are compared whatever their seeds are; otherwise only seeds that both sides have are compared.
+    Raises ValueError if the score has no test here, if the sides have no seed in common, or if the test splits differ.
+    """
+    measure = measure_of(score_name)
+    pairs = paired_seeds(list(first), list(second))
+    units = measure.read([*first.values(), *second.values()])
+    places = [(list(first).index(left), len(first) + list(second).index(right)) for left, right in pairs]
+    left, right = (units[list(indices)] for indices in zip(*places, strict=True))
+    paired = Pairs(left, right, measure)
+    return Difference(
+        **vars(over_seeds(paired) if len(pairs) >= MIN_SEEDS else measure.test(paired)),
+        measure=measure.name,
+        is_larger_better=measure.is_larger_better,
+        first={seed: measure.score(own) for (seed, _), own in zip(pairs, left, strict=True)},
+        second={seed: measure.score(own) for (_, seed), own in zip(pairs, right, strict=True)},
+        unit=measure.unit,
+        num_units=units.shape[1],
+        is_equal=bool((left == right).all()),
+        difference=float(paired.by_seed.mean()),
+        margin=margin,
+    )
+
+
+def measured_scores(score_name: str, side: Mapping[int, Rows]) -> dict[int, float]:
+    """Return the scores that `difference` compares, by seed: the task's score, or the MAE for a forecast."""
+    measure = measure_of(score_name)
+    return {seed: measure.score(own) for seed, own in zip(side, measure.read(list(side.values())), strict=True)}
+
+
+def measure_of(score_name: str) -> Measure:
+    if score_name not in MEASURES:
+        raise ValueError(f"the score {score_name!r} has no test here; there is one for {', '.join(MEASURES)}")
+    return MEASURES[score_name]
+
+
+def paired_seeds(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
+    if len(first) == len(second) == 1:
+        return [(first[0], second[0])]
+    common = [(seed, seed) for seed in first if seed in second]
+    if not common:
+        seeds = " against ".join(", ".join(map(str, side)) for side in (first, second))
+        raise ValueError(f"the two sides have no seed in common ({seeds})")
+    return common
+
+
+# Reading predictions. Both sides have the same test split; the result is one or a few numbers per sequence or window.
+
+
+def read_classified(runs: Sequence[Rows]) -> np.ndarray:
+    """Return (R, N): 1 if the run classifies the sequence correctly, else 0."""
+    labels = [{str(row["sequence"]): str(row["actual"]) for row in rows} for rows in runs]
+    refuse_other_split([set(own.items()) for own in labels], "sequences or their labels")
+    right = [{str(row["sequence"]): str(row["actual"]) == str(row["predicted"]) for row in rows} for rows in runs]
+    return np.array([[own[sequence] for sequence in labels[0]] for own in right], dtype=float)
+
+
+def read_detected(runs: Sequence[Rows]) -> np.ndarray:
+    """Return (R, N, C, 3): per run, sequence and class the numbers of correct, actual and predicted events.
+
+    A row is an actual event with the predicted event that matches it, or one of them alone (`list_events` in
+    tandem/tasks/detect.py). A sequence without any event in any run has no row; it does not change the score.
+    """
+    actual = [
+        {(str(r["sequence"]), str(r["event"]), int(r["actual"])) for r in rows if r["actual"] != ""} for rows in runs
+    ]
+    refuse_other_split(actual, "events")
+    sequences, events = (
+        {name: index for index, name in enumerate(sorted({str(row[column]) for rows in runs for row in rows}))}
+        for column in ("sequence", "event")
+    )
+    counts = np.zeros((len(runs), len(sequences), len(events), 3), dtype=int)
+    for own, rows in zip(counts, runs, strict=True):
+        for row in rows:
+            is_true, is_predicted = row["actual"] != "", row["predicted"] != ""
+            cell = own[sequences[str(row["sequence"])], events[str(row["event"])]]
+            cell += (is_true and is_predicted, is_true, is_predicted)
+    return counts
+
+
+def read_forecast(runs: Sequence[Rows]) -> np.ndarray:
+    """Return (R, N): a window's mean absolute error over its steps, in the target's own unit, ordered by time."""
+    keys = [[(str(row["time"]), int(row["step_ahead"])) for row in rows] for rows in runs]
+    refuse_other_split([set(own) for own in keys], "windows")
+    horizon = max(step for _, step in keys[0])
+    actual, predicted = (
+        np.array([[float(row[column]) for row in rows] for rows in runs]).reshape(len(runs), -1, horizon)
+        for column in ("actual", "predicted")
+    )
+    if keys != [keys[0]] * len(runs) or not np.allclose(actual, actual[0], rtol=SAME_LEVEL, atol=0):
+        raise ValueError("the test splits differ: the windows are not the same levels in the same order")
+    return np.abs(predicted - actual[0]).mean(axis=2)
+
+
+def read_regressed(runs: Sequence[Rows]) -> np.ndarray:
+    """Return (R, N): the absolute error of a sequence's prediction, in the target's own unit."""
+    known = [{str(row["sequence"]): (float(row["actual"]), float(row["predicted"])) for row in rows} for rows in runs]
+    refuse_other_split([set(own) for own in known], "sequences")
+    actual, predicted = (np.array([[own[name][side] for name in known[0]] for own in known]) for side in (0, 1))
+    if not np.allclose(actual, actual[0], rtol=SAME_LEVEL, atol=0):
+        raise ValueError("the test splits differ: the sequences do not have the same numbers")
+    return np.abs(predicted - actual[0])
+
+
+def refuse_other_split(truths: Sequence[set[Any]], of_what: str) -> None:
+    if num_differing := max(len(truth ^ truths[0]) for truth in truths):
+        raise ValueError(f"the test splits differ: {num_differing:,} of the {of_what} stand on one side only")
+
+
+def event_f1(counts: np.ndarray) -> float:
+    """Return the macro F1 of the counts (N, C, 3) summed over sequences, which is detect's score."""
+    return float(macro_f1_of_sums(counts.sum(axis=0)))
+
+
+# The tests: from pairs to an interval.
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The same units (N, ...) scored on both sides, once for each of S pairs of seeds."""
+
+    first: np.ndarray  # (S, N, ...)
+    second: np.ndarray
+    measure: Measure
+
+    @cached_property
+    def by_seed(self) -> np.ndarray:
+        return self.difference_of(slice(None))
+
+    def difference_of(self, index: Any) -> np.ndarray:
+        """Return (S,) second - first, over the units that `index` selects."""
+        score = self.measure.score
+        return np.array([score(b[index]) - score(a[index]) for a, b in zip(self.first, self.second, strict=True)])
+
+
+def over_seeds(pairs: Pairs) -> Found:
+    """Return Student's interval over the differences of S pairs of seeds.
+
+    If the score moves in steps of one sequence, the deviation is at least that of rounding to a step (Sheppard 1898):
+    three differences that are equal by chance do not prove that there is no spread.
+    """
+    from scipy.special import stdtr
+
+    found = pairs.by_seed
+    num, freedom = len(found), len(found) - 1
+    step = 1 / pairs.first.shape[1] if pairs.measure.moves_in_steps else 0.0
+    error = max(float(found.std(ddof=1)), step / 12**0.5) / num**0.5
+    center = float(found.mean())
+    p = float(2 * stdtr(freedom, -abs(center) / error)) if error else None
+    method = f"Student's t over {num} differences, paired by seed, on this test split"
+    return Found(*student_interval(center, error, freedom), p, num_errors_seen(freedom) * error or None, method)
+
+
+@cache
+def num_errors_seen(freedom: int) -> float:
+    """Return the difference, in standard errors, that Student's test detects in 80% of cases.
+
+    It is the shift at which a noncentral t exceeds the critical value that often; the other tail is negligible.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import nct, t
+
+    critical = float(t.ppf((1 + LEVEL) / 2, freedom))
+    return float(brentq(lambda shift: nct.sf(critical, freedom, shift) - POWER, 1.0, 4 * critical))
+
+
+def by_mcnemar(pairs: Pairs) -> Found:
+    """Return McNemar's exact test for one pair of trainings; with two pairs, resample the sequences."""
+    if len(pairs.first) > 1:
+        return resample_sequences(pairs)
+    num = pairs.first.shape[1]
+    gained, lost = int((pairs.second > pairs.first).sum()), int((pairs.second < pairs.first).sum())
+    p = mcnemar(gained, lost)
+    low, high = score_interval(gained, lost, num)
+    if p >= 1 - LEVEL:  # the exact test is stricter, so the interval is widened to agree with it
+        low, high = min(low, 0.0), max(high, 0.0)
+    method = f"exact McNemar test, {gained + lost:,} of {num:,} sequences differ"
+    return Found(low, high, p, min_detectable_effect_by_mcnemar((gained + lost) / num, num), method)
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """Return p of the exact test that cases change from wrong to right as often as back (McNemar 1947)."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+
+def score_interval(gained: int, lost: int, num: int) -> tuple[float, float]:
+    """Return the 95% score interval of the difference of two paired proportions (Tango 1998, Statistics in Medicine 17,
+    891-908).
+
+    It is also valid for few discordant pairs: with none of N it is +-z^2 / (N + z^2), not a point.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    z = float(norm.ppf((1 + LEVEL) / 2))
+
+    def distance(delta: float) -> float:
+        """Return Tango's statistic at `delta`, using the restricted maximum-likelihood estimate of the lost share."""
+        b = -gained - lost + (2 * num - gained + lost) * delta
+        c = -lost * delta * (1 - delta)
+        share = ((b * b - 8 * num * c) ** 0.5 - b) / (4 * num)
+        variance = num * (2 * share + delta * (1 - delta))
+        gap = gained - lost - num * delta
+        return gap / max(variance, 1e-300) ** 0.5
+
+    center = (gained - lost) / num
+    edge = 1 - 1e-12
+    low = -1.0 if distance(-edge) < z else brentq(lambda delta: distance(delta) - z, -edge, center)
+    high = 1.0 if distance(edge) > -z else brentq(lambda delta: distance(delta) + z, center, edge)
+    return low, high
+
+
+def min_detectable_effect_by_mcnemar(discordant: float, num: int) -> float | None:
+    """Return the difference of two accuracies that McNemar's test detects in 80% of cases (Connor 1987, Biometrics 43,
+    207-211).
+
+    `discordant`: the share of the `num` pairs that differ. None if no difference is detected so often.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    z_level, z_power = float(norm.ppf((1 + LEVEL) / 2)), float(norm.ppf(POWER))
+
+    def excess(delta: float) -> float:
+        share = max(discordant, delta)  # at least this share of the pairs differs
+        return num * delta**2 - (z_level * share**0.5 + z_power * max(share - delta**2, 0.0) ** 0.5) ** 2
+
+    return float(brentq(excess, 1e-9, 1.0)) if excess(1.0) > 0 else None
+
+
+def resample_sequences(pairs: Pairs) -> Found:
+    """Percentile bootstrap over the sequences, each with the outputs of both sides (Efron and Tibshirani 1993)."""
+    from scipy.stats import bootstrap
+
+    num = pairs.first.shape[1]
+    result = bootstrap(
+        (np.arange(num),),
+        lambda index: float(pairs.difference_of(index).mean()),
+        vectorized=False,
+        n_resamples=NUM_RESAMPLES,
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    low, high = (float(value) for value in result.confidence_interval)
+    method = f"paired bootstrap over {num:,} sequences"
+    return Found(low, high, None, min_detectable_effect(float(result.standard_error)), method)
+
+
+def resample_blocks(pairs: Pairs) -> Found:
+    """Percentile bootstrap over blocks of neighbouring windows (Kuensch 1989), because these share most of their steps.
+
+    Blocks have sqrt(N) windows, as for forecast's interval of the skill. They wrap around the end (Politis and Romano
+    1992); otherwise the first and last windows would count less. With few blocks the interval is widened as Student's
+    is (Hesterberg 2015, The American Statistician 69, 371-386, section 3.5).
+    """
+    from scipy.stats import norm, t
+
+    each = (pairs.second - pairs.first).mean(axis=0)
+    num = len(each)
+    size = max(1, round(num**0.5))
+    num_blocks = -(-num // size)
+    starts = np.random.default_rng(0).integers(0, num, size=(NUM_RESAMPLES, num_blocks))
+    summed = np.concatenate([[0.0], np.cumsum(np.concatenate([each, each[:size]]))])
+    means = (summed[starts + size] - summed[starts]).sum(axis=1) / (num_blocks * size)
+    freedom = max(num_blocks - 1, 1)
+    tail = float(norm.cdf((1 + 1 / freedom) ** 0.5 * t.ppf((1 - LEVEL) / 2, freedom)))
+    low, high = np.quantile(means, [tail, 1 - tail])
+    method = f"paired bootstrap over blocks of {size} of the {num:,} windows"
+    return Found(float(low), float(high), None, min_detectable_effect(float(means.std(ddof=1))), method)
+
+
+def min_detectable_effect(standard_error: float) -> float | None:
+    """Return the difference for which an interval with this standard error excludes 0 in 80% of cases."""
+    from scipy.stats import norm
+
+    return float((norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) * standard_error) or None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The score of a task's predictions, and the test that compares two sides."""
+
+    name: str
+    unit: str
+    is_larger_better: bool
+    moves_in_steps: bool  # the score is a count of units divided by their number
+    read: Callable[[Sequence[Rows]], np.ndarray]  # R runs -> (R, N, ...)
+    score: Callable[[np.ndarray], float]  # of units (N, ...)
+    test: Callable[[Pairs], Found]
+
+
+def mean(units: np.ndarray) -> float:
+    return float(units.mean())
+
+
+# By the name of the task's score. Forecast and regress are compared by MAE: skill is 1 - MAE / persistence's MAE, and
+# R2 depends on a few large errors.
+MEASURES = {
+    "accuracy": Measure("accuracy", "sequences", True, True, read_classified, mean, by_mcnemar),
+    "event_f1": Measure("event F1", "sequences", True, False, read_detected, event_f1, resample_sequences),
+    "r2": Measure("MAE", "sequences", False, False, read_regressed, mean, resample_sequences),
+    "skill": Measure("MAE", "windows", False, False, read_forecast, mean, resample_blocks),
+}

@@ -1,0 +1,152 @@
+"""Compares one's own runs with the results that are published with the project.
+
+For each workload and kind of hardware, docs/published.json contains the score and training time of every seed, and one
+reference run: the keys of its manifest that say what was trained and what came out, and the effect of rounding on its
+losses (`envelope`). `read` returns that content; the results are verdicts as in tandem/comparing/rerun.py. With the git
+repository alone, a user can check whether their results are the published ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tandem import files
+from tandem.comparing import rerun
+from tandem.comparing.comparability import Manifest, differing_names, flat, of_data
+from tandem.comparing.comparison import Reference, Side
+from tandem.comparing.differences import margin_of_seeds
+from tandem.comparing.rerun import Envelope, EnvironmentInfo, Verdict, different
+from tandem.runs.run import Run
+
+FILE = files.PUBLISHED
+SCHEMA = 2
+# The published parts of a manifest. The others describe where and when the run was made, or how to repeat it.
+KEPT = ("workload", "requested", "device", "seed", "block", "realized", "environment", "hardware", "epochs")
+DIGESTS = ("data", "weights", "predictions")
+TIMED = ("epoch_seconds", "samples_per_second", "train_seconds", "peak_allocated_mib", "peak_rss_mib")
+Entry = Mapping[str, Any]  # of a workload on one kind of hardware
+
+
+def read() -> dict[str, list[dict[str, Any]]]:
+    """Return workload -> published entries. Raises ValueError for a file of another version."""
+    mend = f"`git checkout {files.relative(FILE)}` brings it back"
+    content = files.read_json(FILE, {"workloads": (dict, list)}, mend)
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"{files.relative(FILE)} has schema {content['schema']}, and this version reads {SCHEMA}")
+    for workload, entries in content["workloads"].items():
+        if not entries or not all(isinstance(entry, dict) for entry in entries):
+            raise files.damaged(files.relative(FILE), f"its entries of {workload} are no objects", mend)
+    return dict(content["workloads"])
+
+
+def entry_of(runs: Sequence[Run], perturbed: Sequence[Manifest]) -> dict[str, Any]:
+    """Return the published entry of evaluated runs, one per seed.
+
+    The first is the reference run. `perturbed`: reruns of it from weights perturbed by one unit in the last place.
+    """
+    first, *others = (run.manifest for run in runs)
+    envelope = rerun.measure_envelope(first, perturbed, others)
+    return {
+        **{name: first[name] for name in KEPT},
+        "digests": {name: first["digests"][name] for name in DIGESTS},
+        "envelope": {
+            "allowed": envelope.allowed,
+            "horizon": envelope.horizon,
+            "num_nudged": envelope.num_perturbed,
+        },
+        "score_name": first["result"]["score_name"],
+        "scores": {str(run.seed): score_of(run) for run in runs},
+        "timings": {str(run.seed): {name: run.timing["timing"].get(name) for name in TIMED} for run in runs},
+    }
+
+
+def score_of(run: Run) -> float:
+    assert run.score
+    return run.score["metrics"][run.score["score_name"]]
+
+
+def side_of(entry: Entry) -> Side:
+    """Return a published entry as a side. Of its runs, only the reference run has epochs."""
+
+    def run_of(seed: str, score: float) -> Run:
+        known = entry.get("timings", {}).get(seed, {})
+        train: Any = {name: entry[name] for name in ("workload", "requested", "device", "block", "realized")}
+        train |= {"seed": int(seed), "epochs": entry["epochs"] if int(seed) == entry["seed"] else []}
+        timing: Any = {
+            "hardware": entry["hardware"],
+            "machine": "",
+            "measured_at": "",
+            "placement": {"out_of_memory": entry["realized"]["out_of_memory"]},
+            "timing": known,
+        }
+        result: Any = {"score_name": entry["score_name"], "metrics": {entry["score_name"]: score}}
+        return Run("published", train, timing, result, no_file)
+
+    return Side("published", tuple(run_of(seed, score) for seed, score in entry["scores"].items()))
+
+
+def no_file(name: str) -> tuple[bytes, str]:
+    raise FileNotFoundError(name)
+
+
+def references(entries: Sequence[Entry], own: Sequence[Run]) -> tuple[tuple[Reference, ...], str]:
+    """Return the references comparable with one's own runs, most similar first; if there are none, also the reason."""
+    found, reasons = [], []
+    manifest = own[0].manifest
+    for entry in sorted(entries, key=lambda entry: distance(entry, manifest)):
+        if asked := parameters(entry, manifest):
+            more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
+            reasons.append(f"published with other parameters ({', '.join(asked[:3])}{more})")
+        reasons += (other := list(map(str, of_data(entry, manifest))))
+        if not asked and not other:
+            verdict = next((judge(entry, run) for run in own if run.seed == entry["seed"]), None)
+            found.append(Reference(side_of(entry), verdict))
+    return tuple(found), "" if found else "; ".join(dict.fromkeys(reasons)) or "nothing is published of it"
+
+
+def best_match(entries: Sequence[Entry], own: Run) -> Entry:
+    """Return the published run on the same kind of hardware with the same settings, otherwise the most similar one."""
+    return min(entries, key=lambda entry: distance(entry, own.manifest))
+
+
+def distance(published: Entry, own: Manifest) -> tuple[bool, bool, int]:
+    """Return a sort key: smaller if hardware and settings differ less."""
+    facts = rerun.environment_of(published, own)
+    return published["device"] != own["device"], bool(facts.hardware), len(facts.phrases)
+
+
+def judge(published: Entry, own: Run) -> Verdict:
+    """Return the verdict on whether one's own run agrees with the published one."""
+    found = own.manifest
+    if asked := parameters(published, found):
+        return Verdict("not verifiable", "other parameters", f"{', '.join(asked)} of params.yaml are not as published")
+    if other := list(of_data(published, found)):
+        return Verdict("different", "data", "; ".join(map(str, other)))
+    facts = rerun.environment_of(published, found)
+    if verdict := rerun.judge_bitwise(published, found, facts):
+        return verdict
+    envelope = Envelope(*(published["envelope"][name] for name in ("allowed", "horizon", "num_nudged")))
+    if rerun.may_round(published, found) and (verdict := rerun.within(published, found, facts, envelope)):
+        return verdict
+    return judge_score(published, own, facts)
+
+
+def judge_score(published: Entry, own: Run, facts: EnvironmentInfo) -> Verdict:
+    """Judge by the difference of the scores and the margin from the published seeds."""
+    name, seed = published["score_name"], str(published["seed"])
+    here, there = score_of(own), published["scores"][seed]
+    margin = margin_of_seeds(list(published["scores"].values()))
+    seen = f"{name} {here:.4f} here, {there:.4f} published"
+    if margin is None:
+        return Verdict("inconclusive", sentence=f"{seen}; it takes five published seeds to say what that means")
+    limit = f"{margin.value:.4f}, {margin.reason}"
+    if abs(here - there) > margin.value:
+        return different("predictions", f"{seen}, further apart than {limit}", facts)
+    sentence = f"{seen}, no further apart than {limit}; what else differs: {'; '.join(facts.phrases)}"
+    return Verdict("statistically compatible", sentence=sentence)
+
+
+def parameters(published: Entry, own: Manifest) -> list[str]:
+    """Return the dotted names of the parameters that differ. Values that `auto` chose are not parameters."""
+    return differing_names(*(dict(flat(manifest["block"])) for manifest in (published, own)))

@@ -1,0 +1,172 @@
+"""Repeat a training that a manifest records, and write its results: `python -m tandem.comparing.retrain WORKLOAD DEVICE
+SEED... --out FILE [--epochs K] [--threads N] [--nudge I...] [--evaluate]`.
+
+Reads params.yaml and the outputs of hardware, preprocess and preload, as `train` does. Writes only FILE, a JSON list
+with a dictionary for each training, with the manifest's keys where it has them (`manifest` in tandem/runs/run.py):
+
+    workload, requested, device, seed, hardware, environment
+    nudge            None, or the seed of the generator that perturbed the initial weights
+    realized         threads, precision, grad_accum_steps, step, data_location, out_of_memory
+    weights          initial (before the nudge); after a complete run also best and last: digests of their files
+    epochs           per epoch: the exact losses and score, weights_sha256, order_sha256, draws_sha256
+    epoch_seconds    of each epoch; measured, not compared
+    predictions      with --evaluate: predictions.csv as text, its sha256; metrics
+
+It writes no checkpoint, no MLflow run and no results: flows/verify.py runs it in a copy of the project and compares. A
+nudge moves every weight by one unit in the last place before the first epoch, up or down at random with generator I.
+The differences between such trainings show the effect of rounding alone.
+"""
+
+import hashlib
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from tandem import files, models
+from tandem.runs import provenance
+from tandem.runs.history import history_row
+from tandem.runs.terminal import Progress
+from tandem.training import auto, inference
+from tandem.training.batches import sequential_indices
+from tandem.training.memory import OutOfMemory, translate_oom
+from tandem.training.trainer import Trainer, snapshot
+from tandem.training.workload import RunContext, open_trainer
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    try:
+        found = [retrace(context, nudge, options) for context, nudge in trainings(options)]
+        files.write_json(options.out, found, is_durable=False)
+    except (ValueError, OSError, OutOfMemory) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse(arguments: list[str]) -> Namespace:
+    parser = ArgumentParser(
+        "python -m tandem.comparing.retrain",
+        description="Train again what a manifest records; flows/verify.py compares.",
+    )
+    parser.add_argument("workload")
+    parser.add_argument("device", help="as params.yaml asks for it; of several workers (2xcpu) one does it all")
+    parser.add_argument("seeds", type=int, nargs="+", metavar="SEED", help="a training with each")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the JSON goes")
+    parser.add_argument("--epochs", type=int, metavar="K", help="the first K alone; the schedule stays the whole one's")
+    parser.add_argument("--threads", type=int, metavar="N", help="instead of params.yaml's")
+    parser.add_argument(
+        "--nudge", type=int, nargs="+", default=[None], metavar="I",
+        help="move the initial weights by one unit in the last place, by coins from generator I; a training with each",
+    )  # fmt: skip
+    parser.add_argument("--evaluate", action="store_true", help="predict the test split too")
+    return parser.parse_args(arguments)
+
+
+def trainings(options: Namespace) -> Iterator[tuple[RunContext, int | None]]:
+    for seed in options.seeds:
+        context = RunContext.of(options.workload, options.device, seed)
+        if options.threads:
+            train = replace(context.params.train, threads=options.threads)
+            context = replace(context, params=replace(context.params, train=train))
+        for nudge in options.nudge:
+            yield context, nudge
+
+
+def retrace(context: RunContext, nudge: int | None, options: Namespace) -> dict[str, Any]:
+    """One training, opened and run as `train` does."""
+    trainer = open_trainer(context, {"trainer": None})
+    with translate_oom(trainer.oom):
+        auto.realize(trainer, context.identity)
+        weights = {"initial": trainer.weights_sha256()}
+        if nudge is not None:
+            move_weights(trainer.model, nudge)
+        title = f"{context.workload}, seed {context.seed}" + ("" if nudge is None else f", nudge {nudge}")
+        epochs, seconds = run_epochs(context, trainer, options.epochs or context.train_params.epochs, title)
+        is_whole = trainer.epochs_done == context.train_params.epochs
+        if is_whole:
+            weights |= weight_digests(trainer)
+        predictions = predict(context, trainer) if options.evaluate and is_whole else {}
+    environment = provenance.environment()
+    if trainer.device.type == "cuda":
+        environment["versions"] |= provenance.gpu_versions(context.identity["driver"])
+    return {
+        "workload": context.workload,
+        "requested": context.device,
+        "device": context.kind,
+        "seed": context.seed,
+        "nudge": nudge,
+        "hardware": context.identity,
+        "environment": environment,
+        "realized": {
+            "threads": trainer.params.num_threads,
+            "precision": trainer.step.precision,
+            "grad_accum_steps": trainer.step.grad_accum_steps,
+            "step": trainer.step.execution_mode,
+            "data_location": trainer.oom.data_location,
+            "out_of_memory": trainer.oom.fallbacks,
+        },
+        "weights": weights,
+        "epochs": epochs,
+        "epoch_seconds": seconds,
+        "predictions": predictions,
+    }
+
+
+def run_epochs(
+    context: RunContext, trainer: Trainer, num_epochs: int, title: str
+) -> tuple[list[dict[str, Any]], list[float]]:
+    """The manifest's rows of the first `num_epochs`, and their seconds."""
+    rows, seconds = [], []
+    num_epochs = min(num_epochs, context.train_params.epochs)
+    progress = Progress(title, num_epochs, 0)
+    while trainer.epochs_done < num_epochs:
+        epoch = trainer.epoch()
+        rows.append({**history_row(epoch, context.task.score_name), **epoch.digests})
+        seconds.append(epoch.training.seconds)
+        progress.show(epoch, context.task.score_name, len(trainer.train_split))
+    progress.close()
+    return rows, seconds
+
+
+@torch.no_grad()
+def move_weights(model: nn.Module, number: int) -> None:
+    """Move every weight to a neighbouring fp32 number, up or down at random."""
+    generator = torch.Generator().manual_seed(number)
+    for weight in model.parameters():
+        towards = torch.where(torch.rand(weight.shape, generator=generator) < 0.5, torch.inf, -torch.inf)
+        weight.copy_(torch.nextafter(weight.cpu(), towards))
+
+
+def weight_digests(trainer: Trainer) -> dict[str, str]:
+    """The digests of the files that `train` would write."""
+    weights = {"best": trainer.best_weights, "last": snapshot(trainer.model)}
+    return {name: hashlib.sha256(save(tensors)).hexdigest() for name, tensors in weights.items()}
+
+
+def predict(context: RunContext, trainer: Trainer) -> dict[str, Any]:
+    """The test split's predictions and metrics, as in `evaluate`, without a simulation's score by noise."""
+    device = context.open_device(trainer.params.num_threads)  # evaluation uses fp32, whatever the training precision
+    split = context.open_split("test", device)
+    model = models.build(context.params.train.model, context.shape)
+    model.load_state_dict(
+        trainer.best_weights if context.params.evaluate.weights == "best" else snapshot(trainer.model)
+    )
+    batches = split.batches(sequential_indices(split), inference.PREDICTION_BATCH)
+    result = context.task.evaluate(inference.predict_outputs(model.to(device), batches).cpu(), context.read)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "predictions.csv"
+        files.write_table(path, result.predictions)
+        return {"csv": path.read_text(encoding="utf-8"), "sha256": files.sha256_file(path), "metrics": result.metrics}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""The table of two or more sides' recorded values: a row per value, a column per side.
+
+A row is shown if the sides differ in it, if it is always of interest, or if it was measured.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.comparing.comparability import NAMED, Manifest, differing_names, flat, short, short_hardware, value_of
+from tandem.runs import schemas
+
+# Rows that the table shows even if all sides agree.
+ALWAYS = ("device", "hardware", "machine", "threads", "precision", "commit")
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    cells: tuple[str, ...]  # one for each side
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.cells)) > 1
+
+
+# Name -> path in the manifest.
+FACTS = {
+    **NAMED,
+    "driver": "environment.versions.driver",
+    "precision": "realized.precision",
+    "micro-batches": "realized.grad_accum_steps",
+    "memory ran out": "realized.out_of_memory",
+    "commit": "tree.commit",
+    "edited": "tree",
+    "code": "digests.code",
+    "raw table": "digests.data.table",
+    "packed data": "digests.data.packed",
+    "initial weights": "digests.weights.initial",
+    "predictions": "digests.predictions",
+    "preset": "preset",
+    "torch": "environment.versions.torch",
+    "Python": "environment.versions.python",
+    "made": "measured_at",
+    "others' share of the cores": "conditions.between.others_share",
+}
+# How a value is shown if not as it is.
+SHOWN: dict[str, Callable[[Any], Any]] = {
+    "hardware": lambda name: short_hardware(name or ""),
+    "driver": lambda version: version or "-",
+    "memory ran out": lambda actions: "; ".join(actions or []) or "no",
+    "edited": lambda tree: tree and (tree["patch_sha256"] or ("no" if tree["patch"] == "" else None)),
+    "code": lambda files: files and schemas.digest(files),
+    "packed data": lambda files: files and schemas.digest(files),
+    "others' share of the cores": lambda share: "-" if share is None else f"{share:.0%}",
+}
+# Measurement -> path in the manifest, unit.
+MEASURED = {
+    "epoch seconds": ("timing.epoch_seconds", " s"),
+    "samples a second": ("timing.samples_per_second", ""),
+    "training seconds": ("timing.train_seconds", " s"),
+    "VRAM peak, tensors": ("timing.peak_allocated_mib", " MiB"),
+    "VRAM peak, process": ("timing.process_mib", " MiB"),
+    "memory peak, process": ("timing.peak_rss_mib", " MiB"),
+}
+
+
+def rows_of(sides: Sequence[Sequence[Manifest]]) -> Iterator[Row]:
+    """`sides`: for each side its manifests, one per seed."""
+    for what in FACTS:
+        row = Row(what, tuple(over_seeds(what, side) for side in sides))
+        if row.differs or what in ALWAYS:
+            yield row
+    blocks = [dict(flat(value_of(side[0], "block") or {})) for side in sides]
+    for name in dict.fromkeys(name for block in blocks[1:] for name in differing_names(blocks[0], block)):
+        yield Row(name, tuple(short(block.get(name, "absent")) for block in blocks))
+    found = [Row(what, tuple(measured(side, *about) for side in sides)) for what, about in MEASURED.items()]
+    names = [value_of(side[0], "result.score_name") for side in sides]
+    scores = (measured(side, f"result.metrics.{name}", f" ({name})") for side, name in zip(sides, names, strict=True))
+    yield from (row for row in (*found, Row("score", tuple(scores))) if set(row.cells) != {"-"})
+
+
+def over_seeds(what: str, side: Sequence[Manifest]) -> str:
+    """The value that the side's runs share, or the value of each run."""
+    found = [value_of(manifest, FACTS[what]) for manifest in side]
+    values = dict.fromkeys(SHOWN[what](value) if what in SHOWN else value for value in found)
+    return ", ".join(str(value) if " " in str(value) else short(value) for value in values)
+
+
+def measured(side: Sequence[Manifest], path: str, unit: str) -> str:
+    """A measurement; for several seeds the median and the range."""
+    known = [value for own in side if isinstance(value := value_of(own, path), int | float)]
+    if not known:
+        return "-"
+    middle = f"{statistics.median(known):,.4g}{unit}"
+    return middle if len(known) == 1 else f"{middle} ({min(known):,.4g} to {max(known):,.4g}, {len(known)} seeds)"

@@ -1,0 +1,65 @@
+"""The data sources. A source converts a workload's raw data to checked, split and standardized arrays.
+
+Each source is a module of this package with the name `preprocess.source` of params.yaml. It has a function
+
+    prepare(params, folder, per_step) -> Prepared
+
+`params` is the source's dataclass in tandem/params/schema.py, `folder` contains the workload's table, and `per_step`
+says whether every step has its own label (detect). For regress, it also gets `is_number=True`. It raises ValueError
+with a one-sentence message for user errors. No source imports another one.
+
+A source that can simulate data with other noise also has `with_noises` (see rally.py).
+"""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from tandem.data.splits import SPLITS
+from tandem.files import replacing, sha256_file
+
+
+class Prepared(Protocol):
+    """Everything that preprocess will write for one workload."""
+
+    table: Path | None  # the source file; None for simulated data
+    summary: dict[str, Any]  # the content of summary.json: numbers and texts that later stages need
+    message: str  # preprocess prints it after the workload's name
+
+    def arrays(self, split: str) -> dict[str, np.ndarray]:
+        """One split's arrays by name, one row per sequence: `values`, `lengths`, `targets`, `ids`, possibly others."""
+
+
+def open_source(name: str) -> ModuleType:
+    """Import the source `name` (tandem/params/loading.py has checked the name)."""
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def prepare(task: str, params: Any, folder: Path) -> Prepared:
+    """Prepare the data of a workload for its task. `params` are those of its source."""
+    options = {"is_number": True} if task == "regress" else {}
+    prepared: Prepared = open_source(params.source).prepare(params, folder, per_step=task == "detect", **options)
+    return prepared
+
+
+def write_prepared(folder: Path, prepared: Prepared) -> dict[str, Any]:
+    """Write the arrays to `folder`. Returns the content of its summary.json, which later stages read."""
+    summary = {**prepared.summary, "sha256": write_arrays(folder, prepared)}
+    if prepared.table:
+        summary["table_sha256"] = sha256_file(prepared.table)
+    return summary
+
+
+def write_arrays(folder: Path, prepared: Prepared) -> dict[str, str]:
+    """Write every split's arrays to <folder>/<split>/<name>.npy. Returns {path relative to `folder`: sha256}."""
+    digests = {}
+    for split in SPLITS:
+        for name, array in prepared.arrays(split).items():
+            path = folder / split / f"{name}.npy"
+            with replacing(path, num_bytes=array.nbytes) as temporary, temporary.open("wb") as file:
+                np.save(file, array, allow_pickle=False)
+            digests[f"{split}/{name}.npy"] = sha256_file(path)
+    return digests

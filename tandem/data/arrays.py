@@ -1,0 +1,206 @@
+"""Common parts of the sources `sequences` and `rally`: arrays of sequences, interpolation, standardization, summary.
+
+N sequences, T steps of the longest one, F features. values (N, T, F) are float32 and zero after a sequence's end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tandem.data.splits import SPLITS, chunks
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The sequences of a table or of a simulation."""
+
+    values: np.ndarray  # (N, T, F) float32
+    lengths: np.ndarray  # (N,) int32
+    # (N,) int64, indices into `classes`; (N, T) if every step has a label; (N,) float64 if the labels are numbers
+    labels: np.ndarray
+    ids: np.ndarray  # (N,) text
+    splits: np.ndarray | None  # (N,) text: the table's split column, if it has one
+    classes: tuple[Any, ...]
+    features: tuple[str, ...]
+    num_filled: int  # number of empty cells that were interpolated
+    groups: np.ndarray | None = None  # (N,) equal for sequences that must stay in one split; None: no groups
+    offsets: Mapping[str, float] = field(default_factory=dict)  # feature -> value subtracted before the cast to float32
+
+    @property
+    def has_label_per_step(self) -> bool:
+        return self.labels.ndim == 2
+
+    @property
+    def has_number(self) -> bool:
+        """Whether a sequence's label is a number instead of a class."""
+        return self.labels.dtype.kind == "f"
+
+    @property
+    def padding_mask(self) -> np.ndarray:
+        """(N, T) bool: True after a sequence's end."""
+        return np.arange(self.values.shape[1])[None, :] >= self.lengths[:, None]
+
+
+@dataclass(frozen=True)
+class PreparedSequences:
+    """Standardized sequences and their splits (see tandem/data/__init__.py: Prepared)."""
+
+    sequences: Sequences
+    groups: np.ndarray  # (N,) equal for equal sequences
+    parts: dict[str, np.ndarray]  # split -> sorted sequence indices
+    mean: np.ndarray  # (F,) of the training split
+    std: np.ndarray  # (F,)
+    table: Path | None
+    target: dict[str, Any] | None = None  # for numeric labels: their name, and mean and std of the training split
+
+    def arrays(self, split: str) -> dict[str, np.ndarray]:
+        return self.arrays_of(self.parts[split])
+
+    def arrays_of(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """The arrays of the sequences `rows`, in that order."""
+        sequences = self.sequences
+        return {
+            "values": sequences.values[rows],
+            "lengths": sequences.lengths[rows],
+            "targets": sequences.labels[rows] if self.target is None else self.standardized_targets(rows),
+            "ids": sequences.ids[rows],
+        }
+
+    def standardized_targets(self, rows: np.ndarray) -> np.ndarray:
+        """(n,) float32, standardized in float64, so that large numbers with small differences stay distinct."""
+        assert self.target is not None
+        return ((self.sequences.labels[rows] - self.target["mean"]) / self.target["std"]).astype(np.float32)
+
+    def num_per_class(self) -> dict[str, dict[str, int]]:
+        """Split -> number of sequences per class, or of steps per class if every step has a label."""
+        sequences, labels = self.sequences, self.sequences.labels
+        classes = [str(name) for name in sequences.classes]
+        is_real = ~sequences.padding_mask if sequences.has_label_per_step else np.ones(len(labels), dtype=bool)
+        found = {}
+        for name, rows in self.parts.items():
+            counts = np.bincount(labels[rows][is_real[rows]], minlength=len(classes))
+            found[name] = dict(zip(classes, counts.tolist(), strict=True))
+        return found
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        sequences, groups, parts, labels = self.sequences, self.groups, self.parts, self.sequences.labels
+        _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+        split = np.zeros(len(groups), dtype=np.int8)
+        for number, name in enumerate(SPLITS):
+            split[parts[name]] = number
+        group_fields = {}
+        if (together := sequences.groups) is not None:
+            num = {name: len(np.unique(together[rows])) for name, rows in parts.items()}
+            num_across = sum(num.values()) - len(np.unique(together))
+            group_fields = {"num_groups": num, "num_groups_across_splits": num_across}
+        has_other_label = (labels != labels[first][group]).reshape(len(groups), -1).any(axis=1)
+        return {
+            "num_sequences": len(sequences.ids),
+            "num_per_split": {name: len(rows) for name, rows in parts.items()},
+            **({} if self.target else {"num_per_class": self.num_per_class()}),
+            "num_duplicates": len(groups) - len(first),
+            "num_duplicates_with_other_label": int(has_other_label.sum()),
+            "num_filled": sequences.num_filled,
+            "num_duplicates_across_splits": int((split != split[first][group]).sum()),
+            **({"target": self.target} if self.target else {"classes": list(sequences.classes)}),
+            "features": list(sequences.features),
+            "mean": self.mean.tolist(),
+            "std": self.std.tolist(),
+            "min_steps": int(sequences.lengths.min()),
+            "max_steps": int(sequences.lengths.max()),
+            **group_fields,
+            **({"offsets": dict(sequences.offsets)} if sequences.offsets else {}),
+        }
+
+    @property
+    def message(self) -> str:
+        sequences, summary = self.sequences, self.summary
+        counts = ", ".join(f"{name} {count:,}" for name, count in summary["num_per_split"].items())
+        labels = f"{len(sequences.classes)} classes"
+        if self.target:
+            name, mean, std = (self.target[key] for key in ("name", "mean", "std"))
+            labels = f"{name} {mean:,.6g} on average in train, deviation {std:,.4g}"
+        message = f"{len(sequences.ids):,} sequences of up to {summary['max_steps']} steps, {labels}; {counts}"
+        if summary["num_filled"]:
+            message += f"; {summary['num_filled']:,} empty cells interpolated"
+        for feature, offset in sequences.offsets.items():
+            message += f"; {offset:.15g} taken off {feature}, whose changes a 32-bit float would lose"
+        why = "the table's own split column says so" if sequences.splits is not None else "its groups say so"
+        if "num_groups" in summary:
+            message += f"; groups {', '.join(f'{name} {num:,}' for name, num in summary['num_groups'].items())}"
+            if crossing := summary["num_groups_across_splits"]:
+                message += f"\nwarning: {crossing} groups stand in more than one split, because {why}"
+        if crossing := summary["num_duplicates_across_splits"]:
+            message += f"\nwarning: {crossing} sequences of val and test also stand in another split, because {why}"
+        return message
+
+
+def prepared(
+    sequences: Sequences, groups: np.ndarray, parts: dict[str, np.ndarray], table: Path | None, label: str = ""
+) -> PreparedSequences:
+    """Standardize `sequences` in place by the training split's statistics. `label`: the name of a numeric label."""
+    mean, std = statistics_of(sequences, parts["train"])
+    standardize(sequences, mean, std)
+    target = target_statistics(label, sequences.labels[parts["train"]]) if sequences.has_number else None
+    return PreparedSequences(sequences, groups, parts, mean, std, table, target)
+
+
+def target_statistics(name: str, numbers: np.ndarray) -> dict[str, Any]:
+    """Name, mean and std of a numeric label. Raises ValueError if all `numbers` are equal (nothing to learn)."""
+    mean, std = float(numbers.mean()), float(numbers.std())
+    if std <= 1e-12 * max(1e-300, abs(mean)):
+        raise ValueError(f"column {name!r} is {mean:g} in every training sequence; regress needs numbers that differ")
+    return {"name": name, "mean": mean, "std": std}
+
+
+def statistics_of(sequences: Sequences, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (F,) over the real steps of the sequences `rows`; 1 for a constant feature."""
+    num_steps = int(sequences.lengths[rows].sum())
+    mean, variance = np.zeros((2, len(sequences.features)))
+    after_end = sequences.padding_mask
+    for chunk in chunks(len(rows), sequences.values):  # padding is zero, so it does not change a sum
+        mean += sequences.values[rows[chunk]].sum(axis=(0, 1), dtype=np.float64) / num_steps
+    for chunk in chunks(len(rows), sequences.values):
+        deviation = sequences.values[rows[chunk]] - mean.astype(np.float32)
+        deviation[after_end[rows[chunk]]] = 0.0
+        variance += np.square(deviation).sum(axis=(0, 1), dtype=np.float64) / num_steps
+    std = np.sqrt(variance)
+    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
+
+
+def standardize(sequences: Sequences, mean: ArrayLike, std: ArrayLike) -> None:
+    """Standardize in place; the padding stays zero."""
+    after_end, mean, std = sequences.padding_mask, np.asarray(mean), np.asarray(std)
+    for chunk in chunks(len(sequences.values), sequences.values):
+        values = sequences.values[chunk]
+        values -= mean.astype(np.float32)
+        values /= std.astype(np.float32)
+        values[after_end[chunk]] = 0.0
+
+
+def interpolate(column: np.ndarray, lengths: np.ndarray) -> tuple[int, np.ndarray]:
+    """Interpolate NaN in one feature's values (N, T) in place: linearly, and with the nearest value at the ends.
+
+    Returns the number of filled cells and the indices of sequences without any value.
+    """
+    num_steps = column.shape[1]
+    steps = np.arange(num_steps)
+    real = steps[None, :] < lengths[:, None]
+    empty = np.isnan(column) & real
+    rows = np.flatnonzero(empty.any(axis=1))
+    known = ~empty[rows] & real[rows]
+    has_any = known.any(axis=1)
+    without_any, rows, known = rows[~has_any], rows[has_any], known[has_any]
+    before = np.maximum.accumulate(np.where(known, steps, -1), axis=1)
+    after = np.minimum.accumulate(np.where(known, steps, num_steps)[:, ::-1], axis=1)[:, ::-1]
+    before, after = np.where(before < 0, after, before), np.where(after == num_steps, before, after)
+    part, each = column[rows], np.arange(len(rows))[:, None]
+    weight = (steps - before) / np.maximum(after - before, 1)
+    filled = part[each, before] * (1 - weight) + part[each, after] * weight
+    column[rows] = np.where(empty[rows], filled, part)
+    return int(empty[rows].sum()), without_any

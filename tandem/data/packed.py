@@ -1,0 +1,61 @@
+"""Convert a split's arrays to tensors and write them to one aligned file, which a device can load directly."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save
+
+from tandem.data.splits import SPLITS
+from tandem.files import damaged, relative, replacing, verified
+
+ALIGNMENT_BYTES = 64  # a cache line, and the width of an AVX-512 load
+
+
+def read_arrays(folder: Path, split: str, summary: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Read the arrays of a split in `folder`, in the form of `as_tensors`. `summary` is preprocess's summary.json.
+
+    Raises ValueError if a file is not the one that preprocess wrote.
+    """
+    return as_tensors(*(read_array(folder, split, name, summary) for name in ("values", "lengths", "targets")))
+
+
+def read_array(folder: Path, split: str, name: str, summary: dict[str, Any]) -> np.ndarray:
+    """Read one array of a split. Raises ValueError if its file is not the one that preprocess wrote."""
+    recorded = summary["sha256"][f"{split}/{name}.npy"]
+    path = verified(folder / split / f"{name}.npy", recorded, f"preprocess@{folder.name}")
+    try:
+        return np.asarray(np.load(path))
+    except (ValueError, EOFError) as error:  # np.load also refuses pickled objects
+        raise damaged(relative(path), str(error)) from None
+
+
+def as_tensors(values: np.ndarray, lengths: np.ndarray, targets: np.ndarray) -> dict[str, np.ndarray]:
+    """values (N, T, F), lengths (N,), targets (N, ...) -> values, mask (N, T), True: a real step, and targets."""
+    steps = np.arange(values.shape[1])
+    return {
+        "values": np.ascontiguousarray(values, dtype=np.float32),
+        "mask": steps[None, :] < lengths[:, None],
+        "targets": targets,
+    }
+
+
+def pack_splits(source: Path, target: Path, summary: dict[str, Any]) -> dict[str, int]:
+    """Pack every split of `source` into <target>/<split>.safetensors. Returns {split: bytes of data}."""
+    return {split: pack(read_arrays(source, split, summary), target / f"{split}.safetensors") for split in SPLITS}
+
+
+def pack(tensors: dict[str, np.ndarray], path: Path) -> int:
+    """Write `tensors` to `path` as safetensors, with data that starts on a cache line. Returns the bytes of data.
+
+    Spaces after the JSON header, which the format allows (https://github.com/huggingface/safetensors, "Format"), align
+    the data.
+    """
+    packed = save(tensors)
+    header_bytes = int.from_bytes(packed[:8], "little")
+    padding = -(8 + header_bytes) % ALIGNMENT_BYTES
+    with replacing(path, num_bytes=len(packed) + padding) as temporary, temporary.open("wb") as file:
+        file.write((header_bytes + padding).to_bytes(8, "little"))
+        file.write(packed[8 : 8 + header_bytes] + b" " * padding)
+        file.write(memoryview(packed)[8 + header_bytes :])
+    return sum(tensor.nbytes for tensor in tensors.values())

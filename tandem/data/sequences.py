@@ -1,0 +1,297 @@
+"""The source `sequences`: converts a table of many sequences to padded, split and standardized arrays.
+
+Input: the workload's table (workloads/README.md) and the params of a `sequences` source. Output: see
+tandem/data/__init__.py. Time and memory are linear in the size of the table. No Python loop runs over sequences, except
+over duplicates when they are split.
+
+R rows of the table, N sequences, T steps of the longest one, F features.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.data.arrays import PreparedSequences, Sequences, interpolate, prepared
+from tandem.data.splits import SPLITS, duplicate_groups, grouped, joined, sizes_of, stratified
+from tandem.data.tables import SPLIT_COLUMN, RawTable, factorize, find_table, raise_if_any, read_numbers, read_table
+from tandem.params.schema import NO_GROUPS, Columns, SequenceTable
+
+NO_EVENT = "none"  # the label of a step without an event; an empty cell means the same
+
+
+def prepare(params: SequenceTable, folder: Path, per_step: bool, is_number: bool = False) -> PreparedSequences:
+    """Read the table in `folder`, split it and standardize it.
+
+    `per_step`: every step has its own label. `is_number`: a sequence's label is a number instead of a class.
+    """
+    path, columns = find_table(folder, params.table), params.columns
+    texts = [columns.sequence] if is_number else [columns.sequence, columns.label]
+    others = [columns.step, columns.label] if is_number else [columns.step]
+    if params.groups != NO_GROUPS:
+        texts.append(params.groups)
+    table = read_table(path, texts, columns.features, others)
+    allow_missing = params.missing == "interpolate"
+    sequences = to_sequences(
+        table, columns, params.velocity, allow_missing, per_step, params.groups, is_number=is_number
+    )
+    check_any_feature_changes(table.name, sequences, columns)
+    groups = duplicate_groups(sequences.values[:, :, : len(columns.features)], sequences.lengths)
+    return prepared(sequences, groups, split(sequences, groups, params), path, columns.label)
+
+
+def to_sequences(
+    table: RawTable,
+    columns: Columns,
+    velocity: bool,
+    allow_missing: bool,
+    per_step: bool,
+    groups: str = NO_GROUPS,
+    offsets: Mapping[str, float] | None = None,
+    is_number: bool = False,
+) -> Sequences:
+    """Check the table and convert it to padded arrays. Sequences are ordered by id, and their rows by step.
+
+    `velocity` appends each feature's difference to the previous step (`d<name>`, 0 at the first step). `allow_missing`:
+    empty cells of features are interpolated. `per_step`: labels belong to steps, not to sequences. `groups`: the column
+    whose values tell which sequences must stay in one split. `offsets`: the value to subtract from each feature before
+    the cast to float32; None: `offset_of` chooses it. `is_number`: a sequence's label is a number. Removes the columns
+    from `table`. Raises ValueError with the row's place in the file.
+    """
+    codes, ids = factorize(table, columns.sequence)
+    step = read_numbers(table, columns.step)
+    num_sequences = len(ids)
+    lengths = np.bincount(codes, minlength=num_sequences).astype(np.int32)
+    num_steps = int(lengths.max())
+    if lengths.min() < 2:
+        short = int(lengths.argmin())
+        raise ValueError(
+            f"{table.name}: sequence {str(ids[short])!r} has {lengths[short]} step; every sequence needs at least 2"
+        )
+    # Most tables are sorted. Then the rows need no index.
+    same_sequence = codes[1:] == codes[:-1]
+    is_sorted = bool(((codes[1:] > codes[:-1]) | (same_sequence & (step[1:] > step[:-1]))).all())
+    order = None if is_sorted else np.lexsort((step, codes))
+    if order is not None:
+        step, sorted_codes = step[order], codes[order]
+        same_sequence = sorted_codes[1:] == sorted_codes[:-1]
+        is_repeated = np.zeros(len(codes), dtype=bool)
+        is_repeated[order[1:]] = same_sequence & (step[1:] == step[:-1])
+        raise_if_any(table, is_repeated, f"the same {columns.sequence} and {columns.step} stand in an earlier row")
+    del step, same_sequence
+    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)[:-1]])
+    first_rows = starts if order is None else order[starts]
+
+    is_real = np.arange(num_steps)[None, :] < lengths[:, None]  # (N, T)
+
+    def pad(cells: np.ndarray) -> np.ndarray:
+        """(R,) -> (N, T), zero after a sequence's end."""
+        padded = np.zeros((num_sequences, num_steps), dtype=cells.dtype)
+        padded[is_real] = cells if order is None else cells[order]
+        return padded
+
+    if per_step:
+        row_labels, classes = event_labels(table, columns.label)
+        labels = pad(row_labels)
+    else:
+        if is_number:
+            row_labels, classes = read_numbers(table, columns.label).astype(np.float64), np.array([])
+        else:
+            row_labels, classes = factorize(table, columns.label)
+            check_single_labels(table.name, columns.label, classes.astype(np.str_).tolist())
+        labels = first_of_sequence(table, columns.label, row_labels, first_rows, codes)
+    splits = read_splits(table, first_rows, codes) if SPLIT_COLUMN in table.columns else None
+    group_ids = None
+    if groups != NO_GROUPS:
+        group_ids = first_of_sequence(table, groups, factorize(table, groups)[0], first_rows, codes)
+    del codes, row_labels
+
+    num_features = len(columns.features)
+    values = np.zeros((num_sequences, num_steps, num_features * (2 if velocity else 1)), dtype=np.float32)
+    num_filled, used_offsets = 0, {}
+    for index, column in enumerate(columns.features):
+        cells = read_numbers(table, column, allow_missing)
+        if offset := offset_of(cells) if offsets is None else offsets.get(column, 0.0):
+            used_offsets[column] = offset
+            cells = cells - offset
+        padded = pad(cells.astype(np.float32, copy=False))
+        if allow_missing:
+            filled, without_any = interpolate(padded, lengths)
+            if len(without_any):
+                raise ValueError(
+                    f"{table.name}: sequence {str(ids[without_any[0]])!r} has no value of {column!r} at all; "
+                    "leave the sequence out, or give it one"
+                )
+            num_filled += filled
+        values[:, :, index] = padded
+        if velocity:
+            # The difference between the padding and the last value is not a velocity.
+            values[:, 1:, num_features + index] = np.where(is_real[:, 1:], padded[:, 1:] - padded[:, :-1], 0.0)
+    names = columns.features + (tuple(f"d{name}" for name in columns.features) if velocity else ())
+    labels, ids = labels.astype(np.float64 if is_number else np.int64), ids.astype(np.str_)
+    named = tuple(classes.tolist())
+    return Sequences(values, lengths, labels, ids, splits, named, names, num_filled, group_ids, used_offsets)
+
+
+def first_of_sequence(
+    table: RawTable, column: str, cells: np.ndarray, first_rows: np.ndarray, codes: np.ndarray
+) -> np.ndarray:
+    """cells (R,), first_rows (N,), codes (R,) -> (N,). Raises ValueError if `cells` change within a sequence."""
+    raise_if_any(table, cells != cells[first_rows][codes], f"column {column!r} changes within a sequence")
+    return cells[first_rows]
+
+
+def offset_of(numbers: np.ndarray) -> float:
+    """Return what to subtract from a feature's numbers (R,) before the cast to float32: 0 or their minimum.
+
+    It is the minimum if the standard deviation is below 1/4096 of the mean, e.g. for Unix times. Without the
+    subtraction, half of the 24 bits of a float32 would store the part that all numbers have in common. The minimum does
+    not depend on the order of the rows.
+    """
+    low, high = (float(limit) for limit in (np.fmin.reduce(numbers), np.fmax.reduce(numbers)))
+    if numbers.dtype.itemsize < 8 or not (low > 0 or high < 0) or low == high:
+        return 0.0
+    return low if np.nanstd(numbers, dtype=np.float64) < abs(low + high) / 2 / 4096 else 0.0
+
+
+def check_single_labels(name: str, column: str, classes: list[str]) -> None:
+    """Raises ValueError if a label looks like several labels (`a|b`) and one of these is also a label elsewhere."""
+    parts_of = {label: [part.strip() for part in re.split(r"[|;,]", label)] for label in classes}
+    composed = {label: parts for label, parts in parts_of.items() if len(parts) > 1 and all(parts)}
+    for label, parts in composed.items():
+        others = {*classes, *(part for other in composed if other != label for part in composed[other])}
+        if known := [part for part in parts if part in others]:
+            raise ValueError(
+                f"{name}: column {column!r} holds {label!r}, which looks like {len(parts)} labels ({known[0]!r} is one "
+                "elsewhere), and a sequence has one; make a column of yes and no for each and a workload of each "
+                "column, or write it without the sign between them if it is a class of its own"
+            )
+
+
+def check_any_feature_changes(name: str, sequences: Sequences, columns: Columns) -> None:
+    values, first = sequences.values[:, :, : len(columns.features)], sequences.values[:1, :1, : len(columns.features)]
+    if (values[0, : sequences.lengths[0]] != first[0]).any():
+        return
+    if ((values == first) | sequences.padding_mask[:, :, None]).all():
+        raise ValueError(
+            f"{name}: no feature ever changes ({', '.join(columns.features[:8])}), so there is nothing to learn from; "
+            "name other columns in preprocess.columns.features"
+        )
+
+
+def event_labels(table: RawTable, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (R,) and the classes (C,). NO_EVENT is the first class; an empty cell means NO_EVENT."""
+    codes, classes = factorize(table, column, empty=NO_EVENT)
+    names = classes.astype(np.str_)
+    if NO_EVENT not in names:
+        raise ValueError(
+            f"{table.name}: column {column!r} names an event in every row; detect needs steps without one, "
+            f"whose cell is empty or {NO_EVENT!r}; for one label per sequence use task classify"
+        )
+    if len(names) < 2:
+        raise ValueError(
+            f"{table.name}: column {column!r} names no event at all; write its name into the rows where it happens"
+        )
+    order = np.argsort(names != NO_EVENT, kind="stable")
+    return np.argsort(order)[codes], names[order]  # argsort inverts a permutation
+
+
+def read_splits(table: RawTable, first_rows: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Return (N,) train, val or test from the table's split column. All rows of a sequence must have the same split."""
+    cells = table.take(SPLIT_COLUMN)
+    indices = pc.index_in(cells.cast(pa.string()), pa.array(SPLITS))
+    if indices.null_count:
+        raise_if_any(table, pc.is_null(indices).to_numpy(), "column 'split' must be train, val or test", cells)
+    indices = indices.to_numpy()
+    raise_if_any(table, indices != indices[first_rows][codes], "column 'split' changes within a sequence", cells)
+    return np.array(SPLITS)[indices[first_rows]]
+
+
+def split(sequences: Sequences, duplicates: np.ndarray, params: SequenceTable) -> dict[str, np.ndarray]:
+    """Return the sorted sequence indices of train, val and test. duplicates (N,): equal for equal sequences.
+
+    The table's own split column takes precedence. If it has no val rows, val is drawn from its train rows. Without that
+    column, the split is random: see splits.stratified, and splits.grouped for `preprocess.groups`.
+    """
+    sizes = sizes_of(params.split, len(sequences.ids))
+    generator = np.random.default_rng(params.seed)
+    # Stratification needs a class per sequence. Sequences with a label per step or a number all get class 0.
+    has_class = not (sequences.has_label_per_step or sequences.has_number)
+    labels = sequences.labels if has_class else np.zeros(len(sequences.ids), dtype=np.int64)
+
+    def split_rows(rows: np.ndarray, sizes: dict[str, int]) -> dict[str, np.ndarray]:
+        if sequences.groups is None:
+            return stratified(rows, labels, duplicates, sizes, generator)
+        try:
+            return grouped(rows, labels, groups_with_duplicates(sequences.groups, duplicates), sizes, generator)
+        except ValueError as error:
+            raise ValueError(f"preprocess.groups is {params.groups!r}: {error}; name another column, or none") from None
+
+    if sequences.splits is None:
+        if has_class and sequences.groups is None:
+            check_class_sizes(sequences, sum(size > 0 for size in sizes.values()))
+        parts = split_rows(np.arange(len(sequences.ids)), sizes)
+        check_no_split_is_empty(sequences, parts, sizes, duplicates)
+    else:
+        parts = {name: np.flatnonzero(sequences.splits == name) for name in SPLITS}
+        for name in ("train", "test"):
+            if len(parts[name]) == 0:
+                raise ValueError(
+                    f"the table's split column has no {name} rows; train and test are needed "
+                    "(val is taken from train where it lacks)"
+                )
+        if len(parts["val"]) == 0:
+            num = len(parts["train"])
+            num_val = max(1, round(num * sizes["val"] / (sizes["train"] + sizes["val"])))
+            train_and_val = {"test": 0, "val": num_val, "train": num - num_val}
+            parts = {**split_rows(parts["train"], train_and_val), "test": parts["test"]}
+    if not sequences.has_number:
+        check_all_classes_in_train(sequences, parts)
+    return parts
+
+
+def groups_with_duplicates(groups: np.ndarray, duplicates: np.ndarray) -> np.ndarray:
+    """Return (N,) `groups` in which groups with equal sequences are merged.
+
+    Returns `groups` unchanged if more than half of all sequences would then be in one group, e.g. because the
+    recordings of all persons at rest are equal.
+    """
+    merged = joined(groups, duplicates)
+    return groups if np.unique(merged, return_counts=True)[1].max() > len(groups) / 2 else merged
+
+
+def check_no_split_is_empty(
+    sequences: Sequences, parts: dict[str, np.ndarray], sizes: dict[str, int], duplicates: np.ndarray
+) -> None:
+    for name, rows in parts.items():
+        if not len(rows):
+            num, num_different = len(sequences.ids), len(np.unique(duplicates))
+            raise ValueError(
+                f"no sequence is left for {name}: its share is {sizes[name]} and of {num:,} only {num_different:,} "
+                "differ, and equal ones stay in one split; give more different ones, or it a larger share in "
+                "preprocess.split"
+            )
+
+
+def check_class_sizes(sequences: Sequences, num_splits: int) -> None:
+    counts = np.bincount(sequences.labels, minlength=len(sequences.classes))
+    if counts.min() < num_splits:
+        smallest = int(counts.argmin())
+        raise ValueError(
+            f"class {sequences.classes[smallest]!r} has {counts[smallest]} sequences and {num_splits} splits want at "
+            "least one each; add sequences of it, or leave the class out"
+        )
+
+
+def check_all_classes_in_train(sequences: Sequences, parts: dict[str, np.ndarray]) -> None:
+    known = np.unique(sequences.labels[parts["train"]])
+    for name in ("val", "test"):
+        unseen = np.setdiff1d(sequences.labels[parts[name]], known)
+        if len(unseen):
+            raise ValueError(
+                f"label {sequences.classes[unseen[0]]!r} occurs in {name} but not in train, so no model can learn it; "
+                "move some of its sequences to train"
+            )

@@ -1,0 +1,337 @@
+"""The source `series`: converts a table with one long time series to windows, split by time and standardized.
+
+Input: the workload's table (CSV, CSV.gz or Parquet) with one row per time in any order, and the params of a `series`
+source. Output: see tandem/data/__init__.py, plus the array `anchors` and, with a season, `seasonal`. Time and memory
+are linear in the sizes of the table and of the windows. No Python loop runs over rows or windows. The inputs of a
+window never use values from later times (see `to_grid`, `filled` and `statistics_of`). The summary and the message
+count irregularities in the table, such as missing points.
+
+R rows of the table, G grid points at a distance of one interval, N windows, T input steps, H target steps (the
+horizon), F features. Feature 0 is the past of the target.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from tandem.data.splits import SPLITS, sizes_of
+from tandem.data.tables import RawTable, find_table, raise_if_any, read_numbers, read_table
+from tandem.data.times import SECOND, Steps, iso, read_times, steps_for
+from tandem.params.intervals import Interval, parse_interval
+from tandem.params.schema import Series
+
+MAX_POINTS_PER_ROW = 100  # a much finer grid is a mistake in `interval` and would fill the memory
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The series at equal time steps."""
+
+    times: np.ndarray  # (G,) int64 nanoseconds since 1970-01-01 UTC
+    levels: np.ndarray  # (G, F) float64; if one value of a row is missing, the whole row is NaN
+    counts: dict[str, int]  # irregularities in the table
+    steps: Steps
+
+    @property
+    def known(self) -> np.ndarray:
+        """(G,) bool."""
+        return ~np.isnan(self.levels[:, 0])
+
+
+@dataclass(frozen=True)
+class SeriesPart:
+    """The windows of one split, ordered by time."""
+
+    values: np.ndarray  # (N, T, F) float32, standardized
+    targets: np.ndarray  # (N, H) float32, standardized like feature 0
+    anchors: np.ndarray  # (N,) float64, the target's level at the last input step, in the table's unit
+    ids: np.ndarray  # (N,) text, the time of the last input step, ISO 8601 in UTC
+    seasonal: np.ndarray | None  # (N, H) float64, the target's level one season before each target step
+    first_time: str  # of the targets
+    last_time: str
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of all splits (see tandem/data/__init__.py: Prepared)."""
+
+    parts: dict[str, SeriesPart]
+    mean: np.ndarray  # (F,) float64, of the training period
+    std: np.ndarray  # (F,) float64, of the training period
+    naive_error: float  # of the training period: see `naive_error_of`
+    features: tuple[str, ...]
+    counts: dict[str, int]
+    params: Series
+    table: Path
+
+    def arrays(self, split: str) -> dict[str, np.ndarray]:
+        part = self.parts[split]
+        return {
+            "values": part.values,
+            "lengths": np.full(len(part.ids), part.values.shape[1], dtype=np.int32),
+            "targets": part.targets,
+            "ids": part.ids,
+            "anchors": part.anchors,
+            **({} if part.seasonal is None else {"seasonal": part.seasonal}),
+        }
+
+    @property
+    def interval(self) -> str:
+        return parse_interval(self.params.interval).words
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        params, parts = self.params, self.parts
+        return {
+            "num_sequences": sum(len(part.ids) for part in parts.values()),
+            "num_per_split": {name: len(part.ids) for name, part in parts.items()},
+            "features": list(self.features),
+            "mean": self.mean.tolist(),
+            "std": self.std.tolist(),
+            "min_steps": params.input_steps,
+            "max_steps": params.input_steps,
+            "horizon": params.horizon,
+            "num_outputs": params.horizon,
+            "target": {"name": params.columns.target, "transform": params.transform},
+            "interval": self.interval,
+            "season": params.season,
+            "naive_error": self.naive_error,
+            "missing": params.missing,
+            "first_time": {name: part.first_time for name, part in parts.items()},
+            "last_time": {name: part.last_time for name, part in parts.items()},
+            **self.counts,
+        }
+
+    @property
+    def message(self) -> str:
+        """The numbers of windows, and the irregularities that occurred."""
+        params, counts = self.params, self.counts
+        filled_in = ", filled with the last known row" if params.missing == "interpolate" else ""
+        differing = f" ({counts['num_duplicates_differing']:,} differing)"
+        remarks = (
+            ("num_missing", "missing points", f" of {counts['num_grid_points']:,}{filled_in}"),
+            ("num_windows_skipped", "windows left out because they touch one", ""),
+            ("num_windows_across_boundaries", "windows left out because their targets cross a split's boundary", ""),
+            ("num_out_of_order", "rows out of order", ""),
+            ("num_duplicates", "rows replaced by a later one of the same time", differing),
+            ("num_off_grid_snapped", f"times moved forward to the grid of {self.interval}", ""),
+            ("num_off_grid_dropped", "times off the grid dropped because a later row stands there", ""),
+            ("num_without_offset", "times without an offset, taken as UTC", ""),
+        )
+        sizes = ", ".join(f"{name} {len(part.ids):,}" for name, part in self.parts.items())
+        num_windows = sum(len(part.ids) for part in self.parts.values())
+        size = f"{num_windows:,} windows of {params.input_steps} steps of {self.interval}, {params.horizon} ahead"
+        found = [f"{words}: {counts[count]:,}{more}" for count, words, more in remarks if counts[count]]
+        return "; ".join([f"{size}: {sizes}", *found])
+
+
+def prepare(params: Series, folder: Path, per_step: bool) -> Windows:
+    """Read the table in `folder`, split it by time, standardize it and cut windows. `per_step` is unused."""
+    path, interval = find_table(folder, params.table), parse_interval(params.interval)
+    columns = params.columns
+    table = read_table(path, texts=(columns.time,), features=(columns.target, *columns.features))
+    grid = to_grid(table, params, interval)
+    points, counts = choose_windows(grid.known, params)
+    train_end = sizes_of(params.split, len(grid.times))["train"]
+    if params.season and params.season >= train_end:
+        raise ValueError(
+            f"preprocess.season is {params.season} and the training time has {train_end:,} points, so no season comes "
+            "again in it; leave the season out, or give a shorter one"
+        )
+    steps = transform(grid.levels, params.transform)
+    mean, std = statistics_of(steps[:train_end])
+    standardized_steps = standardized(steps, mean, std, grid.times)
+
+    changes = sliding_window_view(steps[:, 0], params.horizon)
+    for name, last in points.items():
+        if not changes[last + 1].any():  # the persistence forecast has no error
+            raise ValueError(
+                f"column {columns.target!r} never changes in the time of {name}, so no forecast can be learned or "
+                "scored; choose another target or split"
+            )
+    inputs = sliding_window_view(standardized_steps, params.input_steps, axis=0).transpose(0, 2, 1)
+    targets = sliding_window_view(standardized_steps[:, 0], params.horizon)
+    parts = {
+        name: SeriesPart(
+            values=np.ascontiguousarray(inputs[last - params.input_steps + 1]),
+            targets=np.ascontiguousarray(targets[last + 1]),
+            anchors=grid.levels[last, 0],
+            ids=iso(grid.times[last]),
+            seasonal=seasonal_levels(grid.levels[:, 0], last, params) if params.season else None,
+            first_time=str(iso(grid.times[last[:1] + 1])[0]),
+            last_time=str(iso(grid.times[last[-1:] + params.horizon])[0]),
+        )
+        for name, last in points.items()
+    }
+    features = (columns.target, *columns.features)
+    naive_error = naive_error_of(grid.levels[:train_end, 0], params.season or 1)
+    return Windows(parts, mean, std, naive_error, features, {**grid.counts, **counts}, params, path)
+
+
+def read_values(table: RawTable, column: str, above_zero: bool) -> np.ndarray:
+    """Return the column (R,) float64; empty cells become NaN."""
+    cells = table.columns[column]
+    values = read_numbers(table, column, allow_missing=True).astype(np.float64)
+    if above_zero:
+        why = f"column {column!r} must be above 0 for `transform: log-return` (`difference` takes any number)"
+        raise_if_any(table, values <= 0, why, cells)
+    return values
+
+
+def to_grid(table: RawTable, params: Series, interval: Interval) -> Grid:
+    """Place the rows on a grid at multiples of `interval` since 1970 UTC, shifted by a constant that most rows share.
+
+    If several rows have the same time, the last one in the file is used. A row between two grid points moves to the
+    next point, because at the previous point its values are not known yet. The row is dropped if the next point has its
+    own row or if a later row also moves there. `params.missing` selects what happens at grid points without a row. An
+    empty cell makes its whole row missing. Removes the columns from `table`.
+    """
+    stamps, num_without_offset = read_times(table, params.columns.time, interval)
+    above_zero = params.transform == "log-return"
+    columns = (params.columns.target, *params.columns.features)
+    values = np.stack([read_values(table, column, above_zero) for column in columns], axis=1)
+    num_rows = len(stamps)
+    num_out_of_order = int((stamps < np.maximum.accumulate(stamps)).sum())
+
+    order = np.argsort(stamps, kind="stable")
+    stamps, values = stamps[order], values[order]
+    is_last = np.append(stamps[1:] != stamps[:-1], True)  # the last row with its time
+    used = values[np.flatnonzero(is_last)[np.cumsum(is_last) - is_last]]  # for each row, the used row with its time
+    differs = (values != used) & ~(np.isnan(values) & np.isnan(used))
+    stamps, values = stamps[is_last], values[is_last]
+
+    steps = steps_for(stamps, interval)
+    point, off_grid = steps.points(stamps)
+    # The times are ascending, so if several rows have the same point, only the last one can be exactly at the point.
+    is_kept = np.append(point[1:] != point[:-1], True)
+    first, num_points = int(point[0]), int(point[-1] - point[0]) + 1
+    if num_points > MAX_POINTS_PER_ROW * len(stamps):
+        distances, frequencies = np.unique(np.diff(stamps), return_counts=True)
+        raise ValueError(
+            f"preprocess.interval is {params.interval!r}, which makes {num_points:,} grid points of "
+            f"{len(stamps):,} rows; give the table's own interval (its rows are most often "
+            f"{distances[frequencies.argmax()] / SECOND:g} s apart) or correct a stray time"
+        )
+    levels = np.full((num_points, len(columns)), np.nan)
+    levels[point[is_kept] - first] = values[is_kept]
+    levels[np.isnan(levels).any(axis=1)] = np.nan
+    times = steps.times(first + np.arange(num_points))
+    counts = {
+        "num_rows": num_rows,
+        "num_without_offset": num_without_offset,
+        "num_out_of_order": num_out_of_order,
+        "num_duplicates": num_rows - len(stamps),
+        "num_duplicates_differing": int(differs.any(axis=1).sum()),
+        "num_off_grid_snapped": int((off_grid & is_kept).sum()),
+        "num_off_grid_dropped": int((~is_kept).sum()),
+        "num_grid_points": num_points,
+        "num_missing": int(np.isnan(levels[:, 0]).sum()),
+    }
+    grid = Grid(times, levels, counts, steps)
+    if params.missing == "refuse" and not grid.known.all():
+        raise ValueError(
+            f"{table.name} lacks a complete row at {iso(times[~grid.known][:1])[0]} ({counts['num_missing']:,} missing "
+            f"in all, at steps of {interval.words}); complete the table, or set preprocess.missing to skip or "
+            "interpolate"
+        )
+    return Grid(times, filled(levels), counts, steps) if params.missing == "interpolate" else grid
+
+
+def filled(levels: np.ndarray) -> np.ndarray:
+    """levels (G, F) -> (G, F): forward fill, like DataFrame.ffill. Rows before the first known row stay NaN.
+
+    Linear interpolation would reveal the value after the gap to the model.
+    """
+    known = ~np.isnan(levels[:, 0])
+    last_known = np.maximum.accumulate(np.where(known, np.arange(len(levels)), -1))
+    return np.where(last_known[:, None] >= 0, levels[last_known], np.nan)
+
+
+def transform(levels: np.ndarray, kind: str) -> np.ndarray:
+    """Return (G, F) log(x_t / x_(t-1)) or x_t - x_(t-1); NaN if one of the two is missing, and at the first point."""
+    steps = np.full_like(levels, np.nan)
+    with np.errstate(over="ignore", divide="ignore"):  # `standardized` raises on infinite results
+        steps[1:] = np.log(levels[1:] / levels[:-1]) if kind == "log-return" else levels[1:] - levels[:-1]
+    return steps
+
+
+def seasonal_levels(levels: np.ndarray, last: np.ndarray, params: Series) -> np.ndarray:
+    """Return the seasonal naive forecast (N, H) from `levels` (G,) for windows with the last input steps `last` (N,).
+
+    It is the latest known level that is a whole number of seasons before the target step (Hyndman and Athanasopoulos
+    2021, Forecasting: Principles and Practice, 5.2). If there is none, it is the level at the last input step.
+    """
+    assert params.season
+    points = last[:, None] + 1 + np.arange(params.horizon) % params.season - params.season
+    found = np.full(points.shape, np.nan)
+    while (empty := np.isnan(found) & (points >= 0)).any():
+        found[empty] = levels[points[empty]]
+        points = points - params.season
+    return np.where(np.isnan(found), levels[last][:, None], found)
+
+
+def naive_error_of(levels: np.ndarray, season: int) -> float:
+    """Return the mean absolute difference between `levels` (G,) and the levels `season` steps before.
+
+    MASE divides by this value of the training period (Hyndman and Koehler 2006, International Journal of Forecasting
+    22, 679-688). It is 0 if no difference is known.
+    """
+    differences = np.abs(levels[season:] - levels[:-season])
+    known = differences[~np.isnan(differences)]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def choose_windows(known: np.ndarray, params: Series) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Return the grid point of each window's last input step, by split, and the numbers of omitted windows by reason.
+
+    A window covers input_steps + 1 + horizon grid points; the first point is only needed for the first difference. A
+    window starts at every stride-th grid point. It belongs to the split that contains all its targets. Its inputs may
+    extend into the previous split, because a deployed model also sees the most recent past.
+    """
+    before, after, num_points = params.input_steps, params.horizon, len(known)
+    last = np.arange(before, num_points - after, params.stride)
+    num_missing = np.concatenate([[0], np.cumsum(~known)])  # before each point
+    has_missing = num_missing[last + after + 1] > num_missing[last - before]
+    complete = last[~has_missing]
+
+    sizes = sizes_of(params.split, num_points)
+    ends = np.cumsum([sizes["train"], sizes["val"]])
+    split_of_first = np.searchsorted(ends, complete + 1, side="right")  # the split of the first target
+    is_inside = split_of_first == np.searchsorted(ends, complete + after, side="right")
+    points = {name: complete[is_inside & (split_of_first == number)] for number, name in enumerate(SPLITS)}
+    counts = {"num_windows_skipped": int(has_missing.sum()), "num_windows_across_boundaries": int((~is_inside).sum())}
+    if any(len(rows) == 0 for rows in points.values()):
+        raise ValueError(
+            f"the series of {num_points:,} grid points makes "
+            f"{', '.join(f'{len(rows):,} {name}' for name, rows in points.items())} windows of {before} input steps "
+            f"and {after} target steps, {counts['num_windows_skipped']:,} left out because a point is missing and "
+            f"{counts['num_windows_across_boundaries']:,} across a boundary; give the empty split a larger share, "
+            "lower input_steps, horizon or stride, or set missing to interpolate"
+        )
+    return points, counts
+
+
+def statistics_of(steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation (F,) of the known `steps` of the training period; std is 1 for a constant
+    feature.
+    """
+    known = steps[~np.isnan(steps[:, 0])]
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = known.mean(axis=0), known.std(axis=0)
+    return mean, np.where(std > 1e-12 * np.maximum(1.0, np.abs(mean)), std, 1.0)
+
+
+def standardized(steps: np.ndarray, mean: np.ndarray, std: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Return the standardized steps (G, F) as float32. Raises ValueError if a value is too large for a float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        result: np.ndarray = ((steps - mean) / std).astype(np.float32)
+    too_large = ~np.isnan(steps[:, 0]) & ~np.isfinite(result).all(axis=1)
+    if too_large.any():
+        raise ValueError(
+            f"the change to {iso(times[too_large][:1])[0]} is too large for a 32-bit float once it is divided by the "
+            "training time's standard deviation; correct the table at that time"
+        )
+    return result

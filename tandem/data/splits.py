@@ -1,0 +1,174 @@
+"""Split rows into train, val and test: stratified by class, with all rows of a group in the same split.
+
+N sequences, T steps, F features, C classes, S = 3 splits.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tandem.params.schema import Split
+
+SPLITS = ("train", "val", "test")
+# The order in which splits get rows: train gets what the other two leave.
+PLACING = ("test", "val", "train")
+TRAIN = PLACING.index("train")
+CHUNK_CELLS = 1 << 20  # cells per chunk, because a temporary of the whole array would need too much memory
+
+
+def sizes_of(shares: Split, num_sequences: int) -> dict[str, int]:
+    """Sizes from shares (rounded; the rest goes to train) or from counts, which must sum to `num_sequences`."""
+    wanted = {"train": shares.train, "val": shares.val, "test": shares.test}
+    if all(isinstance(size, int) for size in wanted.values()):
+        if sum(wanted.values()) != num_sequences:
+            raise ValueError(
+                f"preprocess.split asks for {shares.train} + {shares.val} + {shares.test} = {sum(wanted.values()):g} "
+                f"sequences and the table holds {num_sequences}; make them equal, or give shares that add up to 1"
+            )
+        return {name: int(size) for name, size in wanted.items()}
+    test = round(shares.test * num_sequences)
+    val = round((shares.val + shares.test) * num_sequences) - test
+    return {"train": num_sequences - val - test, "val": val, "test": test}
+
+
+def chunks(num: int, values: np.ndarray) -> Iterator[slice]:
+    """Slices over `num` sequences with about CHUNK_CELLS cells of `values` (N, T, F) each."""
+    size = max(1, CHUNK_CELLS // (values.shape[1] * values.shape[2]))
+    return (slice(low, low + size) for low in range(0, num, size))
+
+
+def duplicate_groups(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """(N,) group numbers: equal for sequences of the same length with bitwise equal values (N, T, F).
+
+    They compare by a 64-bit hash. Two different sequences collide once in 37 million tables of a million sequences; the
+    only effect is that they stay in one split.
+    """
+    num_cells = values.shape[1] * values.shape[2]
+    odd_factors = np.random.default_rng(0).integers(1, 2**63, size=num_cells, dtype=np.uint64) * np.uint64(
+        2
+    ) + np.uint64(1)
+    hashes = np.empty(len(values), dtype=np.uint64)
+    for chunk in chunks(len(values), values):
+        bits = np.ascontiguousarray(values[chunk]).reshape(-1, num_cells).view(np.uint32)
+        hashes[chunk] = bits @ odd_factors
+    hashes += (values.shape[1] - lengths).astype(np.uint64) * odd_factors[0]
+    return np.unique(hashes, return_inverse=True)[1]
+
+
+def stratified(
+    rows: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], generator: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Split `rows` into the given sizes, stratified by class, and keep groups of equal sequences whole.
+
+    labels and groups (N,) are those of all sequences. Returns sorted row numbers by split.
+    """
+    classes, own = np.unique(labels[rows], return_inverse=True)
+    places = places_per_class(np.bincount(own, minlength=len(classes)), sizes, generator)
+    chosen = np.full(len(rows), -1)
+    place_groups(chosen, places, own, repeated(groups[rows]), generator)
+    place_singles(chosen, places, own, generator)
+    return {name: np.sort(rows[chosen == PLACING.index(name)]) for name in SPLITS}
+
+
+def places_per_class(counts: np.ndarray, sizes: dict[str, int], generator: np.random.Generator) -> np.ndarray:
+    """(S, C) rows of each class for every split, from the totals `counts` (C,). Splits are in the order of PLACING."""
+    places, num_left = [], int(counts.sum())
+    for name in ("test", "val"):
+        places.append(proportional(counts, sizes[name], num_left, generator))
+        counts, num_left = counts - places[-1], num_left - sizes[name]
+    return np.stack([*places, counts])
+
+
+def proportional(counts: np.ndarray, size: int, total: int, generator: np.random.Generator) -> np.ndarray:
+    """Distribute `size` places (C,) in proportion to `counts`: floors, then largest remainders, random for ties."""
+    quota = counts * (size / max(total, 1))
+    places = np.floor(quota).astype(np.int64)
+    by_remainder = np.lexsort((generator.random(len(counts)), -(quota - places).round(9)))
+    places[by_remainder[: size - places.sum()]] += 1
+    return places
+
+
+def repeated(groups: np.ndarray) -> list[np.ndarray]:
+    """The members of every group with more than one member."""
+    _, group, group_sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    members = np.flatnonzero(group_sizes[group] > 1)
+    members_by_group = members[np.argsort(group[members], kind="stable")]
+    return np.split(members_by_group, np.cumsum(group_sizes[group_sizes > 1])[:-1]) if len(members) else []
+
+
+def joined(*groupings: np.ndarray) -> np.ndarray:
+    """(N,) group numbers: the smallest groups that contain all groups of all groupings (each (N,))."""
+    group = np.arange(len(groupings[0]))
+    while True:  # a group's smallest number spreads through it; one or two passes are enough for nested groups
+        before = group
+        for grouping in groupings:
+            _, index = np.unique(grouping, return_inverse=True)
+            least = np.full(index.max() + 1, len(group))
+            np.minimum.at(least, index, group)
+            group = least[index]
+        if (group == before).all():
+            return group
+
+
+def grouped(
+    rows: np.ndarray, labels: np.ndarray, groups: np.ndarray, sizes: dict[str, int], generator: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Split `rows` into about the given sizes, keep each group of `groups` (N,) whole, and stratify as far as possible.
+
+    The algorithm is greedy like scikit-learn's StratifiedGroupKFold: the groups with the most uneven classes come
+    first, and each goes to the split that still needs most of its classes. No split stays empty. A class that occurs in
+    only one group goes to train. Raises ValueError if there are fewer groups than splits. Returns sorted row numbers by
+    split.
+    """
+    wanted = [name for name in SPLITS if sizes[name]]
+    _, group = np.unique(groups[rows], return_inverse=True)
+    classes, class_of = np.unique(labels[rows], return_inverse=True)
+    class_counts = np.zeros((group.max() + 1, len(classes)))  # (groups, C)
+    np.add.at(class_counts, (group, class_of), 1)
+    if len(class_counts) < len(wanted):
+        raise ValueError(f"its {len(class_counts)} groups are fewer than the {len(wanted)} splits")
+    shares = np.array([sizes[name] for name in wanted]) / len(rows)
+    num_missing = shares[:, None] * class_counts.sum(axis=0)  # (S, C)
+    shuffled = generator.permutation(len(class_counts))
+    unevenness = class_counts.std(axis=1) + class_counts.sum(axis=1) / len(rows)
+    order = shuffled[np.argsort(-unevenness[shuffled], kind="stable")]
+    is_alone = ((class_counts > 0) & ((class_counts > 0).sum(axis=0) == 1)).any(axis=1) & (len(classes) > 1)
+    chosen, empty = np.zeros(len(class_counts), dtype=np.int64), set(range(len(wanted)))
+    totals = np.maximum(class_counts.sum(axis=0), 1)
+    for num_left, index in zip(range(len(order), 0, -1), order, strict=True):
+        class_shares = class_counts[index] / totals
+        # Without the division, train would get every group.
+        score = (num_missing / shares[:, None] ** 0.5) @ class_shares
+        if num_left <= len(empty):
+            score[[number for number in range(len(wanted)) if number not in empty]] = -np.inf
+        best = wanted.index("train") if is_alone[index] and num_left > len(empty) else int(score.argmax())
+        chosen[index] = best
+        num_missing[best] -= class_counts[index]
+        empty.discard(best)
+    parts = {name: np.sort(rows[chosen[group] == wanted.index(name)]) for name in wanted}
+    return {name: parts.get(name, np.zeros(0, dtype=np.int64)) for name in SPLITS}
+
+
+def place_groups(
+    chosen: np.ndarray, places: np.ndarray, own: np.ndarray, groups: list[np.ndarray], generator: np.random.Generator
+) -> None:
+    """Draw a split for each group, in proportion to the splits' free places for it; train if no split has enough.
+
+    Works in place: writes split numbers to `chosen` and subtracts the groups from `places`. `own`: class of each row.
+    """
+    for index in generator.permutation(len(groups)):
+        need = np.bincount(own[groups[index]], minlength=places.shape[1])
+        num_free = np.where((places >= need).all(axis=1), places[:, need > 0].sum(axis=1), 0)
+        split = generator.choice(len(PLACING), p=num_free / num_free.sum()) if num_free.any() else TRAIN
+        chosen[groups[index]] = split
+        places[split] -= need
+
+
+def place_singles(chosen: np.ndarray, places: np.ndarray, own: np.ndarray, generator: np.random.Generator) -> None:
+    """Fill the remaining places with the rows of each class that have no split yet, in random order. In place."""
+    for label in range(places.shape[1]):
+        singles = generator.permutation(np.flatnonzero((own == label) & (chosen < 0)))
+        # place_groups may put a group into train without free places, so the numbers of rows and places may differ.
+        splits = np.repeat(np.arange(len(PLACING)), np.maximum(places[:, label], 0))[: len(singles)]
+        chosen[singles] = TRAIN
+        chosen[singles[: len(splits)]] = splits

@@ -1,0 +1,323 @@
+"""Find, read and check raw tables (CSV, CSV.gz, Parquet). Every error about a row names its place in the file.
+
+This module uses pyarrow, because pandas needed twice the memory. R: rows of the table.
+"""
+
+import csv
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from tandem.files import relative
+from tandem.params.parsing import nearest
+
+if TYPE_CHECKING:
+    import pandas
+
+SPLIT_COLUMN = "split"
+LARGEST = 4e18  # largest number: a squared difference of two velocities is still a finite 32-bit float
+# Accepted types of a Parquet file's columns.
+KINDS = (
+    pa.types.is_string, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_date,
+    pa.types.is_timestamp, pa.types.is_decimal, pa.types.is_null,
+)  # fmt: skip
+ENDINGS = (".csv", ".csv.gz", ".parquet")
+DAMAGED = (OSError, EOFError, zlib.error)  # errors of reading a truncated or damaged gzip file
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """The requested columns, unchecked. `take` removes a column, so it can be freed once it is converted."""
+
+    name: str
+    columns: dict[str, pa.ChunkedArray]
+    place: Callable[[int], str]  # row index (from 0) -> its place in the file for messages, e.g. "line 7"
+
+    def take(self, column: str) -> pa.ChunkedArray:
+        return self.columns.pop(column)
+
+
+def find_table(folder: Path, name: str) -> Path:
+    if not name.lower().endswith(ENDINGS):
+        raise ValueError(f"preprocess.table is {name!r}; accepted endings: {', '.join(ENDINGS)}")
+    path = folder / name
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{relative(path)} is not there; put the workload's table at that place "
+            "(workloads/README.md says what it must hold)"
+        )
+    return path
+
+
+def read_table(path: Path, texts: Sequence[str], features: Sequence[str], others: Sequence[str] = ()) -> RawTable:
+    """Read the given columns, and `split` if the file has it.
+
+    Reads `texts` as text and `features` as numbers, and infers the types of `others`. Raises ValueError if a column is
+    missing or the file is not a table.
+    """
+    wanted = [*texts, *others, *features]
+    counts = Counter(wanted)
+    for column in wanted:
+        if counts[column] > 1 or column == SPLIT_COLUMN:
+            raise ValueError(
+                f"preprocess.columns names {column!r} "
+                f"{'twice' if column != SPLIT_COLUMN else 'for something else than the split'}; they must be different "
+                "columns, and the name `split` is kept for train, val or test"
+            )
+    is_parquet = path.suffix.lower() == ".parquet"
+    try:
+        cells = read_parquet(path, wanted) if is_parquet else read_csv(path, texts, features, wanted)
+    except (pa.ArrowException, csv.Error, *DAMAGED, UnicodeDecodeError) as error:
+        why = None if is_parquet else not_utf8(path) or ragged_line(path)
+        raise ValueError(
+            f"{relative(path)} cannot be read as {'Parquet' if is_parquet else 'CSV'}: "
+            f"{why or ' '.join(str(error).split())}"
+        ) from None
+    if cells.num_rows == 0:
+        raise ValueError(f"{relative(path)} has a header but 0 rows; every split needs some")
+    columns = {column: simplified(relative(path), column, cells.column(column)) for column in cells.column_names}
+    return RawTable(relative(path), columns, row_number if is_parquet else partial(csv_line, path))
+
+
+def from_frame(frame: "pandas.DataFrame", wanted: list[str], name: str) -> RawTable:
+    """Convert a DataFrame. Raises ValueError if a column is missing or contains values of several types."""
+    try:
+        cells = pa.Table.from_pandas(frame, preserve_index=False)
+    except pa.ArrowException as error:
+        raise ValueError(f"{name} mixes kinds of values in one column: {' '.join(str(error).split())}") from None
+    wanted = present(name, cells.column_names, wanted)
+    return RawTable(name, {column: simplified(name, column, cells.column(column)) for column in wanted}, row_number)
+
+
+def simplified(name: str, column: str, cells: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert `cells` to text, numbers, dates, times or dictionary-encoded text. Raises ValueError for other types."""
+    kind = value_type(cells.type)
+    if not is_plain(kind):
+        accepted = "text, numbers, dates or times with a date"
+        raise ValueError(f"{name}: column {column!r} holds {kind}, but must hold {accepted}; convert it and run again")
+    if is_long_text(kind):
+        return cells.cast(pa.string())
+    if pa.types.is_float16(kind):
+        return cells.cast(pa.float32())
+    if pa.types.is_dictionary(cells.type) and not pa.types.is_string(kind):
+        return cells.cast(kind)
+    return cells
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of the values, for a dictionary-encoded column too."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether columns of this type are accepted; lists, structs and bytes are not."""
+    kind = value_type(kind)
+    return is_long_text(kind) or any(is_kind(kind) for is_kind in KINDS)
+
+
+def is_long_text(kind: pa.DataType) -> bool:
+    return pa.types.is_large_string(kind) or kind == pa.string_view()
+
+
+def row_number(row: int) -> str:
+    return f"row {row + 1}"
+
+
+def read_parquet(path: Path, wanted: list[str]) -> pa.Table:
+    with pa.parquet.ParquetFile(path) as file:
+        return file.read(columns=present(relative(path), file.schema_arrow.names, wanted))
+
+
+def read_csv(path: Path, texts: Sequence[str], features: Sequence[str], wanted: list[str]) -> pa.Table:
+    """Read `texts` as text, so `007` and a label `NA` do not change. pyarrow infers the types of other columns."""
+    with open_csv(path) as file:
+        header = next(csv.reader(file), None)
+    if not header:
+        raise ValueError(f"{relative(path)} is empty (0 bytes of table); it must hold a header and at least one row")
+    wanted = present(relative(path), header, wanted)
+    as_text = dict.fromkeys((*texts, SPLIT_COLUMN), pa.dictionary(pa.int32(), pa.string()))
+    inferred = pa.csv.ConvertOptions(include_columns=wanted, column_types=as_text, null_values=[""])
+    with pa.csv.open_csv(path, convert_options=inferred) as start:
+        types = {field.name: field.type for field in start.schema}
+    types.update({name: pa.float64() for name in features if types[name] == pa.int64()})
+    typed = pa.csv.ConvertOptions(include_columns=wanted, column_types=types, null_values=[""])
+    try:
+        # With types inferred from the first megabyte only, reading takes a third of the time and of the memory.
+        return pa.csv.read_csv(path, convert_options=typed)
+    except pa.ArrowInvalid:
+        return pa.csv.read_csv(path, convert_options=inferred)
+
+
+def present(name: str, header: list[str], wanted: list[str]) -> list[str]:
+    """Return the columns to read: `wanted`, and `split` if the header has it.
+
+    Raises ValueError if the header lacks one of them or has it twice.
+    """
+    counts = Counter(header)
+    for column in wanted:
+        if column not in counts:
+            raise ValueError(f"{name} has no column {column!r}{nearest(column, header)}")
+    found = [*wanted, *([SPLIT_COLUMN] if SPLIT_COLUMN in header else [])]
+    for column in found:
+        if counts[column] > 1:
+            raise ValueError(f"{name} has {counts[column]} columns {column!r}; rename all but one")
+    return found
+
+
+def open_csv(path: Path) -> Any:
+    return (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rt", encoding="utf-8-sig", newline="")
+
+
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of every row that is not blank; the header comes first."""
+    with open_csv(path) as file:
+        reader = csv.reader(file)
+        for cells in reader:
+            if cells:
+                yield reader.line_num, cells
+
+
+def csv_line(path: Path, row: int) -> str:
+    """The line of a row. Blank lines are not rows, so this reads the file again."""
+    line, _ = next(islice(csv_rows(path), row + 1, None))
+    return f"line {line}"
+
+
+def not_utf8(path: Path) -> str | None:
+    """A message with the fix if the file is not UTF-8, the only accepted encoding; else None."""
+    try:
+        with open_csv(path) as file:
+            while file.read(1 << 20):
+                pass
+    except UnicodeDecodeError as error:
+        byte, place = error.object[error.start], "of UTF-16" if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        return (
+            f"it is not UTF-8 (byte 0x{byte:02x}{place and f', the first {place}'}); "
+            "tandem new finds the encoding and writes it as UTF-8"
+        )
+    except DAMAGED:
+        return None  # the caller reports the damage
+    return None
+
+
+def ragged_line(path: Path) -> str | None:
+    """A message about the first line with more or fewer cells than the header; None if there is none."""
+    try:
+        rows = csv_rows(path)
+        width = len(next(rows)[1])
+        odd = next(((line, cells) for line, cells in rows if len(cells) != width), None)
+    except (csv.Error, *DAMAGED, UnicodeDecodeError, StopIteration):
+        return None
+    return odd and f"line {odd[0]} has {len(odd[1])} cells and the header {width}; correct the table and run again"
+
+
+def factorize(table: RawTable, column: str, empty: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return codes (R,) int32 and the sorted distinct values, like pandas.factorize with `sort=True`.
+
+    `empty`: the value of empty cells. If it is None, an empty cell raises ValueError.
+    """
+    cells = table.take(column)
+    if empty is not None:
+        if pa.types.is_dictionary(cells.type):
+            cells = cells.cast(cells.type.value_type)
+        texts = cells.cast(pa.string()).fill_null("")
+        cells = pc.if_else(pc.equal(pc.utf8_trim_whitespace(texts), ""), empty, texts)
+    if cells.null_count:
+        raise_if_any(table, pc.is_null(cells).to_numpy(), f"column {column!r} is empty")
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_encode()
+    chunks = [chunk for chunk in cells.unify_dictionaries().chunks if len(chunk)]
+    codes, distinct = np.concatenate([chunk.indices.to_numpy() for chunk in chunks]), chunks[0].dictionary
+    if pa.types.is_integer(distinct.type):
+        values, rank = sorted_with_rank(distinct.to_numpy())
+    else:
+        texts = distinct.cast(pa.string()).to_numpy(zero_copy_only=False).astype(np.str_)
+        blank = np.flatnonzero(np.char.strip(texts) == "")
+        if len(blank):
+            raise_if_any(table, np.isin(codes, blank), f"column {column!r} is empty")
+        values, rank = sorted_with_rank(texts)
+    return rank.astype(np.int32)[codes], values
+
+
+def sorted_with_rank(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sorted values and the rank of each. Values sort as numbers if all are numbers, else as text.
+
+    Text in the usual notation of integers (`10`, not `010`) becomes int64, so a CSV file and a Parquet file give the
+    same classes.
+    """
+    keys: np.ndarray
+    try:
+        keys = values.astype(np.int64)
+        if values.dtype.kind == "U" and (keys.astype(np.str_) != values).any():
+            keys = values.astype(np.float64)
+        else:
+            values = keys
+    except (ValueError, OverflowError):
+        try:
+            keys = values.astype(np.float64)
+        except ValueError:
+            keys = np.zeros(len(values))
+    order = np.lexsort((values, keys))
+    return values[order], np.argsort(order)  # argsort inverts a permutation
+
+
+def read_numbers(table: RawTable, column: str, allow_missing: bool = False) -> np.ndarray:
+    """Return the numbers (R,) in the file's own type. Times become nanoseconds.
+
+    Raises ValueError with the row and its value if a number is not finite. With `allow_missing`, empty cells and NaN
+    are accepted and become NaN.
+    """
+    cells = table.take(column)
+    is_time = pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type)
+    if is_time:
+        cells = cells.cast(pa.timestamp("ns")).cast(pa.int64())
+    if pa.types.is_decimal(cells.type):
+        cells = cells.cast(pa.float64())
+    why = f"column {column!r} must hold finite numbers"
+    if not (pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)):
+        wrong = (not is_number(cell, allow_missing) for chunk in cells.chunks for cell in chunk.to_pylist())
+        raise_if_any(table, np.fromiter(wrong, dtype=bool, count=len(cells)), why, cells)
+        texts = pc.utf8_trim_whitespace(cells.cast(pa.string()))  # a Parquet file may store numbers as text
+        cells = pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())
+    if cells.null_count and not allow_missing:
+        raise_if_any(table, pc.is_null(cells).to_numpy(), why, cells)
+    array = cells.to_numpy()
+    if array.dtype.kind == "f":
+        raise_if_any(table, np.isinf(array) if allow_missing else ~np.isfinite(array), why, cells)
+    if not is_time:
+        why = f"column {column!r} must hold numbers from {-LARGEST:g} to {LARGEST:g}"
+        raise_if_any(table, (array > LARGEST) | (array < -LARGEST), why, cells)
+    return array
+
+
+def is_number(value: Any, allow_missing: bool) -> bool:
+    if value is None or value == "":
+        return allow_missing
+    if isinstance(value, str) and ("_" in value or not value.isascii()):
+        return False  # float() accepts 1_0 and digits of other scripts, but Arrow does not
+    try:
+        return not isinstance(value, bool) and bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False
+
+
+def raise_if_any(table: RawTable, wrong: np.ndarray, why: str, cells: pa.ChunkedArray | None = None) -> None:
+    """Raises ValueError about the first row where `wrong` (R,) is true; with its cell of `cells`, if given."""
+    if wrong.any():
+        row = int(wrong.argmax())
+        value = None if cells is None else cells[row].as_py()
+        shown = "" if cells is None else f", found {'(empty)' if value is None or value == '' else value}"
+        more = f" ({int(wrong.sum()):,} rows in all)" if wrong.sum() > 1 else ""
+        raise ValueError(f"{table.name}, {table.place(row)}: {why}{shown}{more}; correct the table and run again")

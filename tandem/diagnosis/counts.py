@@ -1,0 +1,103 @@
+"""Counts the needs of a training step: arithmetic, and memory by purpose. Nothing here is timed."""
+
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from tandem.training.batches import Batch
+from tandem.training.step import autocast
+from tandem.training.trainer import Trainer
+
+
+def count_flop(trainer: Trainer, batch: Batch) -> float:
+    """Return the FLOP of forward and backward for `batch`, counted on two of its sequences on the CPU.
+
+    It uses float64, for which torch computes an LSTM with matrix products. In float32, oneDNN uses a single operator
+    that the counter cannot see into.
+    """
+    model, part = copy.deepcopy(trainer.model).cpu().double(), batch.first(2)
+    inputs = [tensor.cpu().double() if tensor.is_floating_point() else tensor.cpu() for tensor in part.inputs()]
+    with Arithmetic() as counter:
+        outputs = model(*inputs)
+        trainer.task.loss(outputs.float(), part.targets.cpu(), part.mask.cpu(), 0.0).backward()
+    return counter.num_flop * len(batch) / len(part)
+
+
+class Arithmetic(TorchDispatchMode):
+    """Sums the FLOP of operators with torch's own formulas, like FlopCounterMode but without module names.
+
+    Skips torch's decoration for torch.compile, which imports torch._dynamo and takes seconds.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_flop = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, formula = kwargs or {}, flop_registry.get(func._overloadpacket)
+        if formula is None:
+            with self:  # an operator composed of others
+                result = func.decompose(*args, **kwargs)
+            return func(*args, **kwargs) if result is NotImplemented else result
+        result = func(*args, **kwargs)
+        self.num_flop += formula(*args, **kwargs, out_val=result)
+        return result
+
+
+def memory_needs(trainer: Trainer, batch: Batch) -> dict[str, float]:
+    """Return the MiB that training needs, by purpose, counted from the tensors, on any device."""
+    weights = list(trainer.model.parameters())
+    with saved_for_backward([*weights, *batch.inputs(), batch.targets]) as saved:
+        with autocast(trainer.step.precision, trainer.device):
+            outputs = trainer.model(*batch.inputs())
+            trainer.task.loss(outputs.float(), batch.targets, batch.mask, 0.0)
+    states = [value for state in trainer.optimizer.state.values() for value in state.values()]
+    # By id, because the batch-size sweep uses one split for both.
+    splits = {id(split): split for split in (trainer.train_split, trainer.val_split)}.values()
+    on_device = [split.tensors for split in splits if split.tensors["values"].device == trainer.device]
+    in_bytes = {
+        "weights": num_bytes(weights),
+        "gradients": num_bytes(weights),
+        "optimizer": num_bytes(states),
+        "activations": sum(saved.values()) / trainer.step.grad_accum_steps,
+        "data": sum(num_bytes(tensors.values()) for tensors in on_device),
+    }
+    return {name: count / 2**20 for name, count in in_bytes.items()}
+
+
+@contextmanager
+def saved_for_backward(excluded: Iterable[torch.Tensor]) -> Iterator[dict[int, int]]:
+    """Yield address -> bytes of every storage that the body saves for the backward pass: the activations."""
+    saved: dict[int, int] = {}
+    counted_apart = {tensor.untyped_storage().data_ptr() for tensor in excluded}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in counted_apart:
+            saved[storage.data_ptr()] = storage.nbytes()  # it lives until the backward pass, so no address is reused
+        # If an operator saved its own output here, it would keep itself alive: a cycle that Python cannot free.
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield saved
+
+
+def num_bytes(values: Iterable[Any]) -> int:
+    """Return the bytes of the tensors among `values`."""
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def device_memory_mib(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory / 2**20
+    return psutil.virtual_memory().total / 2**20

@@ -1,0 +1,316 @@
+"""Measures how the time of a training step is spent, by running its parts separately, and tries changes that could
+help.
+
+Takes a `Trainer` before its first step. Returns a `ProbeResult`, or the reason why there is none. The state of
+the trainer, of torch's generators and of its threads is the same before and after, bit for bit. If a step takes at most
+0.1 s, the probe takes one to two seconds, less the time that `auto` has spent; a compiled step adds its compile time.
+
+The parts are interleaved and use the training's step execution mode (eager, graph or compiled):
+
+- loop: batches and steps, as in an epoch
+- batches: the batches alone: gathering, augmentation, and the copy to the device if the data is streamed
+- step: the step alone, on one batch that is already on the device
+- single: the step on a single sequence, with almost no computation
+
+Waiting for a batch: on the CPU nothing overlaps, so it takes as long as the batches alone. On a GPU it is the time of
+the loop minus the time of the step alone, at most the time of the batches alone. A GPU's kernel time comes from
+torch.profiler, the host's time from a step without synchronization. An alternative runs as the loop
+does; its gain is in sequences per second relative to the loop in the same turn, as the median over the turns. FLOP
+are counted, not timed (counts.py).
+"""
+
+import copy
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from tandem.diagnosis.counts import count_flop, device_memory_mib, memory_needs
+from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
+from tandem.machine import nvml
+from tandem.machine.interleaving import interleave
+from tandem.machine.rates import has_cores, host_to_device_rate, matrix_rate, memory_rate
+from tandem.machine.regions import gpu_uuid, seconds_of, seconds_per_item, synchronize
+from tandem.machine.threads import threads_kept
+from tandem.training.batches import Batch
+from tandem.training.device import use_tf32
+from tandem.training.graphs import NUM_WARMUPS, Graphs
+from tandem.training.memory import OomPolicy, is_out_of_memory, shorten
+from tandem.training.step import AUTOCAST
+from tandem.training.trainer import Trainer, realized_precision
+
+BUDGET_SECONDS = 1.0  # for all turns together
+TURN_SECONDS = 0.02  # per part: many short turns, because disturbances come in bursts
+MIN_TURNS = 3  # fewer if the steps are so long that these take twice the budget
+PART_SECONDS = 0.05  # for a part that is measured alone
+LONGEST_SECONDS = 0.1  # a larger batch is tried only if its step should take no longer
+HOPELESS = 3.0  # an alternative that starts this many times slower per sequence is given up
+NUM_TRIES = 3  # attempts before it counts as too slow: a first attempt may be disturbed
+
+PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("tf32", "bf16")}  # to try
+
+Result = TypeVar("Result")
+Changes = dict[str, Any]  # settings of params.yaml's `train`
+Steps = Iterator[int]  # each `next` runs some work and returns its number of sequences
+
+
+def probe(trainer: Trainer, auto_seconds: float = 0.0) -> ProbeResult | str:
+    """Measure the trainer's step, or return the reason why this is not possible.
+
+    `auto_seconds`: the part of the budget that the choice of threads and precision has used (tandem/training/auto.py).
+    """
+    before = copy.deepcopy(trainer.state())
+    try:
+        with threads_kept():
+            return measure_parts(trainer, BUDGET_SECONDS - auto_seconds)
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return f"memory ran out while it was tried ({shorten(error)})"
+    finally:
+        trainer.restore(before)
+        trainer.optimizer.zero_grad(set_to_none=True)
+        if trainer.device.type == "cuda":
+            torch.cuda.empty_cache()  # otherwise the trials' memory would count as reserved by the training
+
+
+def measure_parts(trainer: Trainer, seconds: float) -> ProbeResult:
+    now, device = variant(trainer, {}), trainer.device
+    batch = now.one_batch(trainer.params.batch_size)
+    parts = {
+        "loop": ProbePart(now, epochs(now.training_steps)),
+        "batches": ProbePart(now, map(len, epochs(now.training_batches))),
+        "step": ProbePart(now, repeated(now, batch)),
+        "single": ProbePart(now, repeated(now, batch.first(1))),
+    }
+    now.model.train()
+    for part in parts.values():
+        part.warm_up()
+    loop_seconds = min(parts["loop"].turn(0.0) for _ in range(NUM_TRIES))
+    started = {
+        name: start_alternative(trainer, changes, loop_seconds) for name, changes in alternatives(trainer).items()
+    }
+    tried = {name: part for name, part in started.items() if isinstance(part, ProbePart)}
+    turns = interleave(
+        {name: partial(part.turn, TURN_SECONDS) for name, part in {**parts, **tried}.items()},
+        rounds=MIN_TURNS,
+        seconds=seconds,
+        longest_seconds=2 * BUDGET_SECONDS,
+    )
+    gains = {
+        name: statistics.median(loop / other for loop, other in zip(turns["loop"], turns[name], strict=True))
+        for name in tried
+    }
+    longer = [loop - step for loop, step in zip(turns["loop"], turns["step"], strict=True)]
+    data, step, wait = (
+        len(batch) * statistics.median(seconds) for seconds in (turns["batches"], turns["step"], longer)
+    )
+
+    apply_settings(now)
+    alone: dict[str, Any] = {**measure_streaming(trainer), **measure_on_gpu(now.step.repeated(batch), device)}
+    missing_reasons = {name: value for name, value in (alone | started).items() if isinstance(value, str)}
+    measured: dict[str, Any] = {name: None if isinstance(value, str) else value for name, value in alone.items()}
+    context = measured.pop("memory_context_mib")
+    return ProbeResult(
+        batch_size=len(batch),
+        data_seconds=data,
+        wait_seconds=data if device.type == "cpu" else min(max(wait, 0.0), data),
+        step_seconds=step,
+        overhead_seconds=statistics.median(turns["single"]),
+        flop_per_second=count_flop(trainer, batch) / step,
+        peak_flop_per_second=matrix_rate(device, AUTOCAST.get(now.step.precision, torch.float32)),
+        data_bytes_per_second=2 * batch.num_bytes / data,  # read from the data's memory and written
+        peak_data_bytes_per_second=memory_rate(trainer.train_split.tensors["values"].device),
+        memory_mib=memory_needs(now, batch) | ({} if context is None else {"context": context}),
+        device_mib=device_memory_mib(device),
+        gains=gains,
+        missing_reasons=missing_reasons,
+        **measured,
+    )
+
+
+@dataclass(frozen=True)
+class ProbePart:
+    """A part that runs in turns, and the trainer whose threads and precision it uses."""
+
+    trainer: Trainer
+    steps: Steps
+
+    def warm_up(self) -> float:
+        """Run steps until kernels are chosen and a graph is captured. Returns the seconds per sequence of one step."""
+        apply_settings(self.trainer)
+        # Twice, because the smaller last batch is captured as well, in the second epoch.
+        for _ in range(2 * (NUM_WARMUPS + 1) if self.trainer.device.type == "cuda" else 0):
+            next(self.steps)
+        return self.turn(0.0)
+
+    def turn(self, seconds: float) -> float:
+        """Run one turn. Returns its seconds per sequence."""
+        apply_settings(self.trainer)
+        return seconds_per_item(partial(next, self.steps), self.trainer.device, seconds)
+
+
+def apply_settings(trainer: Trainer) -> None:
+    """Apply the trainer's process-wide settings."""
+    if torch.get_num_threads() != trainer.params.threads:
+        torch.set_num_threads(trainer.params.num_threads)
+    use_tf32(trainer.step.precision == "tf32")
+
+
+def epochs(following: Callable[[], Iterator[Result]]) -> Iterator[Result]:
+    """Yield the items of one epoch after another, endlessly."""
+    while True:
+        yield from following()
+
+
+def repeated(trainer: Trainer, batch: Batch) -> Steps:
+    step = trainer.step.repeated(batch)
+    while True:
+        step()
+        yield len(batch)
+
+
+def alternatives(trainer: Trainer) -> dict[str, Changes]:
+    """Return settings that could make this training faster, by a name for the change."""
+    params, device, precision = trainer.params, trainer.device, trainer.step.precision
+    if params.step == "compile":  # another batch size or precision would need another compilation
+        return {}
+    sizes = (2 * params.batch_size, 8 * params.batch_size)
+    found: list[Changes] = [{"batch_size": size} for size in sizes if size <= len(trainer.train_split)]
+    if params.precision != "auto":  # `auto` has just chosen by measuring
+        others = [name for name in PRECISIONS[device.type] if name != precision]
+        found += [{"precision": name} for name in others if realized_precision(name, device) == name]
+    if trainer.step.grad_accum_steps > 1:
+        found.append({"grad_accum_steps": 1})
+    if device.type == "cpu" and (os.cpu_count() or 1) > 1:
+        found.append({"threads": 1 if params.num_threads > 1 else 2})
+    return {f"{key.removesuffix('_size')} {value}": change for change in found for key, value in change.items()}
+
+
+def variant(trainer: Trainer, changes: Changes) -> Trainer:
+    """Return `trainer` with other settings. It shares data, weights, optimizer and generator.
+
+    If memory runs out, the variant raises and does not use a fallback, so a trial does not change the training.
+    """
+    other = copy.copy(trainer)
+    other.params = replace(trainer.params, **changes)
+    other.steps_per_epoch = -(-len(trainer.train_split) // other.params.batch_size)
+    other.device_epoch = None
+    step = other.step = copy.copy(trainer.step)
+    step.grad_accum_steps = changes.get("grad_accum_steps", step.grad_accum_steps)
+    if "precision" in changes:
+        step.precision = changes["precision"]
+        step.scaler = torch.amp.GradScaler(step.device.type, enabled=False)  # none of the alternatives is fp16
+    step.graphs = Graphs(step.device) if step.graphs else None  # a captured graph includes its settings
+    step.may_fall_back = False
+    step.oom = other.oom = NoFallbacks()
+    return other
+
+
+class NoFallbacks(OomPolicy):
+    """Raises the out-of-memory error and uses no fallback."""
+
+    def run_with_fallbacks(self, work: Callable[[], Result], *fallbacks: Callable[[], str]) -> Result:
+        return work()
+
+
+def start_alternative(trainer: Trainer, changes: Changes, now: float) -> ProbePart | str:
+    """The loop with `changes`, warmed up, or why it is not tried. `now`: seconds per sequence without them."""
+    if changes.get("batch_size", 0) * now > LONGEST_SECONDS:
+        return f"not tried: its step would take more than {LONGEST_SECONDS} s"
+    if changes.get("threads", 0) > trainer.params.threads and not has_cores(changes["threads"]):
+        return "not tried: not even a product of matrices gains from them, the cores are taken"
+    try:
+        other = variant(trainer, changes)
+        part = ProbePart(other, epochs(other.training_steps))
+        seconds = part.warm_up()
+        # More threads than free cores may be a hundred times slower in every attempt.
+        is_long = "threads" in changes or now * other.params.batch_size > LONGEST_SECONDS / HOPELESS
+        for _ in range(0 if is_long else NUM_TRIES - 1):
+            if seconds > HOPELESS * now:
+                seconds = min(seconds, part.turn(0.0))
+    except (RuntimeError, MemoryError) as error:  # no memory, or an operator without a kernel for the precision
+        return f"failed: {shorten(error)}"
+    return part if seconds <= HOPELESS * now else f"given up: it began {seconds / now:.1f} times as slow"
+
+
+def measure_streaming(trainer: Trainer) -> dict[str, float | str]:
+    """Measure gathering a batch on the host and copying one from pinned memory, each alone, or say why not."""
+    if not trainer.train_split.is_streamed:
+        where = "the device is the CPU" if trainer.device.type == "cpu" else "the data lies on the GPU"
+        names = ("gather_seconds", "copy_bytes_per_second", "pinned_bytes_per_second")
+        return {"copy_seconds": 0.0, **dict.fromkeys(names, f"no copy to a device: {where}")}
+    split, device, size = trainer.train_split, trainer.device, trainer.params.batch_size
+    rows = torch.randperm(len(split))[:size]
+    buffers = split.buffers(len(rows))
+
+    def send() -> None:
+        for buffer in buffers.values():
+            buffer.to(device, non_blocking=True)
+
+    gather_seconds = seconds_of(partial(split.tensors_at, rows, buffers), device, PART_SECONDS)
+    copy_seconds = seconds_of(send, device, PART_SECONDS)
+    return {
+        "copy_seconds": copy_seconds,
+        "gather_seconds": gather_seconds,
+        "copy_bytes_per_second": sum(buffer.nbytes for buffer in buffers.values()) / copy_seconds,
+        "pinned_bytes_per_second": host_to_device_rate(device, pinned=True),
+    }
+
+
+def measure_on_gpu(step: Callable[[], Any], device: torch.device) -> dict[str, float | str]:
+    """Measure a step's time on the host and the device, its kernels, and CUDA's own memory, or say why not."""
+    if (uuid := gpu_uuid(device)) is None:
+        return dict.fromkeys(GPU_FIELDS, NO_GPU)
+    host = []
+    for _ in range(9):
+        synchronize(device)
+        begin = time.perf_counter()
+        step()
+        host.append(time.perf_counter() - begin)
+    total, reason = nvml.cached_gpu(uuid).process_mib()
+    found: dict[str, float | str] = {
+        "host_seconds": statistics.median(host),
+        "memory_context_mib": reason if total is None else total - torch.cuda.memory_reserved(device) / 2**20,
+    }
+    try:
+        kernels = gpu_activities(step, device)
+    except (RuntimeError, AssertionError) as error:  # a torch without its profiler raises AssertionError
+        kernels, reason = [], f"torch.profiler: {shorten(error)}"
+    else:
+        reason = "torch.profiler saw no kernel (it needs CUPTI, and no other profiler beside it)"
+    if not kernels:
+        return {**found, "device_seconds": reason, "num_kernels": reason}
+    copies = sum(name.startswith(("Memcpy", "Memset")) for name, _, _ in kernels)
+    busy = covered_time([(start, end) for _, start, end in kernels])
+    return {**found, "device_seconds": busy / 1e6, "num_kernels": len(kernels) - copies}
+
+
+def gpu_activities(step: Callable[[], Any], device: torch.device) -> list[tuple[str, float, float]]:
+    """Return name, start and end in microseconds of all GPU activities in one step."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # suppresses two lines that the profiler prints at its start
+    synchronize(device)
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        step()
+        synchronize(device)
+    return [
+        (event.name, event.time_range.start, event.time_range.end)
+        for event in seen.events() or []
+        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
+    ]
+
+
+def covered_time(intervals: list[tuple[float, float]]) -> float:
+    """Return the time covered by at least one interval (kernels on several streams overlap)."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(end - max(start, until), 0.0)
+        until = max(until, end)
+    return total

@@ -1,0 +1,195 @@
+"""Arrays of sequences: npy and npz, (N, T, C), (N, T), or (N, C, T), with labels (N,).
+
+N sequences, T steps, C channels. An npy is mapped into memory and read in blocks; an npz is read whole. No pickle.
+"""
+
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.data.tables import SPLIT_COLUMN
+from tandem.importing.long_table import BLOCK_CELLS, LongTableSource, Progress, known_of, real_steps, rows_of, unique
+from tandem.importing.text_tables import DAMAGED, Note
+from tandem.params.parsing import one_line
+
+VALUES = "x data values samples signals sequences series features".split()
+LABELS = "y label labels target targets class classes".split()
+SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array of a file."""
+
+    path: Path
+    name: str  # for messages
+    word: str  # `x` of X_train
+    split: str  # `train` of X_train; empty if the name contains none
+    values: np.ndarray
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.values.shape}"
+
+
+def arrays_of(path: Path) -> list[Array]:
+    """The arrays of `path`. Raises ValueError if the file is neither npy nor npz, or is damaged."""
+    name = path.name
+    try:
+        if not zipfile.is_zipfile(path):
+            return [Array(path, name, *word_and_split(path.stem), np.lib.format.open_memmap(path, mode="r"))]
+        found = []
+        with np.load(path) as archive:
+            for member in archive.files:
+                name = f"{path.name}: {member}"
+                if isinstance(values := archive[member], np.ndarray):
+                    found.append(Array(path, name, *word_and_split(member), values))
+        return found
+    except (*DAMAGED, RuntimeError, ValueError) as error:  # an encrypted npz raises RuntimeError
+        if re.search("python objects|object arrays", str(error), re.IGNORECASE):
+            raise ValueError(
+                f"{name} holds Python objects, which only pickle could read; save words with .astype(str), and "
+                "sequences of different lengths as an array (N, T, C) with NaN after their ends"
+            ) from None
+        raise ValueError(f"{name} cannot be read as an array: {one_line(error)}; save it again") from None
+
+
+def word_and_split(name: str) -> tuple[str, str]:
+    """`X_train` -> ("x", "train")."""
+    words = [word for word in re.split(r"[_\-. ]+|(?<=[Xxy])(?=[Tt]r|[Tt]e|[Vv]al)", name.lower()) if word]
+    split = next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "")
+    return "_".join(word for word in words if word not in SPLIT_WORDS), split
+
+
+def open_arrays(path: Path, options: Mapping[str, Any], is_alone: bool) -> LongTableSource:
+    """The arrays of `path`; for an npy, also those of the files next to it with matching names (X_train, y_train)."""
+    found = arrays_with(path, options.get("labels"), is_alone)
+    sequences = sequences_of(path, found)
+    if len(sequences) == 1 and "labels" in options:  # they may be in a file of any name
+        found = [
+            replace(array, word=array.word if array.word in LABELS else "label", split=sequences[0].split)
+            if array.path == Path(options["labels"])
+            else array
+            for array in found
+        ]
+    per_sequence = [columns_of(array, found) for array in sequences]
+    names = [*per_sequence[0]]
+    label = next((name for name in (*LABELS, *(name for name in names if len(name) == 1)) if name in names), None)
+    if label is None and "label" not in options:
+        raise ValueError(
+            f"{path.name} has no labels: put an array y (N,) into the npz, or y.npy beside it, or give --labels FILE"
+        )
+    shape = sequences[0].values.shape
+    axes, why = axes_of(shape, options.get("axes"))
+    num_channels = 1 if axes == "NT" else shape[axes.index("C")]
+    for array in sequences:
+        if axes != "NT" and array.values.shape[axes.index("C")] != num_channels:
+            raise ValueError(
+                f"{array} and {sequences[0]} have other channels as {axes}; give both the same, or turn them with "
+                "--axes"
+            )
+    others = [*names, *([SPLIT_COLUMN] if len(sequences) > 1 else [])]
+    features = [unique("value" if num_channels == 1 else f"c{number}", others) for number in range(num_channels)]
+    notes: list[Note] = [("arrays", ", ".join(map(str, sequences)), f"{axes}, {why}")]
+    known = known_of(features, others, "the number of the sequence in the array")
+    if label:
+        known["label"] = (label, per_sequence[0][label].name)
+    num_rows = max(1, BLOCK_CELLS // max(1, int(np.prod(shape[1:], dtype=np.int64))))
+
+    def blocks(at: Progress) -> Iterator[pa.Table]:
+        done = 0
+        for array, columns in zip(sequences, per_sequence, strict=True):
+            count = len(array.values)
+            table = pa.table({name: label_cells(own.values) for name, own in columns.items()})
+            if len(sequences) > 1:
+                table = table.append_column(SPLIT_COLUMN, pa.array([array.split] * count))
+            for low in range(0, count, num_rows):
+                block = as_plain_type(array.values[low : low + num_rows])
+                block = block[:, :, None] if block.ndim == 2 else block
+                lengths, cells = real_steps(block.swapaxes(1, 2) if axes == "NCT" else block, done)
+                ids = np.arange(done, done + len(block))
+                yield rows_of(ids, dict(zip(features, cells, strict=True)), lengths, table.slice(low, len(block)))
+                done += len(block)
+                at(done)
+
+    sources = list(dict.fromkeys(array.path for array in found))
+    return LongTableSource(sources, notes, known, blocks, sum(len(array.values) for array in sequences), "sequences")
+
+
+def arrays_with(path: Path, labels: Path | None, is_alone: bool) -> list[Array]:
+    """The arrays of `path`, of the files next to it that belong to them, and of the file `labels`."""
+    files, word = [path], word_and_split(path.stem)[0]
+    if path.suffix.lower() == ".npy" and word in VALUES and not is_alone:
+        beside = [other for other in sorted(path.parent.glob("*.npy")) if other != path]
+        files += [other for other in beside if word_and_split(other.stem)[0] in (word, *LABELS)]
+    found = [array for file in files for array in arrays_of(file)]
+    if labels and labels.suffix.lower() in (".npy", ".npz"):
+        found = [*(array for array in found if array.word not in LABELS), *arrays_of(labels)]
+    return found
+
+
+def sequences_of(path: Path, found: list[Array]) -> list[Array]:
+    """The array of sequences, or one for each split. Raises ValueError if there is none, or if the splits do not tell
+    the arrays apart.
+    """
+    many = [array for array in found if array.values.ndim >= 2 and array.values.dtype.kind in "fiub"]
+    sequences = [array for array in many if array.word in VALUES]
+    sequences = sequences or [array for array in many if array.word not in LABELS][:1]
+    shown = ", ".join(map(str, sequences or found)) or "nothing"
+    if not sequences:
+        raise ValueError(f"{path.name} holds {shown}; sequences are an array of numbers (N, T, C) or (N, T)")
+    if len({array.values.ndim for array in sequences}) > 1 or sequences[0].values.ndim > 3:
+        raise ValueError(f"{path.name} holds {shown}; accepted: (N, T, C), (N, T) and (N, C, T)")
+    splits = {array.split for array in sequences}
+    if len(splits) < len(sequences) or (len(splits) > 1 and "" in splits):
+        raise ValueError(
+            f"{path.name} comes with several arrays of sequences ({shown}), which may hold the same ones; keep one, or "
+            "those called train and test (--alone reads one file)"
+        )
+    if empty := next((array for array in sequences if 0 in array.values.shape), None):
+        raise ValueError(f"{empty} holds no number; give one that does")
+    return sequences
+
+
+def as_plain_type(values: np.ndarray) -> np.ndarray:
+    """`values` in native byte order and in a type that a table supports."""
+    kept = (np.dtype(kind) for kind in (np.float32, np.float64, np.int8, np.int16, np.int32, np.int64))
+    return values if values.dtype in (*kept,) else values.astype(np.float64)
+
+
+def axes_of(shape: tuple[int, ...], asked: str | None) -> tuple[str, str]:
+    """The meaning of each axis: the longer of the last two is time."""
+    if len(shape) == 2:
+        return "NT", "one channel"
+    if asked:
+        return asked, "as requested"
+    axes, other = ("NCT", "NTC") if shape[1] < shape[2] else ("NTC", "NCT")
+    return axes, f"the longer of the last two is time (--axes {other} swaps them)"
+
+
+def columns_of(array: Array, found: list[Array]) -> dict[str, Array]:
+    """The arrays of its split with one entry per sequence of `array`, by the name of their column."""
+    columns, count = dict[str, Array](), len(array.values)
+    for other in found:
+        if other.word in LABELS and other.values.ndim == 2 and other.values.shape[1] > 1:
+            raise ValueError(
+                "the labels have several columns; give one number each, e.g. y.argmax(axis=1) of one-hot labels"
+            )
+        if other.split != array.split:
+            continue
+        if other.word in LABELS and other.values.shape[:1] != (count,):
+            raise ValueError(f"{other} does not go with {array}; give a label for each")
+        if other.values.shape in ((count,), (count, 1)) and other.values.dtype.kind in "fiubSUM":
+            columns[other.word or "label"] = other
+    return columns
+
+
+def label_cells(values: np.ndarray) -> pa.Array:
+    """values (N,) or (N, 1) as cells of a table."""
+    cells = np.asarray(values).reshape(-1)
+    return pa.array(cells.astype(str) if cells.dtype.kind in "SU" else cells.astype(cells.dtype.newbyteorder("=")))

@@ -1,0 +1,151 @@
+"""The columns of a workload's table: the kind of each column, and matches by name. Reads no file.
+
+Shapes: R rows of the table.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tandem.data.tables import SPLIT_COLUMN
+from tandem.data.times import PERIOD_FORMS, first_day
+
+Choice = tuple[Any, str]  # (value, reason)
+Choose = Callable[[str, Callable[[], Choice]], Any]  # (key, function that infers it if no option is given) -> value
+Choices = dict[str, Choice]  # by key: the task, and the columns, gaps and steps of `preprocess`
+
+
+# Text that means a date or a number but cannot be parsed as one.
+ODD_DATE = r"\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*|\d{4}[./]\d{1,2}[./]\d{1,2}.*"
+WITH_UNIT = r"[+-]?\d+(?:[.,]\d+)?(\s?[^\d\s.,]{1,6})"
+
+
+class NotFound(ValueError):
+    """No column identifies the sequences, or none orders their rows."""
+
+
+class TableColumns:
+    """A table's columns with the kind of each: whole (whole numbers), number, time, text, odd (text that means dates or
+    numbers, see ODD_DATE), or other (empty, lists).
+    """
+
+    def __init__(self, frame: pd.DataFrame, name: str):
+        self.frame, self.name = frame, name
+        self.kinds = {column: kind_of(frame[column]) for column in frame.columns if column != SPLIT_COLUMN}
+        self.has_split = SPLIT_COLUMN in frame.columns
+        self.shown = f"{name} ({shortened(list(self.kinds))})"
+
+    def of_kind(self, *kinds: str, exclude: Sequence[str] = ()) -> list[str]:
+        return [column for column, kind in self.kinds.items() if kind in kinds and column not in exclude]
+
+    def numeric(self, exclude: Sequence[str]) -> list[str]:
+        """The numeric columns. Raises ValueError if there is none."""
+        if found := self.of_kind("whole", "number", exclude=exclude):
+            return found
+        taken = ", ".join(exclude)
+        raise ValueError(f"{self.shown} has no numeric column besides {taken}; numbers must stand in digits")
+
+    def numbers(self, column: str) -> pd.Series:
+        """(R,) numbers; times become seconds since 1970, and cells that are neither become NaN."""
+        cells = self.frame[column]
+        if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":
+            return cells
+        if self.kinds[column] in ("whole", "number"):
+            return pd.to_numeric(cells, errors="coerce")
+        times = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True)
+        return times.dt.as_unit("us").astype("int64").where(times.notna()) / 1e6
+
+    def codes(self, column: str) -> np.ndarray:
+        """(R,) integers that are equal if the cells are equal."""
+        return pd.factorize(self.frame[column])[0]
+
+    def firsts(self, column: str) -> np.ndarray:
+        """(R,) for each row, the first row with an equal cell."""
+        codes = self.codes(column)
+        _, first, group = np.unique(codes, return_index=True, return_inverse=True)
+        return first[group]
+
+    def advice(self) -> str:
+        """How to fix the first odd column; empty if there is none."""
+        column = next((column for column, kind in self.kinds.items() if kind == "odd"), None)
+        if column is None:
+            return ""
+        cell = str(self.frame[column].dropna().iloc[0])
+        if unit := re.fullmatch(WITH_UNIT, cell):
+            mend = f"table[{column!r}].str.removesuffix({unit[1]!r}).astype(float)"
+            return f"{column!r} holds numbers with a unit ({cell!r}); write them without: table[{column!r}] = {mend}"
+        order = "%Y" if re.match(r"\d{4}", cell) else "%d" if "." in cell else "%m"
+        sign = re.search(r"[./-]", cell)
+        forms = {"%Y": "%Y{0}%m{0}%d", "%d": "%d{0}%m{0}%Y", "%m": "%m{0}%d{0}%Y"}
+        form = forms[order].format(sign[0] if sign else "-")
+        return (
+            f"{column!r} holds dates like {cell!r}, in which a day may be taken for a month; write them as 2024-03-01, "
+            f"if this is their form with: table[{column!r}] = pandas.to_datetime(table[{column!r}], format={form!r})"
+        )
+
+    def num_distinct(self, column: str) -> int:
+        return int(self.frame[column].nunique())
+
+    def repeats(self, column: str) -> bool:
+        return self.num_distinct(column) < max(2, 0.95 * len(self.frame))
+
+
+def kind_of(cells: pd.Series) -> str:
+    if isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "iuf":  # fast: a table may have thousands
+        numbers = cells.to_numpy()
+        numbers = numbers[~np.isnan(numbers)]
+        return "other" if not len(numbers) else "whole" if (numbers[~np.isinf(numbers)] % 1 == 0).all() else "number"
+    cells = cells.dropna()
+    if cells.empty or not pd.api.types.is_hashable(cells.iloc[0]):
+        return "other"
+    if pd.api.types.is_bool_dtype(cells):
+        return "text"
+    if not pd.api.types.is_numeric_dtype(cells):
+        # A column of mostly times or numbers counts as such; preprocess names the cells that hold `NA` or `-`.
+        sample = cells.iloc[:: max(1, len(cells) // 1000)].astype(str)
+        if sample.str.match(r"\d{4}-\d\d-\d\d").mean() > 0.5:
+            return "time"
+        if sample.map(lambda cell: first_day(cell.strip(), PERIOD_FORMS) is not None).mean() > 0.5:
+            return "time"  # months, quarters, weeks
+        if pd.to_numeric(sample, errors="coerce").notna().mean() <= 0.5:
+            return "odd" if is_odd(sample) else "text"
+    return "whole" if (pd.to_numeric(cells, errors="coerce").dropna() % 1 == 0).all() else "number"
+
+
+def is_odd(cells: pd.Series) -> bool:
+    """Whether text holds dates in an unusual format, or numbers that all have the same unit."""
+    if cells.str.fullmatch(ODD_DATE).mean() > 0.9:
+        return True
+    units = cells.str.extract(rf"^{WITH_UNIT}$")[0]
+    return bool(units.notna().mean() > 0.9 and units.nunique() == 1 and cells.nunique() > 2)
+
+
+def words_of(column: str) -> set[str]:
+    """`sensor` and `id` of sensorId."""
+    return set(map(str.lower, re.findall(r"[A-Z]?[a-z]+|[A-Z]+", column)))
+
+
+def named(names: Sequence[str], columns: Iterable[str]) -> list[str]:
+    """The columns whose name contains one of the words `names`, in the order of these words."""
+    words = {column: words_of(column) for column in columns}
+    return list(dict.fromkeys(column for name in names for column in words if name in words[column]))
+
+
+def shortened(names: Sequence[str], most: int = 8) -> str:
+    """Names in one line; a long list is shortened in the middle."""
+    return ", ".join([*names[: most - 1], "...", names[-1]] if len(names) > most else names)
+
+
+def find_features(
+    columns: TableColumns, found: list[str], taken: Sequence[str], why_not: Mapping[str, str] | None = None
+) -> Choice:
+    """The columns of `found` whose values change. `why_not`: further columns to exclude, with the reason."""
+    dropped = {column: "never changes" for column in found if columns.num_distinct(column) < 2} | dict(why_not or {})
+    kept, known = [column for column in found if column not in dropped], {*found, *taken}
+    others = [f"{column} ({kind})" for column, kind in columns.kinds.items() if column not in known]
+    others += [f"{column} ({dropped[column]})" for column in found if column in dropped]
+    chooses = "; --features includes them" if dropped else ""
+    return kept, "all other numeric columns" + (f"; excluded: {shortened(others)}{chooses}" if others else "")

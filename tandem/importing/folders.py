@@ -1,0 +1,231 @@
+"""A folder with one file per sequence: CSV, text, Parquet or npy, a row per step.
+
+The label is the folder's name, a part of the file's name (`--pattern '{label}_{person}_*'`), a column of a second table
+(`--labels`), or a column of the files.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.data.tables import SPLIT_COLUMN
+from tandem.importing import text_tables
+from tandem.importing.array_files import SPLIT_WORDS
+from tandem.importing.columns import Choice, named, shortened
+from tandem.importing.infer_sequences import GROUP_NAMES, LABEL_NAMES
+from tandem.importing.long_table import BLOCK_CELLS, LongTableSource, Progress, keys_of
+from tandem.importing.recordings import KINDS, Reader, ending_of, kind_of_file, kinds_of, whole_parquet, without_ending
+from tandem.importing.text_tables import Note
+from tandem.params.parsing import nearest
+from tandem.params.schema import NO_GROUPS
+
+TABLES_OF_LABELS = ("labels", "label", "metadata", "meta", "annotations", "classes", "index")
+
+
+def files_below(folder: Path) -> list[Path]:
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")))
+        found += [Path(place) / name for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def table_of_labels(folder: Path, found: list[Path]) -> Path | None:
+    """A table of labels next to the sequences, by name; `labels` before `classes`, which may list class names."""
+    beside = [path for path in found if path.parent == folder and kind_of_file(path) in ("text", "parquet")]
+    names = {without_ending(path.name).lower(): path for path in beside if len(found) > 1}
+    return next((names[name] for name in TABLES_OF_LABELS if name in names), None)
+
+
+def open_folder(folder: Path, options: Mapping[str, Any]) -> LongTableSource:
+    found = files_below(folder)
+    labels = options.get("labels") or table_of_labels(folder, found)
+    if archive := [path for path in found if path.suffix.lower() == ".ts"]:
+        raise ValueError(
+            f"{folder} holds {len(archive)} files of .ts, each of many sequences; give the path of one of them"
+        )
+    if labels is not None:
+        found = [path for path in found if path.resolve() != labels.resolve()]
+    endings = Counter(ending_of(path) for path in found if kind_of_file(path))
+    if not endings:
+        shown = ", ".join(sorted({path.suffix or path.name for path in found})[:8]) or "no file"
+        raise ValueError(
+            f"{folder} is a folder of {len(found):,} files ({shown}), none a sequence; accepted are files "
+            f"({', '.join(KINDS)}), one per sequence, or the path of one table or array"
+        )
+    [(ending, num)] = endings.most_common(1)
+    paths = [path for path in found if ending_of(path) == ending]
+    ids = [without_ending(path.relative_to(folder).as_posix()) for path in paths]
+    left = [path.name for path in found if ending_of(path) != ending]
+    notes: list[Note] = [("shape", f"a folder of {num:,} {ending} files", "each is a sequence, a row per step")]
+    if left:
+        notes.append(("excluded", shortened(left, 4), f"{len(left):,} files that are not {ending}"))
+    of_files, label, why = columns_of_files(folder, ids, options, labels, notes)
+    reader = Reader(paths, options, of_files.column_names)
+    notes += reader.form.notes if reader.form else []
+    sequence, step = keys_of(reader.names, of_files.column_names)
+    known = {"sequence": (sequence, "the file's name"), "step": (reader.step or step, reader.why_step)}
+    if found_groups := groups_of(of_files):
+        known["groups"] = found_groups
+    if label:
+        known["label"] = (label, why)
+    elif not options.get("label") and not any(pa.types.is_string(kind) for kind in reader.types.values()):
+        raise ValueError(
+            f"nothing says which label the {num:,} files of {folder} have: put them into a folder for each label, or "
+            "give --pattern '{label}_*' for their names, or --labels TABLE with a row for each"
+        )
+
+    def blocks(at: Progress) -> Iterator[pa.Table]:
+        parts, num_cells = list[pa.Table](), 0
+        for number, (path, name) in enumerate(zip(paths, ids, strict=True)):
+            part = reader.read(path)
+            columns = {sequence: pa.repeat(name, part.num_rows)}
+            columns |= {column: pa.repeat(of_files[column][number], part.num_rows) for column in of_files.column_names}
+            columns |= {column: part[column] for column in part.column_names}
+            parts.append(pa.table(columns if reader.step else columns | {step: np.arange(part.num_rows)}))
+            num_cells += parts[-1].num_rows * parts[-1].num_columns
+            if num_cells > BLOCK_CELLS or number == len(paths) - 1:
+                yield pa.concat_tables(parts)
+                parts, num_cells = [], 0
+            at(number + 1)
+
+    return LongTableSource([folder], notes, known, blocks, len(paths), "files")
+
+
+def groups_of(of_files: pa.Table) -> Choice | None:
+    """The folders besides the label's. Most are people or sessions, and a split that mixes these inflates scores."""
+    name = next((name for name in of_files.column_names if name.startswith("folder")), None)
+    if name is None or SPLIT_COLUMN in of_files.column_names or named(GROUP_NAMES, of_files.column_names):
+        return None
+    num = len(of_files[name].unique())
+    why = f"the names of folders; each of the {num:,} stays in one split (--groups {NO_GROUPS} mixes them)"
+    return (name, why) if 3 <= num < of_files.num_rows else None
+
+
+# Values that apply to a whole file. `ids`: the files' paths below the folder without their ending.
+
+
+def columns_of_files(
+    folder: Path, ids: list[str], options: Mapping[str, Any], labels: Path | None, notes: list[Note]
+) -> tuple[pa.Table, str | None, str]:
+    """A row per file with the values from its folders, name and table of labels; the label's column; the reason."""
+    pattern, asked = options.get("pattern"), options.get("label")
+    of_table = columns_of_table(ids, labels, options) if labels else {}
+    of_names = columns_of_names(ids, pattern) if pattern else {}
+    if labels and of_table:
+        reason = "as requested" if "labels" in options else "by its name (--labels selects another)"
+        notes.append(("labels", labels.name, f"{reason}; a row for each file"))
+    elif labels:
+        notes.append(("excluded", labels.name, "by its name a table of labels, but without a row for each file"))
+    # If the label comes from elsewhere, folders are people or sessions.
+    label_of_table = asked if asked in of_table else next(iter(named(LABEL_NAMES, of_table)), None)
+    is_given = label_of_table or "label" in of_names or asked not in (None, "label")
+    columns = columns_of_folders(folder, ids, not is_given) | of_names | of_table
+    if above := [name for name in columns if name.startswith("folder")]:
+        notes.append(("columns", ", ".join(above), "the names of the other folders"))
+    if SPLIT_COLUMN in columns:
+        notes.append(
+            (
+                "split",
+                ", ".join(sorted({str(word) for word in columns[SPLIT_COLUMN]})),
+                "by the names of the folders or columns",
+            )
+        )
+    if labels and label_of_table:
+        return pa.table(columns), label_of_table, f"of {labels.name}"
+    if asked in columns:
+        return pa.table(columns), asked, "as requested"
+    if "label" in columns:
+        why = "the folder's name (--pattern, --labels or --label select another source)"
+        return pa.table(columns), "label", f"{{label}} of --pattern {pattern}" if "label" in of_names else why
+    if labels and len(of_table) == 1 and not asked:
+        return pa.table(columns), next(iter(of_table)), f"of {labels.name}"
+    if labels and of_table and not asked:
+        raise ValueError(f"{labels.name} has no column of labels{nearest('', of_table)}; name it with --label")
+    return pa.table(columns), None, ""
+
+
+def columns_of_folders(folder: Path, ids: list[str], is_label: bool) -> dict[str, list[str]]:
+    """The names of the folders between `folder` and each file: train and test are the split, one level is the label."""
+    parts = [name.split("/")[:-1] for name in ids]
+    if len({len(part) for part in parts}) > 1:
+        raise ValueError(f"{folder} has files in folders of different depths ({ids[0]}); put all at one depth")
+    columns, levels = dict[str, list[str]](), list[list[str]]()
+    for level in ([*level] for level in zip(*parts, strict=True) if len(set(level)) > 1):
+        if all(name.lower() in SPLIT_WORDS for name in level):
+            columns.setdefault(SPLIT_COLUMN, [SPLIT_WORDS[name.lower()] for name in level])
+        else:
+            levels.append(level)
+    # Of two levels of folders the last is the label, unless only its names are numbered (s01, s02).
+    words = [number for number, level in enumerate(levels) if not all(re.fullmatch(r"\D*\d+", name) for name in level)]
+    label = (words or [*range(len(levels))])[-1] if levels and is_label else None
+    for number, level in enumerate(levels):
+        columns["label" if number == label else f"folder{number + 1}"] = level
+    return columns
+
+
+def columns_of_names(ids: list[str], pattern: str) -> dict[str, list[str]]:
+    """The parts of the file names that match the {braces} of `pattern`; `*` matches anything."""
+    pieces = re.split(r"(\{\w+\}|\*)", pattern)
+    names = [piece[1:-1] for piece in pieces if piece.startswith("{")]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(
+            f"--pattern is {pattern!r}; it names parts in braces, each once, e.g. '{{label}}_{{person}}_*'"
+        )
+    form = "".join(
+        f"(?P<{piece[1:-1]}>[^/]+?)" if piece.startswith("{") else "[^/]*" if piece == "*" else re.escape(piece)
+        for piece in pieces
+    )
+    given = [name if "/" in pattern else name.rsplit("/", 1)[-1] for name in ids]
+    found = [re.fullmatch(form, name) for name in given]
+    wrong = [name for name, match in zip(given, found, strict=True) if not match]
+    if wrong:
+        raise ValueError(
+            f"--pattern {pattern!r} does not fit {len(wrong):,} of {len(given):,} names, e.g. {wrong[0]!r}"
+        )
+    return {name: [match[name] for match in found if match] for name in names}
+
+
+def columns_of_table(ids: list[str], path: Path, options: Mapping[str, Any]) -> dict[str, pa.ChunkedArray]:
+    """The cells of a table with a row per file, in the order of the files. No cells if the table was not requested and
+    names no file.
+    """
+    table = read_small(path, options)
+    column, names, keys = "", ids, list[str]()
+    short = [name.rsplit("/", 1)[-1] for name in ids]
+    for cells in table.column_names:  # the column with the most names of files
+        found = [without_ending(str(cell.as_py()).strip().removeprefix("./")) for cell in table[cells]]
+        for called in (ids, short) if len({*short}) == len(short) else (ids,):
+            if len({*called} & {*found}) > len({*names} & {*keys}):
+                column, names, keys = cells, called, found
+    rows = {key: row for row, key in enumerate(keys)}
+    lacking = [name for name in names if name not in rows]
+    if len(lacking) == len(ids) and "labels" not in options:
+        return {}
+    if twice := [key for key, count in Counter(keys).items() if count > 1 and key in names]:
+        raise ValueError(f"{path.name} has two rows for {twice[0]}; it needs one for each file")
+    if lacking:
+        raise ValueError(
+            f"{path.name} has a row for {len(ids) - len(lacking):,} of {len(ids):,} files"
+            f"{column and f' (by {column!r})'}, none for {lacking[0]}; it needs a header and a column with the name of "
+            "each file, once"
+        )
+    order = pa.array([rows[name] for name in names])
+    return {name: table[name].take(order) for name in table.column_names if name != column}
+
+
+def read_small(path: Path, options: Mapping[str, Any]) -> pa.Table:
+    """A table of labels, with numbers as text: `007` is a label too."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; --labels takes the path of a table")
+    if kind_of_file(path) == "parquet":
+        return whole_parquet(path)
+    table = text_tables.sniff(path, options.get("encoding"))
+    kinds = kinds_of([text_tables.whole(table)])
+    return pa.concat_tables(text_tables.blocks(table, {name: kinds[name] for name in named(("target", "y"), kinds)}))

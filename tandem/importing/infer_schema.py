@@ -1,0 +1,80 @@
+"""From a table's columns and the given options to the workload's task and section `preprocess`, with reasons.
+
+The rules are heuristics (see the table in docs/own-data.md); options override them. Reads and writes no file.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from tandem.importing import recipe
+from tandem.importing.columns import Choice, Choices, NotFound, TableColumns, named, shortened
+from tandem.importing.infer_sequences import OF_SEQUENCES, SEQUENCE_NAMES, find_ids, infer_sequences
+from tandem.importing.infer_series import NO_SEASON, OF_SERIES, find_times, infer_series
+from tandem.params import schema
+from tandem.params.parsing import nearest
+from tandem.params.schema import NO_GROUPS, usual_values
+
+
+def preprocess_section(table: str, choices: Choices) -> dict[str, Any]:
+    """The section `preprocess` of params.yaml for the file `table`."""
+    values = {key: value for key, (value, _) in choices.items()}
+    kind: Any = schema.Series if values["task"] == "forecast" else schema.SequenceTable
+    features = values["features"]
+    section = {
+        **usual_values(kind),
+        **values,
+        "source": "series" if kind is schema.Series else "sequences",
+        "table": table,
+        "columns": {key: values[key] for key in (*OF_SEQUENCES, "time", "target", "features") if key in values},
+        "split": recipe.SPLIT,
+        "velocity": recipe.has_velocity(features, values.get("model", "")),
+    }
+    if section.get("season") == NO_SEASON:  # params.yaml then has no such key
+        del section["season"]
+    return {field.name: section[field.name] for field in fields(kind) if field.name in section}
+
+
+def choice_rows(choices: Choices) -> list[tuple[str, str, str]]:
+    """Key, value and reason of each choice, as text."""
+    features, why = choices["features"]
+    besides = " besides the target" if choices["task"][0] == "forecast" else ""
+    shown = {**choices, "features": (shortened(features) or "none", f"{len(features)}{besides}, {why}")}
+    return [(key, str(value), why) for key, (value, why) in shown.items()]
+
+
+def infer_schema(columns: TableColumns, options: Mapping[str, Any], known: Choices | None = None) -> Choices:
+    """Infer the schema of many sequences or of one series. `options`: the given options, by name. `known`: the choices
+    that follow from the shape of the data (tandem/importing/shapes.py).
+
+    Raises ValueError, in one sentence that names the option to give, if the table is neither.
+    """
+    known = known or {}
+    given = [options[key] for key in (*OF_SEQUENCES, "time", "target") if key in options]
+    given += [options["groups"]] if options.get("groups", NO_GROUPS) != NO_GROUPS else []
+    usable = columns.of_kind("whole", "number", "time", "text", "odd")
+    for column in (*given, *options.get("features", ())):
+        if column not in usable:
+            raise ValueError(f"{columns.name} has no column {column!r}{nearest(column, usable)}")
+    of_series = [key for key in options if key in OF_SERIES or (key, options[key]) == ("task", "forecast")]
+    of_sequences = [key for key in options if key in (*OF_SEQUENCES, "groups", "task") and key not in of_series]
+    if of_sequences and of_series:
+        flags = ", ".join(f"--{key}" for key in (*of_sequences, *of_series)).replace("_", "-")
+        raise ValueError(
+            f"{flags} do not go together: --sequence, --step and --label are for many sequences (classify, detect), "
+            "--time and --target for one series (forecast)"
+        )
+    times = find_times(columns)
+    is_series = times and not columns.repeats(times[0]) and not named(SEQUENCE_NAMES, find_ids(columns))
+    choices: Choices = {}
+
+    def choose(key: str, infer: Callable[[], Choice]) -> Any:
+        choices[key] = (options[key], "as requested") if key in options else known.get(key) or infer()
+        return choices[key][0]
+
+    as_series = of_series or (is_series and not of_sequences and not known)
+    try:
+        (infer_series if as_series else infer_sequences)(columns, choose)
+    except NotFound as error:
+        raise ValueError(f"{columns.name}: {columns.advice()}" if columns.advice() else str(error)) from None
+    return {"task": choices["task"], **choices}

@@ -1,0 +1,214 @@
+"""The columns of many sequences and the task, each choice with its reason. Reads no file."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from tandem.data.sequences import NO_EVENT
+from tandem.importing.columns import Choice, Choose, NotFound, TableColumns, find_features, named, shortened, words_of
+from tandem.params.schema import NO_GROUPS
+
+# Columns whose name contains one of these words come first, in the order of the words.
+SEQUENCE_NAMES = "sequence seq series trial recording session clip track episode case sample id".split()
+STEP_NAMES = "step frame tick t time timestamp datetime date index".split()
+LABEL_NAMES = "label class category event activity gesture target type kind outcome".split()
+GROUP_NAMES = (
+    "group person subject participant user patient speaker writer actor signer player animal device sensor".split()
+)
+GROUP_NAMES += "machine engine unit site".split()
+GROUP_NAMES = [*GROUP_NAMES, *(f"{name}s" for name in GROUP_NAMES), "day"]
+COUNTING_NAMES = "row index id number nr no".split()
+OF_SEQUENCES = ("sequence", "step", "label")  # options that only this kind of table has
+
+
+def infer_sequences(columns: TableColumns, choose: Choose) -> None:
+    sequence = choose("sequence", lambda: find_sequence(columns))
+    step = choose("step", lambda: next(find_steps(columns, sequence), (None, "")))
+    if step is None:
+        raise NotFound(without_step(columns, sequence))
+    label = choose("label", lambda: find_label(columns, sequence, step))
+    if columns.frame[label].nunique(dropna=False) < 2:
+        raise ValueError(f"{columns.name}: {label!r} holds one value only; a label needs two; --label names another")
+    choose("task", lambda: find_task(columns, sequence, label))
+    choose("groups", lambda: find_groups(columns, sequence, (sequence, step, label)))
+    taken = (sequence, step, label)
+    features = choose("features", lambda: find_changing(columns, sequence, taken))
+    num_empty = sum(int(columns.numbers(column).isna().sum()) for column in features)
+    gaps = f"{num_empty:,} of {len(columns.frame) * len(features):,} cells are empty"
+    choose("missing", lambda: ("interpolate", gaps) if num_empty else ("refuse", "no cell is empty"))
+
+
+def without_step(columns: TableColumns, sequence: str) -> str:
+    if columns.kinds[sequence] == "time":
+        return repeated_times(columns, sequence)
+    if named(LABEL_NAMES, [sequence]):
+        return (
+            f"{columns.shown} looks like one row per sequence ({sequence!r} repeats and nothing orders its rows), and "
+            "a sequence needs several steps: number their columns (x_0, x_1, ...) for one row per sequence, or name "
+            "columns with --sequence and --step"
+        )
+    return (
+        f"{columns.shown} has no column that orders the rows of a sequence ({sequence!r}); name it with --step, "
+        f"or add one that counts them: table['step'] = table.groupby({sequence!r}).cumcount(); "
+        "if several columns tell sequences apart, join them"
+    )
+
+
+def repeated_times(columns: TableColumns, time: str) -> str:
+    return (
+        f"{columns.shown}: the times in {time!r} repeat ({columns.num_distinct(time):,} in {len(columns.frame):,} "
+        "rows) and nothing tells sequences apart; of several series in one table keep the rows of one, or name "
+        "columns with --sequence and --step"
+    )
+
+
+def find_changing(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
+    """Numeric columns that change within a sequence. An id, a second label or an age is constant: no feature."""
+    numeric, first = columns.numeric(exclude=taken), columns.firsts(sequence)
+    why_not = {}
+    for column in numeric:
+        values, words = columns.frame[column].to_numpy(), words_of(column)
+        differs = (values != values[first]) & ~(pd.isna(values) & pd.isna(values[first]))
+        if not differs.any():
+            is_same = columns.num_distinct(column) < 2
+            why_not[column] = "never changes" if is_same else "constant within every sequence"
+        elif columns.kinds[column] == "whole" and words & {*LABEL_NAMES[:3]}:
+            why_not[column] = "a second label, by its name"
+        elif words & {*COUNTING_NAMES} and (np.diff(columns.numbers(column).to_numpy()) == 1).all():
+            why_not[column] = "counts the rows"
+        elif words & {*STEP_NAMES} and any(find_steps(columns, sequence, [column])):
+            why_not[column] = "orders the rows too"
+    found, why = find_features(columns, numeric, taken, why_not)
+    if not found:
+        left = shortened([f"{column} ({reason})" for column, reason in why_not.items()])
+        raise ValueError(
+            f"{columns.name} has no feature that changes within a sequence: {left}; --features takes one anyway"
+        )
+    return found, why
+
+
+def find_groups(columns: TableColumns, sequence: str, taken: Sequence[str]) -> Choice:
+    """A column named like people or devices, whose values several sequences share."""
+    if columns.has_split:
+        return NO_GROUPS, "the table's own column `split` decides"
+    none = "no column is named like people, devices or days (--groups selects one)"
+    for column in named(GROUP_NAMES, columns.of_kind("text", "whole", exclude=taken)):
+        cells, num = columns.frame[column].to_numpy(), columns.num_distinct(column)
+        if not 2 <= num < columns.num_distinct(sequence) or (cells != cells[columns.firsts(sequence)]).any():
+            none = f"{column!r} changes within a sequence, or no two sequences share a value of it"
+            continue
+        if num < 3:
+            return NO_GROUPS, f"{column!r} has {num} values, too few to keep each on one side of three splits"
+        why = f"by its name; each of its {num:,} values stays in one split (--groups {NO_GROUPS} mixes them)"
+        return column, why
+    return NO_GROUPS, none
+
+
+def find_sequence(columns: TableColumns) -> Choice:
+    ids = find_ids(columns)
+    if not ids:
+        if times := columns.of_kind("time"):
+            raise NotFound(repeated_times(columns, times[0]))
+        raise NotFound(
+            f"{columns.shown} has no column that tells sequences apart, nor one of times that differ; name them: "
+            "--sequence and --step for many sequences, --time for one series"
+        )
+    column = next((column for column in ids if any(find_steps(columns, column))), ids[0])
+    num = columns.num_distinct(column)
+    rows_each = f"{num:,} values, {len(columns.frame) / num:.1f} rows each on average"
+    return column, f"by its name; {rows_each}" if named(SEQUENCE_NAMES, [column]) else rows_each
+
+
+def find_ids(columns: TableColumns) -> list[str]:
+    """Repeating columns: first by name, then with equal cells in adjacent rows, then text, then more distinct ids."""
+    candidates = columns.of_kind("text", "whole", "time")
+    names, ranked = named(SEQUENCE_NAMES, candidates), []
+    for column in candidates:
+        codes, num, is_named = columns.codes(column), columns.num_distinct(column), column in names
+        is_together = int((codes[1:] != codes[:-1]).sum()) + 1 == num
+        if 2 <= num <= len(codes) / 2 and (is_named or is_together or columns.kinds[column] == "text"):
+            # Of two matching names (trial, sample), the sequence id has its equal cells in adjacent rows.
+            ranked.append((not is_named, not is_together, names.index(column) if is_named else -num, column))
+    return [column for *_, column in sorted(ranked)]
+
+
+def find_steps(columns: TableColumns, sequence: str, of: Sequence[str] | None = None) -> Iterator[Choice]:
+    """Columns (of those given) that increase in every sequence, or have a matching name and no duplicates within one;
+    the likeliest first.
+    """
+    codes = columns.codes(sequence)
+    order = np.argsort(codes, kind="stable")
+    same = codes[order][1:] == codes[order][:-1]
+    candidates = [*columns.of_kind("whole", "time", exclude=[sequence]), *columns.of_kind("number", exclude=[sequence])]
+    candidates = candidates if of is None else [*of]
+    names = named(STEP_NAMES, candidates)
+    for column in dict.fromkeys((*names, *candidates)):
+        values = columns.numbers(column).to_numpy()
+        ordered = values[order]
+        if (ordered[1:] > ordered[:-1])[same].all() and np.isfinite(values).all():
+            yield column, "it increases from row to row in every sequence"
+        elif column in names and not columns.frame.duplicated([sequence, column]).any():
+            yield column, "by its name; no value repeats within a sequence"
+
+
+def find_label(columns: TableColumns, sequence: str, step: str) -> Choice:
+    """By name; else text, or few distinct whole numbers, constant in each sequence; else other text; else a number."""
+    texts, whole, numbers = (columns.of_kind(kind, exclude=(sequence, step)) for kind in ("text", "whole", "number"))
+    first, most = columns.firsts(sequence), columns.num_distinct(sequence) / 3
+
+    def is_constant(column: str) -> bool:
+        cells = columns.frame[column].to_numpy()
+        return bool(((cells == cells[first]) | pd.isna(cells)).all())
+
+    numbers = [column for column in numbers if is_constant(column)]
+    if names := named(LABEL_NAMES, (*texts, *whole, *numbers)):
+        return names[0], "by its name"
+
+    def few(found: Sequence[str]) -> list[str]:
+        """The columns of classes; those called like people or ids only if there is no other one."""
+        found = [column for column in found if 2 <= columns.num_distinct(column) <= most and is_constant(column)]
+        ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), found)
+        return [column for column in found if column not in ids] or found
+
+    found = few(texts) or texts or few(whole)
+    if not found:
+        ids = named((*GROUP_NAMES, *SEQUENCE_NAMES), [*numbers, *whole])
+        found = [column for column in (*numbers, *filter(is_constant, whole)) if column not in ids]
+        found = [column for column in found if columns.num_distinct(column) > 1]
+    if found:
+        many = f"the last of {len(found)} columns that could be one (--label selects another)"
+        return found[-1], many if len(found) > 1 else "the only column that could be one"
+    raise ValueError(
+        f"{columns.shown} has sequences ({sequence!r}) and no column that could be their label, text or few whole "
+        f"numbers; name it with --label, or for a forecast keep the rows of a single {sequence!r} and give --time"
+    )
+
+
+def find_task(columns: TableColumns, sequence: str, label: str) -> Choice:
+    """classify if the label is constant in each sequence, detect if some rows hold `none` or most are empty."""
+    events = columns.frame[label].astype("string").fillna("").str.strip()
+    changes = events.groupby(columns.codes(sequence)).transform("nunique") > 1
+    if not changes.any():
+        num, num_sequences = columns.num_distinct(label), columns.num_distinct(sequence)
+        is_many = num > max(20, num_sequences / 3) and not named(LABEL_NAMES[:3], [label])
+        if columns.kinds[label] == "number" or (columns.kinds[label] == "whole" and is_many):
+            why = f"{label!r} is a number with {num:,} values, one per sequence (--task classify: its classes)"
+            return "regress", why
+        return "classify", f"{label!r} is constant within every sequence"
+    most = events.mode()[0]
+    if most == "" or (events == NO_EVENT).any():
+        share = 1 - events.isin(("", NO_EVENT)).mean()
+        return "detect", f"{label!r} names an event in {share:.1%} of the rows, the others are empty or {NO_EVENT!r}"
+    if events[~changes].nunique() > 1:  # the change is a mistake, and preprocess names the row
+        return "classify", f"{label!r} is constant within most sequences"
+    share = (events == most).mean()
+    why = (
+        f"{columns.name}: {label!r} changes within a sequence, so it must be empty or {NO_EVENT!r} where nothing "
+        f"happens, and is {most!r} in {share:.1%} of the rows; name another column with --label"
+    )
+    if share >= 0.5:
+        background = columns.frame[label][events == most].iloc[:1].tolist()[0]
+        replaced = f"table[{label!r}].replace({background!r}, {NO_EVENT!r})"
+        why += f", or save the table again after table[{label!r}] = {replaced}"
+    raise ValueError(why)

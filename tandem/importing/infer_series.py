@@ -1,0 +1,220 @@
+"""The columns of one long series, its interval, transform, season and windows, each with its reason. Reads no file.
+
+Choices that depend on values use only the training time, so the test data does not influence the settings.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from tandem.data.series import filled
+from tandem.data.times import DAY, DIGIT_FORMS, SECOND, TIME_FORMS, first_day, steps_for
+from tandem.importing.columns import Choice, Choose, TableColumns, find_features, named
+from tandem.importing.recipe import SPLIT
+from tandem.importing.seasons import Season, calendar_seasons, find_season
+from tandem.params.intervals import FIXED, Interval, parse_interval
+
+# Columns whose name contains one of these words come first, in the order of the words.
+TIME_NAMES = "time timestamp datetime date period month quarter year week day".split()
+TARGET_NAMES = "close target value price y".split()
+# Options that only this kind of table has.
+OF_SERIES = ("time", "target", "interval", "transform", "season", "horizon", "input_steps")
+NO_SEASON = "none"
+# Days between neighbouring times of a calendar interval; daylight saving time adds or removes an hour.
+APART = {"month": (28, 31), "quarter": (90, 92), "6month": (181, 184), "year": (365, 366)}
+HOUR = DAY // 24
+USUAL_HORIZONS = {"year": 4, "quarter": 4, "month": 12, "week": 4, "business-day": 5, "day": 7}
+MAX_HORIZON = 60
+ENOUGH_WINDOWS = 2  # at least 1 / 2 of the training time's steps must end a window
+
+
+def infer_series(columns: TableColumns, choose: Choose) -> None:
+    times = find_times(columns)
+    time = choose("time", lambda: (times[0] if times else None, "its times differ from row to row"))
+    if time is None or columns.repeats(time) or columns.kinds[time] not in ("time", "whole"):
+        found = f" ({time!r}: {columns.num_distinct(time):,} different in {len(columns.frame):,} rows)" if time else ""
+        raise ValueError(
+            f"{columns.shown} has no column of times that differ from row to row{found}; name one with --time: "
+            f"{TIME_FORMS}; of several series in one table keep the rows of one"
+        )
+    choose("task", lambda: ("forecast", f"the times in {time!r} (nearly) never repeat, so the table is one series"))
+    target = choose("target", lambda: find_target(columns, columns.numeric(exclude=[time])))
+    if columns.num_distinct(target) < 2:
+        raise ValueError(
+            f"{columns.name}: {target!r} holds one value only, so there is nothing to forecast; --target names another"
+        )
+    taken = (time, target)
+    numeric = columns.of_kind("whole", "number", exclude=taken)
+    features = choose("features", lambda: find_features(columns, numeric, taken))
+    stamps = stamps_of(columns, time)
+    interval = parse_interval(choose("interval", lambda: find_interval(columns, time, stamps)))
+    levels = training_levels(stamps, columns.numbers(target).to_numpy(dtype=np.float64), interval)
+    lowest = min(columns.numbers(column).min() for column in (target, *features))
+    transform = choose("transform", lambda: find_transform(levels, lowest > 0))
+    values = np.log(levels) if transform == "log-return" and (levels > 0).all() else levels
+    usual: list[int] = []  # seasons used only for the baseline, not to lengthen the window
+
+    def infer_season() -> Choice:
+        found, candidates = find_season(values, interval)
+        if found is None and interval.unit in ("month", "quarter") and candidates:
+            usual.append(candidates[0].steps)
+            return candidates[0].steps, (
+                f"a year, as is usual for {interval.unit}s; it explains {max(0.0, candidates[0].strength):.0%} of the "
+                "detrended variance in the training data, so window and horizon ignore it (--season sets another)"
+            )
+        return describe_season(found, candidates)
+
+    season = choose("season", infer_season)
+    steps = 0 if season == NO_SEASON or usual else int(season)
+    num_scored = max(1, int(len(levels) / SPLIT["train"] * min(SPLIT["val"], SPLIT["test"])))
+    horizon = choose("horizon", lambda: find_horizon(steps, interval, num_scored, len(levels)))
+    choose("input_steps", lambda: find_input_steps(steps, horizon, len(levels)))
+    choose("missing", lambda: ("skip", ""))  # without a reason: only a dry run shows how much is missing
+
+
+def find_times(columns: TableColumns) -> list[str]:
+    """Dates, then whole numbers with a matching name (seconds since 1970, years); columns with duplicates come last."""
+    return sorted([*columns.of_kind("time"), *named(TIME_NAMES, columns.of_kind("whole"))], key=columns.repeats)
+
+
+def find_target(columns: TableColumns, numeric: list[str]) -> Choice:
+    if names := named(TARGET_NAMES, numeric):
+        return max(names, key=numeric.index), "by its name (--target selects another)"
+    first = f"the first of {len(numeric)} numeric columns (--target selects another)"
+    return numeric[0], first if numeric[1:] else "the only numeric column"
+
+
+def are_dates_without_time(columns: TableColumns, time: str) -> bool:
+    """Whether the times are weeks, months, quarters, years or dates in digits (194901, 19490131), not seconds or
+    ISO 8601.
+    """
+    texts = columns.frame[time].dropna().astype(str).str.strip()
+    if columns.kinds[time] == "whole":
+        return any(texts.str.fullmatch(form).all() for form in DIGIT_FORMS)
+    return columns.kinds[time] == "time" and first_day(texts.iloc[0]) is not None
+
+
+def stamps_of(columns: TableColumns, time: str) -> np.ndarray:
+    """(R,) int64 nanoseconds since 1970; cells without a time become the smallest int64."""
+    cells = columns.frame[time]
+    if are_dates_without_time(columns, time):
+        cells = cells.map(lambda cell: first_day(str(cell).strip()), na_action="ignore")
+    elif columns.kinds[time] == "whole":
+        cells = pd.to_datetime(pd.to_numeric(cells, errors="coerce"), unit="s", errors="coerce", utc=True)
+    found = pd.to_datetime(cells, format="ISO8601", errors="coerce", utc=True).dt.tz_convert(None)
+    return found.to_numpy().astype("datetime64[ns]").astype(np.int64)
+
+
+def find_interval(columns: TableColumns, time: str, stamps: np.ndarray) -> Choice:
+    """The calendar's interval if the times follow it, else the most frequent difference of neighbours."""
+    known = np.unique(stamps[stamps != np.iinfo(np.int64).min])
+    if len(known) < 2:
+        raise ValueError(f"{columns.name}: {time!r} holds {len(known)} different times; a series needs more")
+    apart, counts = np.unique(np.diff(known), return_counts=True)
+    for name, (low, high) in APART.items():
+        share = counts[(apart >= low * DAY - HOUR) & (apart <= high * DAY + HOUR)].sum() / counts.sum()
+        if share > 0.5:
+            return name, f"{share:.1%} of neighbouring times are {low} to {high} days apart"
+    most = int(apart[counts.argmax()])
+    days = np.round(apart / DAY)
+    if ((np.abs(apart - days * DAY) <= HOUR) & (days > 0)).all():
+        is_weekday = (known // DAY + 3) % 7 < 5  # 1970-01-01 was a Thursday
+        if most == DAY and is_weekday.all() and counts[days >= 3].sum() >= 2:
+            return "business-day", "the times are days, and none of them a Saturday or Sunday"
+        name = {1: "day", 7: "week"}.get(round(most / DAY), "")
+        if name and (apart != days * DAY).any():
+            return name, "the times are whole days apart, except at clock changes"
+        if name and are_dates_without_time(columns, time):
+            return name, f"{counts.max() / counts.sum():.1%} of the times are so far apart"
+    share = counts[apart % most == 0].sum() / counts.sum()
+    if most % SECOND or share < 0.9:
+        raise ValueError(
+            f"{columns.name}: the times in {time!r} are most often {most / SECOND:g} s apart, and {share:.0%} of all "
+            "differences are multiples of that; choose the --interval to put them on, e.g. 15min, 1h, 7d, month"
+        )
+    seconds = most // SECOND
+    unit = next(unit for unit in reversed(FIXED) if seconds % FIXED[unit] == 0)
+    return (
+        f"{seconds // FIXED[unit]}{unit}",
+        f"{counts.max() / counts.sum():.1%} of neighbouring times are this far apart",
+    )
+
+
+def training_levels(stamps: np.ndarray, values: np.ndarray, interval: Interval) -> np.ndarray:
+    """(G,) `values` (R,) on the grid of the training time; gaps repeat the previous level."""
+    known = (stamps != np.iinfo(np.int64).min) & np.isfinite(values)
+    stamps, values = stamps[known], values[known]
+    if len(stamps) < 2:
+        return values
+    points, _ = steps_for(stamps, interval).points(stamps)
+    points -= points.min()
+    if points.max() > 100 * len(points):  # the dry run reports the error
+        return values
+    levels = np.full((int(points.max()) + 1, 1), np.nan)
+    levels[points, 0] = values
+    return filled(levels)[: max(2, int(SPLIT["train"] * len(levels))), 0]
+
+
+def find_transform(levels: np.ndarray, is_positive: bool) -> Choice:
+    """By the level if it varies, else by the sign (Guerrero 1993, Journal of Forecasting 12, 37-48).
+
+    Splits the series into twelve parts. If the spread grows with the level, a logarithm is needed.
+    """
+    if not is_positive:
+        return "difference", "the columns are not all above 0"
+    stretches = [part for part in np.array_split(levels, 12) if len(part) > 1]
+    if len(stretches) < 4 or levels.max() < 2 * levels.min():
+        return "log-return", "the columns are all above 0"
+    mean, spread = (np.array([measure(part) for part in stretches]) for measure in (np.mean, np.std))
+    of_log, of_level = (np.std(ratio) / max(np.mean(ratio), 1e-300) for ratio in (spread / mean, spread))
+    if of_log <= of_level:
+        return "log-return", "the columns are all above 0, and the spread grows with the level"
+    return "difference", "the spread does not grow with the level"
+
+
+def describe_season(found: Season | None, candidates: Sequence[Season]) -> Choice:
+    if found:
+        return found.steps, (
+            f"{found.words}; the same step of the other seasons explains {found.strength:.0%} of the "
+            "detrended variance in the training data (--season sets another)"
+        )
+    why = "no number of steps after which it resembles itself"
+    if candidates:
+        tried = " and ".join(f"{season.steps} ({season.words})" for season in candidates)
+        most = max(0.0, *(season.strength for season in candidates))
+        why = f"{tried} explain{'s' * (len(candidates) == 1)} {most:.0%} of the detrended variance in the training data"
+    return NO_SEASON, f"{why} (--season sets another)"
+
+
+def find_horizon(season: int, interval: Interval, num_scored: int, num_train: int) -> Choice:
+    """`num_scored`: the number of steps of validation or test."""
+    if season > MAX_HORIZON:
+        shorter = [steps for steps in calendar_seasons(interval).values() if steps <= MAX_HORIZON]
+        wanted, why = (max(shorter), "a shorter season") if shorter else (24, "a season would be too far")
+    elif season:
+        wanted, why = season, "one season"
+    elif interval.unit in USUAL_HORIZONS:
+        wanted, why = USUAL_HORIZONS[interval.unit], f"usual for a {interval.unit.replace('-', ' ')}"
+    else:
+        wanted, why = max(1, past_without_season(num_train) // 12), "a twelfth of the input steps"
+    most = max(1, num_scored // 2)
+    return (wanted, why) if wanted <= most else (most, f"half of the {num_scored} steps of val and test")
+
+
+def past_without_season(num_train: int) -> int:
+    """A fiftieth of the points, from 8 to 48, or an eighth of the training points if there are few."""
+    return max(2, min(max(8, min(48, round(num_train / SPLIT["train"]) // 50)), num_train // 8))
+
+
+def find_input_steps(season: int, horizon: int, num_train: int) -> Choice:
+    usual = past_without_season(num_train)
+    why = "a fiftieth of the points, 8 to 48" if usual >= 8 else f"an eighth of the {num_train} points to train on"
+    if season:
+        usual, why = (
+            (2 * season, "two seasons") if num_train >= 6 * season and season <= 100 else (season, "one season")
+        )
+        if usual < 8:
+            usual, why = 8 + -8 % season, "the whole seasons from 8 steps on"
+    most = max(2, num_train // ENOUGH_WINDOWS - horizon)
+    return (usual, why) if usual <= most else (most, f"so that half of the {num_train} points to train on make windows")

@@ -1,0 +1,281 @@
+"""Make a workload from your data: `tandem new NAME PATH [options]`.
+
+PATH is a table, or sequences in another shape (shapes.py). The command creates workloads/NAME/ (the table, and a README
+to complete) and adds the block NAME to params.yaml and NAME to its `workloads`; then run `dvc repro`. It infers the
+meaning of the columns (infer_schema.py) and prints it with the reasons; options override it.
+docs/own-data.md has a walk-through.
+
+  many sequences, with one label each (classify) or one per row (detect):
+    tandem new gesture gesture.csv
+    tandem new gesture gesture.csv --sequence clip --step frame --label gesture --features x,y
+
+  one row per sequence; a folder with a file per sequence; arrays; .ts:
+    tandem new gesture wide.csv
+    tandem new gesture recordings/ --pattern '{label}_{person}_*' --groups person
+    tandem new gesture X_train.npy
+    tandem new gesture Gesture_TRAIN.ts
+
+  one long series (forecast):
+    tandem new power power.parquet --time hour --target megawatt --horizon 24 --input-steps 168
+
+Before it writes anything, the command parses the block and runs preprocess and preload on the data. It never
+overwrites a file, and a failure leaves everything unchanged.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tandem import files
+from tandem.files import relative, replacing, sha256_file, write_text
+from tandem.importing import shapes, trial
+from tandem.importing.columns import shortened
+from tandem.importing.infer_schema import choice_rows, preprocess_section
+from tandem.importing.infer_series import NO_SEASON
+from tandem.importing.params_block import from_yaml, make_block, with_workload
+from tandem.importing.progress import progress
+from tandem.importing.recipe import model_for, train_settings, training_sentence
+from tandem.params import loading, parsing, schema
+
+HEADLINE_END = "default settings (docs/own-data.md)"
+README = """\
+# {plan.name}: add a short description
+
+{size}.
+
+| | |
+|---|---|
+| source | add the author and the address |
+| licence | add |
+| citation | add |
+| {plan.table_name} | sha256 `{sha256}` |
+
+{plan.done} The command inferred:
+
+| key | value | reason |
+|---|---|---|
+{choices}
+"""
+
+
+@dataclass(frozen=True)
+class WorkloadPlan:
+    """A complete, tested workload that is not yet written."""
+
+    name: str
+    table: Path  # copied, or moved if it was converted
+    done: str  # how the table was made
+    block: str  # added to params.yaml
+    workload: schema.Workload
+    summary: dict[str, Any]  # from the dry run
+    notes: list[tuple[str, str, str]]  # detected properties of the file or folder: property, value, reason
+    choices: list[tuple[str, str, str]]  # key, value and reason
+    is_converted: bool
+
+    @property
+    def table_name(self) -> str:
+        return self.table.name
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = make_parser().parse_args(arguments)
+    try:
+        check_free(options.name)
+        folder = files.workload_dir(options.name).parent
+        remove_leftovers(folder, options.name)
+        with TemporaryDirectory(prefix=f".{options.name}.{os.getpid()}.", dir=folder) as scratch:
+            plan = make_plan(options, Path(scratch), arguments)
+            shown = options.table.name or str(options.table)
+            print("\n".join([f"{shown} as the workload {plan.name}:", *summary_lines(plan)]), flush=True)
+            write(plan, Path(scratch))
+    except KeyboardInterrupt:
+        print("error: interrupted; nothing is changed", file=sys.stderr)
+        return 130
+    except MemoryError:
+        print("error: the data needs more memory than is free; nothing is changed", file=sys.stderr)
+    except OSError as error:
+        reason = f"{error.filename}: {(error.strerror or '').lower()}" if error.filename else str(error)
+        print(f"error: {reason}; nothing is changed", file=sys.stderr)
+    except ValueError as error:
+        print(f"error: {parsing.one_line(error)}", file=sys.stderr)
+    else:
+        print("\n".join(["", *next_steps(plan)]))
+        return 0
+    return 1
+
+
+def remove_leftovers(folder: Path, name: str) -> None:
+    """Remove the partial conversion of a killed process, which can be gigabytes."""
+    for path in folder.glob(f".{name}.*.*"):
+        number = path.name.removeprefix(f".{name}.").split(".")[0]
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def make_parser() -> ArgumentParser:
+    command, form = "tandem new", RawDescriptionHelpFormatter
+    parser = ArgumentParser(command, description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser.add_argument("name", metavar="NAME", help="name of the workload: letters, digits, _ and -")
+    parser.add_argument("table", metavar="PATH", type=Path, help="a table, an array, or a folder of sequences")
+    parser.add_argument("--task", choices=tuple(schema.MODELS), help="what to learn")
+    parser.add_argument(
+        "--features", metavar="A,B,C", type=lambda text: text.split(","), help="default: all other numeric columns"
+    )
+    parser.add_argument("--missing", choices=("refuse", "interpolate", "skip"), help="what to do with empty cells")
+    models = tuple(dict.fromkeys(name for names in schema.MODELS.values() for name in names))
+    parser.add_argument("--model", choices=models, help="default: by the task and the size of the data")
+    parser.add_argument("--epochs", type=int, help="default: by the size of the data")
+    many = parser.add_argument_group("many sequences")
+    many.add_argument("--sequence", metavar="COLUMN", help="which sequence a row belongs to")
+    many.add_argument("--step", metavar="COLUMN", help="the position of a row in its sequence")
+    many.add_argument("--label", metavar="COLUMN", help="the class of the sequence, or the event of the row")
+    many.add_argument("--groups", metavar="COLUMN", help="each of its values stays in one split; or none")
+    shape = parser.add_argument_group("the shape of the data, if the detection is wrong")
+    shape.add_argument("--layout", choices=("long", "wide"), help="a row per step, or a row per sequence")
+    shape.add_argument("--pattern", metavar="'{label}_{person}_*'", help="what the file names of a folder mean")
+    shape.add_argument("--labels", metavar="FILE", type=Path, help="a table with a row per file; for arrays an npy")
+    shape.add_argument("--axes", choices=("NTC", "NCT"), help="the axes of an array: N sequences, T time, C channels")
+    shape.add_argument("--encoding", help="encoding of a text table, e.g. windows-1252")
+    shape.add_argument("--alone", action="store_true", default=None, help="do not read the matching file (_TEST, y)")
+    one = parser.add_argument_group("one series")
+    one.add_argument("--time", metavar="COLUMN", help="the time of a row")
+    one.add_argument("--target", metavar="COLUMN", help="what is forecast")
+    one.add_argument("--interval", help="between two rows, e.g. 15min or month; default: inferred from the times")
+    one.add_argument("--transform", choices=("log-return", "difference"), help="how levels become changes")
+    one.add_argument(
+        "--season", type=season, metavar="STEPS", help="number of steps after which the series repeats, or none"
+    )
+    one.add_argument("--horizon", type=int, metavar="STEPS", help="how far ahead to forecast")
+    one.add_argument("--input-steps", type=int, metavar="STEPS", help="how far back the model looks")
+    return parser
+
+
+def season(text: str) -> int | str:
+    return text if text == NO_SEASON else int(text)
+
+
+def make_plan(options: Namespace, scratch: Path, arguments: Sequence[str] = ()) -> WorkloadPlan:
+    """Read the data, infer the schema, run preprocess and preload, choose settings, parse the block. Writes only into
+    the folder `scratch`.
+
+    Raises ValueError, in one sentence, for every error.
+    """
+    name, path = options.name, options.table
+    given = {key: value for key, value in vars(options).items() if value is not None}
+    table = trial.open_table(name, shapes.open_path(path, given), scratch)
+    choices, summary, has_split = trial.infer(name, table, given)
+    task = choices["task"][0]
+    choices["model"] = (options.model, "as requested") if options.model else model_for(task, summary)
+    model = choices["model"][0]
+    settings = train_settings(task, model, summary, options.epochs)
+    section = preprocess_section(table.path.name, choices)
+    if has_split:
+        section["split"] = summary["num_per_split"]
+    source = " and ".join(file.name for file in table.sources[:2])
+    came = "" if table.path.name == source else f" from {source}"
+    headline = f"{' '.join(table.path.name.split())}{came}: {size_of(summary)}; {HEADLINE_END}"
+    block = make_block(name, headline, task, section, settings)
+    if has_split:
+        comment = "the table's own column `split`, which decides"
+        block = re.sub(r"^( +split: .*)", rf"\1 # {comment}", block, flags=re.MULTILINE)
+    workload = loading.parse_block(name, from_yaml(block)[name], {})
+    done = f"`{shlex.join(['python', '-m', 'tandem.importing.new_workload', *arguments])}` {table.done}"
+    return WorkloadPlan(
+        name, table.path, done, block, workload, summary, table.notes, choice_rows(choices), table.is_converted
+    )
+
+
+def check_free(name: str) -> None:
+    """Raises ValueError if `name` is invalid or taken, or if params.yaml is already invalid."""
+    parsing.check_name(name)
+    if name in (*schema.Params.model_fields, "all") or from_yaml(name) != name:
+        raise ValueError(f"{name!r} means something else in params.yaml; choose another name for the workload")
+    before = loading.read_yaml(files.ROOT / "params.yaml")
+    loading.parse_params(before, files.ROOT / "params.yaml")
+    if name in before:
+        raise ValueError(f"params.yaml has a block {name!r} already; choose another name, or change that block by hand")
+    if (folder := files.workload_dir(name)).exists():
+        raise ValueError(f"{relative(folder)} is there already; choose another name, or move that folder away")
+
+
+def write(plan: WorkloadPlan, scratch: Path) -> None:
+    """Move the folder first and write params.yaml last, each atomically: params.yaml never names a missing folder."""
+    path, folder = files.ROOT / "params.yaml", files.workload_dir(plan.name)
+    made = scratch / "made"
+    (made / "data").mkdir(parents=True)
+    with progress(f"writing {plan.table_name}", 2, "steps") as at:
+        (os.rename if plan.is_converted else shutil.copyfile)(plan.table, made / "data" / plan.table_name)
+        at(1)
+        sha256 = sha256_file(made / "data" / plan.table_name)
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (*plan.notes, *plan.choices)]
+    rows = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    write_text(made / "README.md", README.format(plan=plan, size=size_of(plan.summary), sha256=sha256, choices=rows))
+    changed = with_workload(path.read_bytes().decode(), plan.name, plan.block)
+    os.rename(made, folder)
+    try:
+        with replacing(path) as new:
+            new.write_bytes(changed.encode())  # as bytes: keeps the line endings
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+
+
+def size_of(summary: dict[str, Any]) -> str:
+    num, low, high = f"{summary['num_sequences']:,}", summary["min_steps"], summary["max_steps"]
+    if "horizon" in summary:
+        return f"{num} windows of {high:,} steps of {summary['interval']}, {summary['horizon']:,} ahead"
+    lengths = f"{high:,} steps" if low == high else f"{low:,} to {high:,} steps"
+    labels = f"{len(summary['classes']):,} classes" if "classes" in summary else "a number each"
+    return f"{num} sequences of {lengths}, {labels}"
+
+
+def summary_lines(plan: WorkloadPlan) -> list[str]:
+    """The choices and their consequences, one per line."""
+    summary, train = plan.summary, plan.workload.train
+    rows = [(key, f"{value}: {why}" if why else value) for key, value, why in (*plan.notes, *plan.choices)]
+    rows.append(("size", size_of(summary)))
+    if "classes" in summary:
+        unit = " steps" if plan.workload.task == "detect" else ""
+        each = {name: sum(part[str(name)] for part in summary["num_per_class"].values()) for name in summary["classes"]}
+        rows.append(("classes", shortened([f"{name} ({num:,}{unit})" for name, num in each.items()])))
+    sizes = summary["num_per_split"]
+    of_groups = summary.get("num_groups", {})
+    count = {name: f" ({of_groups[name]:,} group{'s' * (of_groups[name] != 1)})" if of_groups else "" for name in sizes}
+    own = ", by the table's own column" if "own column" in plan.block else ""
+    rows.append(("split", ", ".join(f"{name} {num:,}{count[name]}" for name, num in sizes.items()) + own))
+    rows += [
+        ("offset", f"{value:.15g} is subtracted from {name}: a 32-bit float would lose its changes")
+        for name, value in summary.get("offsets", {}).items()
+    ]
+    rows.append(("training", training_sentence(train, sizes["train"])))
+    return aligned(rows)
+
+
+def next_steps(plan: WorkloadPlan) -> list[str]:
+    params = loading.load_params(files.ROOT / "params.yaml")
+    device, seed = params.devices[0], params.seeds[0]
+    results = f"results/runs/{plan.name}/{device}/{seed}/"
+    commands = [
+        ("dvc repro", "runs all outdated stages; results/report.html shows all workloads"),
+        (f"dvc repro evaluate@{plan.name}-{device}-{seed}", f"runs this workload only; its results are in {results}"),
+        (f"git add workloads/{plan.name} params.yaml", "adds the workload to git"),
+        ("make ui", "opens MLflow and Prefect in the browser"),
+    ]
+    return [
+        f"Created workloads/{plan.name}/ and the block {plan.name} in params.yaml.",
+        f"Add the source and the licence of the data to workloads/{plan.name}/README.md.",
+        *aligned(commands),
+    ]
+
+
+def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(left) for left, _ in rows)
+    return [f"  {left:<{width}}  {right}" for left, right in rows]

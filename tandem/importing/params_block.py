@@ -1,0 +1,95 @@
+"""The block of a new workload as text, and its insertion into params.yaml, which otherwise does not change."""
+
+import io
+import re
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from tandem.params import loading, schema
+from tandem.params.schema import usual_values
+
+# The comment after a key of the block.
+COMMENTS = {
+    "preprocess": "workloads/README.md describes the keys and their values",
+    "groups": "or a column: all sequences with one value (a person, a device, a day) stay in the same split",
+    "model": "chosen by the task and the size of the data (docs/recipes.md)",
+    "augment": "0 disables one (tandem/training/random_draws.py)",
+    "warmup_epochs": "excluded from the timing statistics",
+    "step": "auto: one CUDA graph if possible; eager, graph, compile (torch.compile)",
+    "probe": "measure the bottleneck before the first epoch, for a second or two, and suggest changes",
+    "threads": "auto: the fastest number for this shape on this machine, measured once; or a whole number",
+    "evaluate": "last, or best by validation loss",
+}
+OF_ROCKET = {
+    "epochs": "fitted in closed form",
+    "precision": "not used by rocket; neither are step, probe and the keys from learning_rate to max_grad_norm",
+    "step": "",
+    "probe": "",
+    "evaluate": "last: fitted to train and val; best: fitted to train",
+}
+
+
+def make_block(name: str, headline: str, task: str, preprocess: dict[str, Any], settings: dict[str, Any]) -> str:
+    """The workload's block of params.yaml; keys without a setting get their default value."""
+    usual = {**usual_values(schema.Train), **settings}
+    block = {
+        "task": task,
+        "preprocess": preprocess,
+        "preload": usual_values(schema.Preload),
+        "train": {field.name: usual[field.name] for field in fields(schema.Train) if field.name in usual},
+        "evaluate": {"weights": "best"} if task == "forecast" else usual_values(schema.Evaluate),
+    }
+    text = to_yaml({name: block})
+    is_fitted = settings["model"]["name"] == "rocket"
+    for key, comment in {**COMMENTS, **(OF_ROCKET if is_fitted else {})}.items():
+        text = re.sub(rf"^( {{2,4}}{key}:.*)", rf"\1 # {comment}" if comment else r"\1", text, flags=re.MULTILINE)
+    return f"# {headline}\n{text}"
+
+
+def to_yaml(value: Any) -> str:
+    """`value` as YAML 1.2; mappings and lists that contain no others are in flow style."""
+    yaml, text = YAML(), io.StringIO()
+    yaml.default_flow_style, yaml.width = None, 140
+    yaml.dump(value, text)
+    return text.getvalue()
+
+
+def from_yaml(text: str) -> Any:
+    return YAML(typ="safe").load(text)
+
+
+def with_workload(text: str, name: str, block: str) -> str:
+    """params.yaml with `name` in `workloads` and `block` after the other blocks; all other characters stay.
+
+    Raises ValueError if the result does not hold the old params and the new block.
+    """
+    before = from_yaml(text)
+    after = {**before, "workloads": [*before["workloads"], name], **from_yaml(block)}
+    newline = "\r\n" if "\r\n" in text else "\n"
+    block = block.replace("\n", newline)
+    nodes = {key.value: (key.start_mark.index, value) for key, value in YAML().compose(text).value}
+    if list(nodes)[-1] == "presets":  # it stays last, with the comment above it
+        place = len(re.sub(r"(^#.*\n)*\Z", "", text[: nodes["presets"][0]], flags=re.MULTILINE))
+        block += newline
+    else:
+        place = len(text)
+        block = newline * (1 if text.endswith(newline) else 2) + block
+    workloads = nodes["workloads"][1]
+    end, entry = workloads.value[-1].end_mark.index, f", {name}"
+    if not workloads.flow_style:  # a new line, after the last one's comment
+        end += len(re.split(r"[\r\n]", text[end:], maxsplit=1)[0])
+        entry = f"{newline}{' ' * workloads.start_mark.column}- {name}"
+    for index, inserted in sorted([(place, block), (end, entry)], key=lambda insertion: insertion[0], reverse=True):
+        text = text[:index] + inserted + text[index:]
+    with suppress(YAMLError):
+        if from_yaml(text) == after:
+            loading.parse_params(after)
+            return text
+    raise ValueError(
+        "params.yaml is laid out in a way that cannot be added to; write `workloads` as a list in brackets on one line "
+        "and run again"
+    )

@@ -1,0 +1,105 @@
+"""The settings of a new workload, by heuristics from its task and the size of its data.
+
+docs/own-data.md lists them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tandem.params import schema
+from tandem.params.schema import usual_values
+
+USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "hybrid"}
+# With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
+FEW_STEPS, MANY_SEQUENCES = 16, 2000
+# From this many sequences on, the ridge uses the features' Gram matrix, which grows with the number of features.
+TOO_MANY_TO_KEEP = 8000
+ENOUGH_FOR_NETWORK = 500  # windows of a series
+SPLIT = {"train": 0.7, "val": 0.15, "test": 0.15}
+
+
+def model_for(task: str, summary: dict[str, Any]) -> tuple[str, str]:
+    """The default model for a task and the size of its data, and the reason."""
+    num, num_steps, model = summary["num_per_split"]["train"], summary["max_steps"], USUAL_MODEL[task]
+    if model != "rocket":
+        return model, f"the default for {task}"
+    if num >= MANY_SEQUENCES and num_steps <= FEW_STEPS:
+        why = f"{num:,} training sequences of {num_steps} steps: few steps to convolve, enough to learn from"
+        return "transformer", why
+    return model, f"the default for {task}: fixed convolutions and a linear layer in closed form"
+
+
+def has_velocity(features: Sequence[str], model: str = "") -> bool:
+    """Speeds help if there are few features, and double the width if there are many. The table may already contain
+    them, as `dx`.
+
+    rocket takes differences itself.
+    """
+    return model != "rocket" and len(features) <= 8 and not {f"d{feature}" for feature in features} & {*features}
+
+
+def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
+    """The settings that depend on the size of the data (heuristics, listed in docs/own-data.md)."""
+    if model == "rocket":
+        return rocket_settings(task, summary, epochs)
+    num, is_forecast = summary["num_per_split"]["train"], task == "forecast"
+    is_short = model == "hybrid" and num < ENOUGH_FOR_NETWORK
+    batch_size = max(8, min(128, 2 ** int(np.log2(max(num, 8) / 8))))
+    if epochs is None:  # 2,000 updates or 20 million time steps, whichever is less
+        num_updates, num_steps = 2000 * batch_size // num, 20_000_000 // (num * summary["max_steps"])
+        epochs = max(10, min(100, num_updates, *(() if model == "hybrid" else (num_steps,))))
+        epochs = 10 if is_short else epochs
+    is_large = num >= 1000 or len(summary.get("classes", ())) > 50
+    width = 32 if is_forecast else 128 if num >= 10_000 else 96 if is_large else 64
+    dropout = 0.2 if is_forecast else 0.1 if num >= 1000 else 0.3
+    transformer = {"num_layers": 2, "num_heads": 4, "feedforward_size": 2 * width, "dropout": 0.1}
+    of_model: dict[str, dict[str, Any]] = {
+        "gru": {"bidirectional": True, "dropout": dropout},
+        "transformer": {**transformer, **usual_values(schema.Transformer)},
+        "conv_gru": {"num_convolutions": 2, "kernel_size": 5, "dropout": dropout},
+        "seq2seq": {"dropout": dropout, **usual_values(schema.Seq2Seq)},
+        # With few windows, a network learns nothing beyond a linear forecast (docs/recipes.md).
+        "hybrid": {"hidden_size": 0, "dropout": 0.0} if is_short else {"hidden_size": 64, "dropout": 0.2},
+    }
+    layers = {} if model == "hybrid" else {"num_layers": 1}
+    rates = {"gru": 4e-3, "conv_gru": 4e-3, "hybrid": 1e-4 if is_short else 5e-4}
+    return {
+        "model": {"name": model, "hidden_size": width, **layers, **of_model[model]},
+        "epochs": epochs,
+        "warmup_epochs": int(epochs > 1),
+        "batch_size": batch_size,
+        "learning_rate": rates.get(model, 1e-3),
+        **({"label_smoothing": 0.1} if task == "classify" else {}),
+    }
+
+
+def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> dict[str, Any]:
+    """One epoch in closed form. Many sequences get fewer features, which limits the memory of the features' products.
+
+    HYDRA counts which shape fits best, which distinguishes classes. For a numeric label, MiniRocket alone is better
+    (docs/recipes.md).
+    """
+    is_large = summary["num_per_split"]["train"] >= TOO_MANY_TO_KEEP
+    sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
+    sizes |= {"num_groups": 0} if task == "regress" else {}
+    return {
+        "model": {"name": "rocket", **usual_values(schema.Rocket), **sizes},
+        "epochs": 1 if epochs is None else epochs,  # any other number is rejected, with the reason
+        "warmup_epochs": 0,
+        "batch_size": 128,
+        "learning_rate": 1e-3,
+        "probe": False,
+    }
+
+
+def training_sentence(train: schema.Train, num: int) -> str:
+    """How the model is trained on `num` sequences, in one line."""
+    if isinstance(train.model, schema.Rocket):
+        groups = f" and {train.model.num_groups} groups" if train.model.num_groups else ""
+        return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}"
+    batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
+    if isinstance(train.model, schema.Hybrid) and not train.model.hidden_size:
+        return f"{train.epochs} epochs of {batches}, starting from a fitted linear forecast"
+    return f"{train.epochs} epochs of {batches}, width {train.model.hidden_size}"

@@ -1,0 +1,155 @@
+"""Detects the shape of the data at a path: a long table is used directly, other shapes are converted to one.
+
+  a long table                     CSV, CSV.gz, Parquet; a text table with another encoding, compression or separator
+                                   is rewritten (tandem/importing/text_tables.py)
+  one row per sequence             tandem/importing/wide.py; with lists in cells tandem/importing/list_cells.py
+  a folder, a file per sequence    tandem/importing/folders.py
+  npy, npz                         tandem/importing/array_files.py
+  .ts                              tandem/importing/ts_files.py
+
+If the path is one of two files (_TRAIN and _TEST), both are read and define the split; long tables are an exception.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tandem.data.tables import is_plain
+from tandem.importing import array_files, folders, list_cells, recordings, text_tables, ts_files, wide
+from tandem.importing.columns import TableColumns, named
+from tandem.importing.infer_sequences import LABEL_NAMES
+from tandem.importing.long_table import LongTableSource, SplitFile, open_parquet
+from tandem.importing.text_tables import Note, TextTable
+
+ARRAYS = (".npy", ".npz")
+
+
+@dataclass(frozen=True)
+class LongTable:
+    """A table with a row per step or per time."""
+
+    path: Path
+    notes: list[Note]
+    text: TextTable | None  # None: Parquet
+
+    @property
+    def name(self) -> str:
+        """The file name for preprocess: its lowercase ending states the format."""
+        ending = r"(\.(csv|tsv|txt|dat|gz|bz2|xz|zip|parquet)){1,2}$"
+        stem = re.sub(ending, "", self.path.name, flags=re.IGNORECASE)
+        if self.text is None:
+            return f"{stem}.parquet"
+        return f"{stem}.csv" if self.text.is_ready and not self.text.compression else f"{stem}.csv.gz"
+
+
+def open_path(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
+    """Open the data at `path`. Raises ValueError or FileNotFoundError, in one sentence, for any other content."""
+    check_uses(path, options)
+    if path.is_dir():
+        return open_dir(path, options)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there; give the path of a table, an array, or a folder of sequences")
+    is_alone = bool(options.get("alone"))
+    files = [("", path)] if is_alone else halves_of(path) or [("", path)]
+    ending = path.suffix.lower()
+    with path.open("rb") as file:
+        start = file.read(8)
+    if ending == ".ts":
+        return ts_files.open_ts(path, files)
+    if ending in ARRAYS or start.startswith(b"\x93NUMPY"):
+        return array_files.open_arrays(path, options, is_alone)
+    if ending == ".parquet" or start.startswith(b"PAR1"):
+        frame, text, notes = sample_of_parquet(path), None, list[Note]()
+    else:
+        text = text_tables.sniff(path, options.get("encoding"))
+        try:
+            frame, notes = text_tables.sample(text), text.notes
+            frame = frame[[name for name in frame.columns if name]]
+        except ValueError:
+            if not text.is_ready:
+                raise
+            return LongTable(path, text.notes, text)  # the reader of the table reports the place of the error
+    columns = TableColumns(frame, path.name)
+    layout = options.get("layout")
+    why = "as requested" if layout else wide.is_wide(columns, text is None or text.has_header)
+    lists = [] if text is not None or (why and not layout) else list_cells.list_columns(path)
+    if lists and layout != "long" and (layout or not wide.is_long(columns, by_name=False)):
+        reason = "as requested" if layout else "its cells are lists (--layout long: a row per step)"
+        note = ("shape", "one row per sequence", reason)
+        return list_cells.open_lists(path, files, columns, options, note)
+    if layout == "wide" or (why and not layout):
+        other = "" if layout else " (--layout long: a row per step)"
+        note = ("shape", "one row per sequence", f"{why}{other}")
+        shape = wide.open_wide(path, files, text, columns, options, note)
+        return replace(shape, notes=[*notes, *shape.notes])
+    if text is not None and not text.has_header:
+        shown = ", ".join(map(str, frame.iloc[:1, :4].to_numpy().ravel())) or "empty"
+        raise ValueError(f"{path.name} has no header (its first row is {shown}); write the columns' names there")
+    if text is None and layout != "long" and not wide.is_long(columns):
+        list_cells.check_not_nested(path)
+    if len(files) > 1:
+        beside = next(file.name for _, file in files if file != path)
+        notes = [
+            *notes,
+            ("other file", beside, "not read: for a table with a row per step, join both files and add a column split"),
+        ]
+    return LongTable(path, notes, text)
+
+
+def open_dir(path: Path, options: Mapping[str, Any]) -> LongTable | LongTableSource:
+    """A folder with a file per sequence, one table, two tables that belong together, or a table of lists in parts."""
+    found = [
+        file for file in folders.files_below(path) if file.suffix.lower() == ".ts" or recordings.kind_of_file(file)
+    ]
+    archive = [file for file in found if file.suffix.lower() == ".ts"] or found
+    if len(archive) == 1 or (len(archive) == 2 and halves_of(archive[0])):
+        return open_path(archive[-1], options)
+    are_parquet = bool(found) and all(recordings.kind_of_file(file) == "parquet" for file in found)
+    if are_parquet and not {"pattern", "labels"} & {*options} and list_cells.list_columns(found[0]):
+        columns, files = TableColumns(sample_of_parquet(found[0]), found[0].name), list_cells.splits_by_name(found)
+        note = ("shape", "one row per sequence", "the cells of the files are lists")
+        numbers = columns.of_kind("number")  # if each file is a sequence, numbers besides lists belong to a step
+        if files[0][0] or len(named(LABEL_NAMES, numbers)) == len(numbers):
+            return list_cells.open_lists(found[0], files, columns, options, note)
+    return folders.open_folder(path, options)
+
+
+# Options that only some shapes have; an option that has no effect is an error.
+USES = {
+    "pattern": ("a folder",),
+    "labels": ("a folder", "arrays"),
+    "axes": ("arrays",),
+    "layout": ("a table",),
+    "encoding": ("a table", "a folder"),
+}
+
+
+def check_uses(path: Path, options: Mapping[str, Any]) -> None:
+    ending = path.suffix.lower()
+    kind = "a folder" if path.is_dir() else "arrays" if ending in ARRAYS else ".ts" if ending == ".ts" else "a table"
+    for key, kinds in USES.items():
+        if key in options and kind not in kinds:
+            raise ValueError(f"--{key} is for {' and '.join(kinds)}, and {path.name} is {kind}; leave it out")
+
+
+def sample_of_parquet(path: Path) -> pd.DataFrame:
+    with open_parquet(path) as file:
+        names = [field.name for field in file.schema_arrow if is_plain(field.type)]
+        batch = next(file.iter_batches(batch_size=text_tables.NUM_SAMPLED, columns=names), None)
+        return pd.DataFrame(columns=names) if batch is None else batch.to_pandas()
+
+
+def halves_of(path: Path) -> list[SplitFile]:
+    """The files of train and test, if `path` is one of two whose names differ only in that word; else none."""
+    match = re.search(r"(?<![A-Za-z])(train|test)(?![A-Za-z])", path.name, flags=re.IGNORECASE)
+    if not match or path.suffix.lower() in ARRAYS:
+        return []
+    found = []
+    for split in ("train", "test"):
+        word = split.upper() if match[0].isupper() else split.capitalize() if match[0][0].isupper() else split
+        found.append((split, path.with_name(path.name[: match.start()] + word + path.name[match.end() :])))
+    return found if all(file.is_file() for _, file in found) else []

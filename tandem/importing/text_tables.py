@@ -1,0 +1,328 @@
+"""Text tables: detects compression, encoding and delimiter, and reads in blocks.
+
+preprocess reads CSV in UTF-8 with commas and a header, plain or gzip. Other tables are detected here, reported, and
+rewritten in that form (`rewrite`).
+"""
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import lzma
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from tandem.data import tables
+from tandem.data.times import PERIOD_FORMS, YEAR_FORM, first_day
+from tandem.importing.progress import progress
+from tandem.params.parsing import one_line
+
+Note = tuple[str, str, str]  # (what was detected, its value, the reason or the option to change it)
+DAMAGED = (*tables.DAMAGED, lzma.LZMAError, zipfile.BadZipFile)  # including the compressions that are read only here
+OPENERS: dict[str, Callable[..., Any]] = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open}
+COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
+NO_TEXT = {
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; uncompress it (unzstd)",
+    b"\x89HDF": "HDF5; save the table as CSV or Parquet, e.g. pandas.read_hdf(path).to_parquet(new_path)",
+    b"\xd0\xcf\x11\xe0": "an Excel file; save the sheet as CSV",
+    b"\x80": "a Python pickle, which is never opened; save the table as CSV or Parquet, or arrays as npz",
+    b"MATLAB": "a MATLAB file; save its arrays as npz, e.g. numpy.savez(path, X=X, y=y)",
+    b"SQLite": "a database; save the table as CSV",
+}
+BOMS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+MISSING = ("", "NaN", "nan", "NA", "?")  # cells without a number, in converted shapes
+SAMPLE_LETTERS, SAMPLE_ROWS = 1 << 18, 50
+BLOCK_BYTES = 2 << 20  # pyarrow reads dozens of blocks ahead
+LARGE_BLOCK_BYTES = 64 << 20  # if a row may not fit into one
+NUM_SAMPLED = 1000  # rows
+NUMBER = r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?|[+-]?nan|NaN|NA|\?"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    path: Path
+    compression: str  # a key of OPENERS, or zip, or empty
+    encoding: str
+    delimiter: str
+    decimal: str
+    names: tuple[str, ...]  # of the header, or 1, 2, 3 and so on
+    has_header: bool
+    notes: list[Note] = field(default_factory=list)
+    names_index: bool = False  # the header omits the first column's name; `names` includes one
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether preprocess reads it directly, once the name's ending states the compression."""
+        is_plain = self.compression in ("", "gzip") and self.encoding in ("utf-8", "utf-8-sig")
+        is_named = self.has_header and not self.names_index
+        return is_plain and self.delimiter == "," and self.decimal == "." and is_named
+
+
+def sniff(path: Path, encoding: str | None = None) -> TextTable:
+    """Detect the format of the text of `path` from its first rows (the encoding: from the whole file).
+
+    Raises ValueError if it is no text.
+    """
+    with path.open("rb") as file:
+        start = file.read(16)
+    for magic, what in NO_TEXT.items():
+        if start.startswith(magic):
+            raise ValueError(f"{path.name} is {what}")
+    compression = next((name for magic, name in COMPRESSIONS.items() if start.startswith(magic)), "")
+    notes = []
+    if compression and not (compression == "gzip" and path.suffix.lower() == ".gz"):
+        notes.append(("compression", compression, "by its first bytes"))
+    try:
+        encoding, why = (encoding, "as requested") if encoding else find_encoding(path, compression)
+        if why:
+            notes.append(("encoding", encoding, why))
+        with opened(path, compression) as (file, _):
+            text = codecs.getreader(encoding)(file).read(SAMPLE_LETTERS)
+    except LookupError:
+        raise ValueError(f"--encoding is {encoding!r}, which Python does not know; e.g. windows-1252, utf-16") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} is not {encoding}: {error.reason}; name another with --encoding") from None
+    except DAMAGED as error:
+        raise ValueError(f"{path.name} cannot be read as {compression or 'text'}: {one_line(error)}") from None
+    if "\0" in text:
+        raise ValueError(
+            f"{path.name} is no text (it holds zero bytes); give a table as CSV or Parquet, or arrays as npz"
+        )
+    delimiter, rows = find_delimiter(text.removeprefix("\ufeff"))
+    if not rows:
+        raise ValueError(f"{path.name} is empty; it must hold a header and at least one row")
+    cells = [cell.strip() for row in rows[1:] for cell in row]
+    points, commas = (sum(bool(re.fullmatch(rf"[+-]?\d+{sign}\d+", cell)) for cell in cells) for sign in (r"\.", ","))
+    decimal = "," if delimiter != "," and commas > points else "."
+    if delimiter != ",":
+        comma = ", with decimal commas" if decimal == "," else ""
+        notes.append(("cells", f"between {DELIMITERS[delimiter]}{comma}", "detected in the first rows"))
+    has_header = is_header(rows[0])
+    names = tuple(name.strip() if delimiter != "," else name for name in rows[0])
+    if not has_header:
+        names = tuple(str(number) for number in range(1, len(rows[0]) + 1))
+    times = Counter(names)
+    if again := next((name for name in names if name and times[name] > 1), None):
+        raise ValueError(f"{path.name} has {times[again]} columns {again!r}; rename all but one")
+    if names_index := has_header and not names[0].strip() and are_times(rows[1:]):
+        name = "time" if "time" not in names else "saved index"
+        names = (name, *names[1:])
+        notes.append(("index", name, "the first column, which has no name and contains times: a pandas index"))
+    return TextTable(path, compression, encoding, delimiter, decimal, names, has_header, notes, names_index)
+
+
+def are_times(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first cells are dates, months or the like, or the years of a table of numbers."""
+    first = [row[0].strip() for row in rows]
+    if all(re.match(r"\d{4}-\d\d-\d\d", cell) or first_day(cell, PERIOD_FORMS) for cell in first):
+        return bool(first)
+    numeric = all(re.fullmatch(NUMBER, cell.strip()) for row in rows for cell in row[1:])
+    return numeric and all(re.fullmatch(YEAR_FORM, cell) for cell in first)
+
+
+@contextmanager
+def opened(path: Path, compression: str) -> Iterator[tuple[Any, BinaryIO]]:
+    """The file's decompressed bytes, and the file itself, whose position tells the progress."""
+    with path.open("rb") as raw:
+        if compression == "zip":
+            with zipfile.ZipFile(raw) as archive:
+                members = [member for member in archive.namelist() if not member.endswith("/")]
+                if len(members) != 1:
+                    what = "an Excel file; save the sheet as CSV" if "xl/workbook.xml" in members else "unpack it first"
+                    raise ValueError(f"{path.name} is an archive of {len(members)} files; {what}")
+                try:
+                    yield archive.open(members[0]), raw
+                except RuntimeError as error:  # encrypted, or an unsupported compression method
+                    raise ValueError(f"{path.name} cannot be unpacked: {one_line(error)}; unpack it first") from None
+        else:
+            yield OPENERS[compression](raw) if compression else raw, raw
+
+
+def find_encoding(path: Path, compression: str) -> tuple[str, str]:
+    """The encoding and the reason if it is not UTF-8; reads the whole file.
+
+    By hand: charset-normalizer holds the whole file in memory, and takes short Western labels for cp1250 or mac_iceland
+    (`k\u00f8b`, `K\u00e4se`), which changes their letters.
+    """
+    with opened(path, compression) as (file, raw):
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        block = file.read(1 << 20)
+        if bom := next((name for bom, name in BOMS.items() if block.startswith(bom)), None):
+            return bom, "" if bom == "utf-8-sig" else "by its byte order mark"
+        even, odd = block[:1000:2].count(0), block[1:1000:2].count(0)
+        if len(block) > 3 and max(even, odd) > len(block[:1000]) / 4:
+            return "utf-16-le" if odd > even else "utf-16-be", "every other byte is zero (--encoding sets another)"
+        try:
+            with progress(f"reading {path.name}", path.stat().st_size, "B") as at:
+                while block:
+                    decoder.decode(block)
+                    at(raw.tell())
+                    block = file.read(1 << 20)
+                decoder.decode(b"", final=True)
+            return "utf-8", ""
+        except UnicodeDecodeError as error:
+            wrong, block = error.object[error.start], error.object
+    try:
+        block.decode("windows-1252")
+        name = "windows-1252"
+    except UnicodeDecodeError:
+        name = "latin-1"
+    return name, f"byte 0x{wrong:02x} is no UTF-8 (--encoding sets another)"
+
+
+def find_delimiter(text: str) -> tuple[str, list[list[str]]]:
+    """The delimiter and the first rows, split: the one that gives the most columns, the same number in every row."""
+    is_cut, best = len(text) >= SAMPLE_LETTERS, (",", list[list[str]]())
+    most = 1.0
+    for delimiter in DELIMITERS:
+        reader = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=delimiter == " ")
+        try:
+            rows = [row for row, _ in zip(reader, range(SAMPLE_ROWS + 1), strict=False) if any(map(str.strip, row))]
+        except csv.Error:
+            continue
+        if delimiter == " ":
+            rows = [[cell for cell in row if cell] for row in rows]
+        rows = rows[:-1] if is_cut and len(rows) > 1 and len(rows) <= SAMPLE_ROWS else rows
+        if delimiter == ",":
+            best = (",", rows)
+        widths = [len(row) for row in rows]
+        width = max(set(widths), key=widths.count, default=0)
+        even = widths.count(width) / max(1, len(widths))
+        if rows and len(rows[0]) > 1 and even * width > most and (even > 0.9 or delimiter == ","):
+            best, most = (delimiter, rows), even * width * (2 if delimiter == "," else 1)
+    return best
+
+
+def is_header(row: Sequence[str]) -> bool:
+    """Whether a row names columns: most of its cells are not numbers, or they count (0, 1, 2, ...)."""
+    numeric = [cell.strip() for cell in row if re.fullmatch(NUMBER, cell.strip())]
+    if len(numeric) * 2 < len(row):
+        return True
+    if not row[0].strip() and [cell.strip() for cell in row[1:]] == [str(number) for number in range(len(row) - 1)]:
+        return True  # pandas writes such a header for data without column names
+    counts = [int(cell) for cell in numeric if re.fullmatch(r"\d{1,9}", cell)]
+    return len(counts) == len(numeric) > 2 and all(b - a == 1 for a, b in pairwise(counts))
+
+
+def blocks(
+    table: TextTable, types: Mapping[str, pa.DataType] | None, at: Callable[[int], Any] = lambda place: None
+) -> Iterator[pa.Table]:
+    """The rows in blocks; columns have the given `types` and otherwise text. None: all cells as their literal text.
+
+    `at` receives the number of bytes read. Raises ValueError, in one sentence, for invalid content.
+    """
+    wanted = {name: pa.string() for name in table.names} | dict(types or {})
+    missing = MISSING if types is not None else ()
+    with readable(table) as (file, raw):
+        convert = {"column_types": wanted, "null_values": missing, "strings_can_be_null": False}
+        for batch in pa.csv.open_csv(file, *csv_options(table, newlines_in_values=types is None, **convert)):
+            at(raw.tell())
+            yield pa.Table.from_batches([batch])
+
+
+def sample(table: TextTable) -> pd.DataFrame:
+    """The first rows, with the kind that each column's text suggests."""
+    with readable(table) as (file, _):
+        batch = next(iter(pa.csv.open_csv(file, *csv_options(table, strings_can_be_null=True))), None)
+        return pd.DataFrame() if batch is None else batch.slice(0, NUM_SAMPLED).to_pandas()
+
+
+def whole(table: TextTable) -> pa.Table:
+    """All rows of a small file, with the kind that each column's text suggests. Columns have the file's own names."""
+    with readable(table) as (file, _):
+        read, parse, convert = csv_options(table)
+        read.use_threads = False
+        if table.has_header:
+            read.column_names, read.skip_rows_after_names = [], 0
+        data = pa.BufferReader(file.read())  # pyarrow reads a Python file object under its lock: four times slower
+        return pa.csv.read_csv(data, read, parse, convert)
+
+
+@contextmanager
+def readable(table: TextTable) -> Iterator[tuple[Any, BinaryIO]]:
+    """As `opened`, with tabs for runs of spaces. Raises ValueError if the content is invalid."""
+    try:
+        with opened(table.path, table.compression) as (file, raw):
+            is_spaced = table.delimiter == " "
+            yield io.BufferedReader(Tabbed(codecs.getreader(table.encoding)(file))) if is_spaced else file, raw
+    except (pa.ArrowException, *DAMAGED, UnicodeDecodeError) as error:
+        raise ValueError(f"{table.path.name} cannot be read: {why_unreadable(error, table)}") from None
+
+
+class Tabbed(io.RawIOBase):
+    """Lines of cells between runs of spaces, which pyarrow does not read, as UTF-8 with a tab between two cells."""
+
+    def __init__(self, lines: Iterable[str]):
+        self.rest, self.lines = b"", self.tabbed(lines)
+
+    @staticmethod
+    def tabbed(lines: Iterable[str]) -> Iterator[bytes]:
+        for line in lines:
+            cells = line.split() if '"' not in line else next(csv.reader([line.strip()], delimiter=" "))
+            yield "\t".join(filter(None, cells)).encode() + b"\n"
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self.rest = self.rest or b"".join(islice(self.lines, 1000))
+        part, self.rest = self.rest[: len(buffer)], self.rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def csv_options(table: TextTable, newlines_in_values: bool = False, **convert: Any) -> tuple[Any, Any, Any]:
+    read = pa.csv.ReadOptions(
+        block_size=BLOCK_BYTES if len(table.names) < 50_000 else LARGE_BLOCK_BYTES,
+        encoding="utf8" if table.encoding == "utf-8-sig" or table.delimiter == " " else table.encoding,
+        column_names=table.names,
+        skip_rows_after_names=int(table.has_header),
+    )
+    delimiter = "\t" if table.delimiter == " " else table.delimiter
+    parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines_in_values)
+    convert = {"null_values": MISSING, "decimal_point": table.decimal, **convert}
+    return read, parse, pa.csv.ConvertOptions(**convert)
+
+
+def why_unreadable(error: Exception, table: TextTable) -> str:
+    """pyarrow's message, shortened."""
+    text = one_line(error)
+    if found := re.search(r"column #(\d+): (?:Row #(\d+): )?CSV conversion error to double: invalid value (.*)", text):
+        place, row = table.names[int(found[1])], found[2] and f" in line {found[2]}"
+        return f"column {place!r} must hold numbers, found {found[3]}{row or ''}; correct the table and run again"
+    if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+)", text):
+        line = f"line {found[1]}" if found[1] else "a line"
+        return f"{line} has {found[3]} cells and the first one {found[2]}; correct the table and run again"
+    return "it is not UTF-8 further down; name its encoding with --encoding" if "UTF8" in text else text
+
+
+def rewrite(table: TextTable, target: Path, at: Callable[[int], Any]) -> None:
+    """Write CSV in UTF-8 with commas, as gzip, for preprocess. Cells do not change, except for decimal commas."""
+    with gzip.GzipFile(target, "wb", compresslevel=4, mtime=0) as file:
+        writer = None
+        for block in blocks(table, None, at):
+            if table.decimal == ",":
+                comma, point = r"^(\s*[+-]?\d+),(\d+(?:[eE][+-]?\d+)?\s*)$", r"\1.\2"
+                block = pa.table(
+                    {name: pc.replace_substring_regex(block[name], comma, point) for name in block.column_names}
+                )
+            if writer is None:
+                options = pa.csv.WriteOptions(quoting_style="needed")
+                writer = pa.csv.CSVWriter(file, block.schema, write_options=options)
+            writer.write_table(block)
+        if writer is not None:
+            writer.close()

@@ -1,0 +1,134 @@
+"""A dry run before anything is written: from the data at a path to choices that preprocess and preload accept.
+
+The whole table is prepared, as in `dvc repro`.
+"""
+
+import csv
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+
+from tandem.data import prepare, write_prepared
+from tandem.data.packed import pack_splits
+from tandem.data.tables import SPLIT_COLUMN, is_plain, open_csv, present, read_table
+from tandem.files import relative
+from tandem.importing import long_table, text_tables
+from tandem.importing.columns import Choices, TableColumns, kind_of
+from tandem.importing.infer_schema import infer_schema, preprocess_section
+from tandem.importing.long_table import LongTableSource
+from tandem.importing.progress import progress
+from tandem.importing.shapes import LongTable
+from tandem.importing.text_tables import Note
+from tandem.params import parsing, schema
+from tandem.params.parsing import one_line
+
+
+@dataclass(frozen=True)
+class Table:
+    """The table that preprocess will read, and its place until it is written."""
+
+    path: Path
+    sources: list[Path]
+    notes: list[Note]
+    done: str  # the conversion, for the README
+    is_converted: bool
+    scratch: Path  # for temporary files
+    known: Choices = field(default_factory=dict)
+    used: tuple[str, ...] = ()  # options that are already part of `known`
+
+
+def open_table(name: str, found: LongTable | LongTableSource, scratch: Path) -> Table:
+    """The table itself if preprocess can read it, else its conversion in `scratch`."""
+    notes, what = found.notes, "; ".join(f"{key} {value}" for key, value, _ in found.notes)
+    if isinstance(found, LongTableSource):
+        path = scratch / f"{name}.parquet"
+        long_table.write(found, path)
+        came = ", ".join(map(str, found.sources))
+        done = f"converted {came} ({what}) to one long table."
+        return Table(path, found.sources, notes, done, True, scratch, found.known, found.used)
+    path, source, text = scratch / found.name, found.path, found.text
+    if text is None or text.is_ready:
+        path.symlink_to(source.resolve())  # with an ending that preprocess understands
+        return Table(path, [source], notes, "copied the table unchanged.", False, scratch)
+    with progress(f"writing {found.name}", source.stat().st_size, "B") as at:
+        text_tables.rewrite(text, path, at)
+    done = f"wrote {source} ({what}) again in UTF-8, with commas, without another change."
+    notes = [*notes, ("table", found.name, "rewritten in UTF-8, with commas")]
+    return Table(path, [source], notes, done, True, scratch)
+
+
+def infer(name: str, table: Table, options: Mapping[str, Any]) -> tuple[Choices, dict[str, Any], bool]:
+    """The choices, the summary that preprocess would write, and whether the table has a column `split`. `options`: the
+    given options.
+    """
+    path, shown = table.path, table.sources[0].name
+    left = {key: value for key, value in options.items() if key not in table.used}
+    with (
+        TemporaryDirectory(prefix="trial.", dir=table.scratch) as folder,
+        progress(f"inspecting {shown}", 3, "steps") as at,
+    ):
+        try:
+            columns = TableColumns(read_frame(path, shown), shown)
+            at(1)
+            choices = infer_schema(columns, left, table.known)
+            at(2)
+            has_split = columns.has_split
+            del columns
+            choices, summary = dry_run(name, path, choices, Path(folder) / "out")
+        except ValueError as error:  # the message must not name the temporary path
+            called = f"{shown} as one long table" if table.known else path.name if table.is_converted else shown
+            raise ValueError(str(error).replace(relative(path), called)) from None
+    return choices, summary, has_split
+
+
+def read_frame(path: Path, shown: str) -> pd.DataFrame:
+    """The whole table as preprocess reads it, without lists and similar columns, and without the columns in which
+    pandas saves an index that has no name, unless these hold times.
+    """
+    try:
+        if path.suffix == ".parquet":
+            header = [field.name for field in pa.parquet.read_schema(path) if is_plain(field.type)]
+        else:
+            with open_csv(path) as file:
+                header = next(csv.reader(file), [])
+    except (pa.ArrowException, csv.Error, *text_tables.DAMAGED, UnicodeDecodeError) as error:
+        raise ValueError(f"{shown} cannot be read as a table: {one_line(error)}") from None
+    names = [column for column in header if column]
+    present(shown, header, names)  # raises if a name occurs twice
+    table = read_table(path, (), (), [column for column in names if column != SPLIT_COLUMN])
+    frame = pa.table(table.columns).to_pandas()
+    saved = [column for column in frame.columns if re.match("Unnamed: |__index_level_", column)]
+    return frame.drop(columns=[column for column in saved if kind_of(frame[column]) != "time"])
+
+
+def dry_run(name: str, path: Path, choices: Choices, folder: Path) -> tuple[Choices, dict[str, Any]]:
+    """The choices and the summary of preparation. Gaps in a series are skipped, or filled if most windows have one."""
+    missing, why = choices["missing"]
+    if why:
+        return choices, summarize(name, path, choices, folder)
+    summary, more = None, ""
+    with suppress(ValueError):  # any error that is not about gaps is raised again by the next attempt
+        summary = summarize(name, path, choices, folder)
+    if summary is None or summary["num_windows_skipped"] > summary["num_sequences"]:
+        missing, more = "interpolate", ", too many to skip; a gap repeats the last value"
+        summary = summarize(name, path, {**choices, "missing": (missing, more)}, folder)
+    gaps = f"{summary['num_missing']:,} of {summary['num_grid_points']:,} points are missing or incomplete{more}"
+    return {**choices, "missing": (missing, gaps)}, summary
+
+
+def summarize(name: str, path: Path, choices: Choices, folder: Path) -> dict[str, Any]:
+    """summary.json, after all steps of preprocess and preload."""
+    section = parsing.parse(schema.Preprocess, preprocess_section(path.name, choices), f"{name}.preprocess")
+    summary = write_prepared(folder / "prepared", prepare(choices["task"][0], section, path.parent))
+    pack_splits(folder / "prepared", folder / "packed", summary)
+    shutil.rmtree(folder)
+    return summary

@@ -1,0 +1,122 @@
+"""The conditions of a measurement: the machine's other load, clocks and limits.
+
+They change from minute to minute, so no dependency contains them. Different conditions alone can explain different
+times of two runs. Keys contain their units; unreadable quantities are omitted. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tandem.machine.nvml import count_others, find_gpu, readable
+
+# Reasons for lower GPU clocks that are not throttling: idleness and settings.
+IDLE_REASONS = ("GpuIdle", "ApplicationsClocksSetting", "UserDefinedClocks", "None", "DisplayClockSetting", "SyncBoost")
+
+
+def read(gpu_uuid: str | None = None) -> dict[str, Any]:
+    """The current conditions of the machine and, if its UUID is given, of one GPU."""
+    times = psutil.cpu_times()
+    found: dict[str, Any] = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "cpu_seconds": {"all": sum(times[:8]), "idle": times.idle, "steal": getattr(times, "steal", 0.0)},
+        "own_cpu_seconds": time.process_time(),
+    }
+    if governor := text_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"):
+        found["cpu_governor"] = governor
+    if clocks := re.findall(r"^cpu MHz\s*: ([\d.]+)", text_of("/proc/cpuinfo"), re.MULTILINE):
+        found["cpu_mhz"] = round(sum(map(float, clocks)) / len(clocks))
+    if gpu_uuid:
+        found["gpu"] = read_gpu(gpu_uuid)
+    return found
+
+
+def between(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
+    """The machine's load between two readings of one process, as shares of the time of all cores.
+
+    steal_share: used by the host of a virtual machine; others_share: used by processes other than this one.
+    """
+    spent = {name: after["cpu_seconds"][name] - before["cpu_seconds"][name] for name in before["cpu_seconds"]}
+    if spent["all"] <= 0:
+        return {}
+    own = after["own_cpu_seconds"] - before["own_cpu_seconds"]
+    busy = spent["all"] - spent["idle"] - spent["steal"]
+    return {
+        "steal_share": round(spent["steal"] / spent["all"], 4),
+        "others_share": round(max(0.0, busy - own) / spent["all"], 4),
+    }
+
+
+def read_gpu(uuid: str) -> dict[str, Any]:
+    """Clocks, power limit, temperature, throttle reasons and other processes from NVML; failed readings are omitted."""
+    try:
+        nvml, handle = find_gpu(uuid)
+    except Exception as error:
+        return {"unavailable": str(error)}
+    readings = {
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "power_limit_watts": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
+        "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "throttled_by": lambda: throttle_reasons(nvml, handle),
+        "other_processes": lambda: count_others(
+            process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        ),
+    }
+    return readable(readings)
+
+
+def throttle_reasons(nvml: Any, handle: Any) -> list[str]:
+    """NVML's names of the reasons why the GPU runs below its possible clocks."""
+    bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    prefix = "nvmlClocksThrottleReason"
+    names = {name.removeprefix(prefix): getattr(nvml, name) for name in dir(nvml) if name.startswith(prefix)}
+    return sorted(
+        name
+        for name, bit in names.items()
+        if isinstance(bit, int) and bits & bit and name not in (*IDLE_REASONS, "All")
+    )
+
+
+def text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def other_gpu_processes(gpu_uuid: str | None) -> int:
+    """The number of other processes on this process's GPU; 0 without a GPU or if the driver does not report it."""
+    return int(read_gpu(gpu_uuid).get("other_processes", 0)) if gpu_uuid else 0
+
+
+def others_on_gpu(conditions: Mapping[str, Any]) -> str:
+    """A phrase that says how many other processes used a training's GPU; empty if there were none.
+
+    `conditions` come from a manifest. Two trainings that share a GPU both lose time, and neither can tell how much.
+    """
+    seen = {
+        "before": inside(conditions, "before", "gpu", "other_processes"),
+        "while it trained": inside(conditions, "between", "other_processes"),
+        "after": inside(conditions, "after", "gpu", "other_processes"),
+    }
+    counts = {when: int(count) for when, count in seen.items() if isinstance(count, int | float)}
+    if not any(counts.values()):
+        return ""
+    said = ", ".join(f"{count or 'none'} {when}" for when, count in counts.items())
+    return f"other processes on its GPU ({said})"
+
+
+def inside(value: Any, *names: str) -> Any:
+    """E.g. value["before"]["gpu"], or None if a key is missing, because an older version may have written it."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

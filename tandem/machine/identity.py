@@ -1,0 +1,179 @@
+"""Identify this machine: processor, memory, GPU and torch, in milliseconds because it does not import torch.
+
+The identity contains only values that do not change between runs: no free memory, clocks or UUIDs.
+"""
+
+import ctypes
+import importlib.util
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+from tandem.params.devices import split_device
+
+NO_DEVICE = 100  # CUresult; every other value except 0 is an error of the driver
+COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
+
+
+def identify(requested: str) -> dict[str, Any]:
+    """The identity of the device that `requested` selects on this machine.
+
+    Raises ValueError if `requested` is `cuda` and CUDA is not available. `auto` may fall back to the CPU and then
+    records the reason. The identity of several workers (`2xcuda`) is that of one worker plus the key `workers` and a
+    name with their number.
+    """
+    num_workers, kind = split_device(requested)
+    if num_workers > 1:
+        one = identify(kind)
+        if kind == "cuda":
+            require_gpus(requested, num_workers, one)
+        name = f"{num_workers} workers on {one['name']}"
+        return {**one, "requested": requested, "workers": num_workers, "name": name}
+    torch_version, torch_cuda = torch_build()
+    cpu = {"name": cpu_name(), "cores": usable_cores(), "memory_mib": memory_limit_bytes() // 2**20}
+    identity: dict[str, Any] = {"requested": requested, "torch": torch_version, "cpu": cpu}
+    if requested != "cpu":
+        gpu, obstacle = cuda_identity(torch_cuda)
+        if gpu:
+            return {**identity, **gpu, "kind": "cuda"}
+        if requested == "cuda":
+            raise ValueError(
+                f"device 'cuda' was asked for, but {obstacle}; fix that, or use auto or cpu in params.yaml's devices"
+            )
+        identity["why_not_cuda"] = obstacle
+    return {**identity, "kind": "cpu", "name": identity["cpu"]["name"]}
+
+
+def require_gpus(requested: str, num_workers: int, one: dict[str, Any]) -> None:
+    """Raises ValueError if this machine has fewer GPUs than workers: two workers on one GPU would only take turns."""
+    needed = -(-num_workers // num_nodes())
+    if needed <= one["count"]:
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    why = "" if visible is None else f", as CUDA_VISIBLE_DEVICES={visible!r} lets it"
+    accepted = f"{one['count']}xcuda or fewer" if one["count"] > 1 else "cuda"
+    raise ValueError(
+        f"device {requested!r} needs {needed} GPUs here, a worker each, and the driver shows {one['count']}{why}; two "
+        f"workers on one GPU would only take turns: write {accepted} in params.yaml's devices"
+    )
+
+
+def require_same_gpu(identity: dict[str, Any]) -> None:
+    """Raises ValueError if the current GPU is not the one of `identity` (results/hardware/devices/<device>.json)."""
+    found, obstacle = cuda_identity(torch_build()[1])
+    if found is None or not identity["name"].endswith(found["name"]):  # "2 workers on NVIDIA ..."
+        now = f"now {found['name']} is in its place" if found else obstacle
+        raise ValueError(
+            f"the stage `hardware` found {identity['name']}, but {now}; make that GPU visible again "
+            "(CUDA_VISIBLE_DEVICES), or run `dvc repro`, which looks for the hardware anew"
+        )
+
+
+def num_nodes() -> int:
+    """The number of machines that train together, from torchrun's environment variable, e.g. `PET_NNODES=2`."""
+    words = os.environ.get("PET_NNODES", "1").split(":")
+    return max(int(words[-1]), 1) if words[-1].isdigit() else 1
+
+
+def torch_build() -> tuple[str, str | None]:
+    """torch's version and its CUDA version (None: a CPU-only build), without importing torch or its metadata."""
+    spec = importlib.util.find_spec("torch")
+    source = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    if source is None or not source.exists():
+        raise ValueError("torch is not installed in this environment; run `make setup`")
+    values = dict(re.findall(r"^(\w+)[^=\n]*= *'([^']+)'", source.read_text(encoding="utf-8"), re.MULTILINE))
+    return values["__version__"].partition("+")[0], values.get("cuda")
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    name = fields.get("model name", platform.machine())
+    # A virtual machine may hide the full name ("AMD EPYC"); family and model still distinguish two generations.
+    return f"{name} (family {fields['cpu family']} model {fields['model']})" if "cpu family" in fields else name
+
+
+def usable_cores() -> float:
+    """The cores by affinity, or the container's quota if that is less (cgroup v2, then v1)."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    quota = read_words("/sys/fs/cgroup/cpu.max")
+    if not quota:
+        quota = read_words("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") + read_words("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    if len(quota) == 2 and quota[0] not in ("max", "-1"):
+        cores = min(cores, int(quota[0]) / int(quota[1]))
+    return cores
+
+
+def memory_limit_bytes() -> int:
+    """The machine's memory, or the container's limit if that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        words = read_words(path)
+        if words and words[0] != "max":
+            return min(total, int(words[0]))
+    return total
+
+
+def read_words(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().split()
+    except OSError:
+        return []
+
+
+def cuda_identity(torch_cuda: str | None) -> tuple[dict[str, Any] | None, str]:
+    """The GPU that torch calls cuda:0, or None and the reason why CUDA is not available.
+
+    This asks the driver (libcuda), which respects CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER like torch; NVML ignores
+    both.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None, "no NVIDIA driver is installed here (libcuda.so.1 not found)"
+    if torch_cuda is None:
+        return None, "this torch is built for the CPU only; install the CUDA build (`make setup` does on Linux)"
+    code, count, number = driver.cuInit(0), ctypes.c_int(), ctypes.c_int()
+    if code == 0:
+        driver.cuDeviceGetCount(ctypes.byref(count))
+    if count.value == 0:
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if hidden is not None and code in (0, NO_DEVICE):
+            return None, f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU"
+        return None, f"the driver shows no GPU (cuInit {code})"
+    driver.cuDriverGetVersion(ctypes.byref(number))
+    major, minor = number.value // 1000, number.value % 1000 // 10
+    if major < int(torch_cuda.split(".")[0]):
+        obstacle = f"the driver supports CUDA {major}.{minor} and torch is built for CUDA {torch_cuda}"
+        return None, f"{obstacle}; update the driver"
+    device, name, memory = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t()
+    driver.cuDeviceGet(ctypes.byref(device), 0)
+    driver.cuDeviceGetName(name, len(name), device)
+    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
+    capability = []
+    for attribute in (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR):
+        driver.cuDeviceGetAttribute(ctypes.byref(number), attribute, device)
+        capability.append(number.value)
+    return {
+        "name": name.value.decode(),
+        "count": count.value,
+        "memory_mib": memory.value // 2**20,
+        "capability": f"{capability[0]}.{capability[1]}",
+        "driver": driver_version(),
+        "torch_cuda": torch_cuda,
+    }, ""
+
+
+def driver_version() -> str | None:
+    """NVML's driver version; None if NVML is not available (some containers, WSL)."""
+    from tandem.machine import nvml
+
+    try:
+        return str(nvml.start().nvmlSystemGetDriverVersion())
+    except Exception:
+        return None

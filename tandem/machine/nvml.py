@@ -1,0 +1,111 @@
+"""Access to NVML, and its readings of one GPU: memory per process and per device, utilization, power, energy.
+
+Only this module imports pynvml, and only when NVML is needed. It does not import torch. The UUID identifies a GPU,
+because NVML's order differs from CUDA's. Callers catch Exception: NVML's errors have no common public base on a machine
+without its library.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from tandem.machine.sampler import Readings
+
+
+def start() -> Any:
+    """Initialize NVML. Returns the module pynvml."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
+def find_gpu(uuid: str) -> tuple[Any, Any]:
+    """Return pynvml and its handle of the GPU or MIG instance with torch's `uuid`. NVML has another prefix for MIG."""
+    nvml = start()
+    try:
+        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)
+    except Exception:
+        return nvml, nvml.nvmlDeviceGetHandleByUUID(uuid.replace("GPU-", "MIG-"))
+
+
+def readable(readings: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """The values of the readings that do not fail. Some fail under MIG, on WSL and in some containers."""
+    found = {}
+    for name, ask in readings.items():
+        with suppress(Exception):
+            found[name] = ask()
+    return found
+
+
+def count_others(pids: Iterable[int]) -> int:
+    """The number of other processes among the `pids` that NVML lists for this process's GPU.
+
+    Raises LookupError if `pids` is empty. In a container with its own process numbers, NVML lists this process under
+    another number.
+    """
+    listed = set(pids)
+    if not listed:
+        raise LookupError("NVML lists no process here, not even this one (some containers)")
+    return len(listed - {os.getpid()}) if os.getpid() in listed else len(listed) - 1
+
+
+class Gpu:
+    """A source of readings for the sampler."""
+
+    listed: Sequence[Any] = ()  # the processes on this GPU in NVML's last answer
+
+    def __init__(self, uuid: str) -> None:
+        self.unavailable = ""
+        try:
+            self.nvml, self.handle = find_gpu(uuid)
+        except Exception as error:
+            self.unavailable = f"NVML: {error}"
+
+    def read(self) -> Readings:
+        """Read every quantity with one NVML call each."""
+        return {name: self.ask(name) for name in QUANTITIES}
+
+    def process_mib(self) -> tuple[float | None, str]:
+        """The driver's current memory count for this process, or None and the reason why it is unknown."""
+        found = self.ask("process_mib")
+        return (None, found) if isinstance(found, str) else (found, "")
+
+    def ask(self, name: str) -> float | str:
+        if self.unavailable:
+            return self.unavailable
+        try:
+            return float(QUANTITIES[name](self))
+        except LookupError as error:
+            return str(error.args[0])
+        except Exception as error:  # under MIG, on WSL and in some containers; a reading must not end a training
+            return f"NVML: {error}"
+
+    def process_bytes(self) -> int:
+        """Memory of this process. Stores all processes that NVML lists, so that counting them needs no second call."""
+        self.listed = ()
+        self.listed = self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle)
+        own = [process for process in self.listed if process.pid == os.getpid()]
+        if not own:
+            raise LookupError("NVML does not list this process (a container with its own process numbers)")
+        if own[0].usedGpuMemory is None:
+            raise LookupError("the driver does not tell memory per process here (WSL and some containers)")
+        return int(own[0].usedGpuMemory)
+
+
+QUANTITIES: dict[str, Callable[[Gpu], float]] = {
+    "process_mib": lambda gpu: gpu.process_bytes() / 2**20,
+    "other_processes": lambda gpu: count_others(process.pid for process in gpu.listed),  # from the call for process_mib
+    "device_mib": lambda gpu: gpu.nvml.nvmlDeviceGetMemoryInfo(gpu.handle).used / 2**20,
+    "gpu_busy_share": lambda gpu: gpu.nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu / 100,
+    "power_watts": lambda gpu: gpu.nvml.nvmlDeviceGetPowerUsage(gpu.handle) / 1000,
+    "energy_joules": lambda gpu: gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) / 1000,
+}
+
+
+@cache
+def cached_gpu(uuid: str) -> Gpu:
+    """Return the GPU with that UUID, cached because starting NVML takes milliseconds."""
+    return Gpu(uuid)

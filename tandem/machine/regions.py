@@ -1,0 +1,117 @@
+"""Measure a region of code: seconds (with synchronization at both ends), memory, device utilization and energy.
+
+A value that cannot be measured is None, and `missing_reasons` says why. torch's own peaks exclude the CUDA context and
+other processes; NVML includes them, per process and for the device (a thread reads nvml.py, see sampler.py).
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import torch
+
+from tandem.machine import nvml
+from tandem.machine.sampler import Window, sampling
+
+
+@dataclass
+class Measurement:
+    """One measured region. None means not measured; `missing_reasons` says why."""
+
+    seconds: float = 0.0
+    peak_allocated_mib: float | None = None  # memory of tensors, from torch
+    peak_reserved_mib: float | None = None  # memory that torch reserved from the driver
+    process_mib: float | None = None  # this process's memory from the driver, with the CUDA context; largest sample
+    device_mib: float | None = None  # memory of all processes on this GPU, from the driver; largest sample
+    other_processes: float | None = None  # number of other processes on this GPU; largest sample
+    gpu_busy_share: float | None = None  # share of the time in which a kernel ran; mean of the samples
+    power_watts: float | None = None  # mean of the samples
+    energy_joules: float | None = None  # from the GPU's own counter
+    peak_rss_mib: float | None = None  # of this process since it started
+    cpu_share: float | None = None  # CPU seconds of this process per second: 1.0 means one busy core
+    missing_reasons: dict[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def measure(device: torch.device) -> Iterator[Measurement]:
+    """Measure the time and resources of the body. The device is synchronized at both readings of the clock."""
+    result = Measurement()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with sampled(device) as readings:
+        synchronize(device)
+        cpu_before = time.process_time()
+        start = time.perf_counter()
+        yield result
+        synchronize(device)
+        result.seconds = time.perf_counter() - start
+        result.cpu_share = (time.process_time() - cpu_before) / result.seconds
+    result.peak_rss_mib = peak_rss_mib()
+    if device.type == "cuda":
+        for name, value in readings.found().items():
+            if isinstance(value, str):
+                result.missing_reasons[name] = value
+            else:
+                setattr(result, name, value)
+        result.peak_allocated_mib = torch.cuda.max_memory_allocated(device) / 2**20
+        result.peak_reserved_mib = torch.cuda.max_memory_reserved(device) / 2**20
+    else:
+        only_gpu = [name for name, value in vars(result).items() if value is None]
+        result.missing_reasons = dict.fromkeys(only_gpu, "the device is the CPU: there is no GPU to measure")
+
+
+def sampled(device: torch.device) -> AbstractContextManager[Window]:
+    """Sample the GPU while the body runs. On the CPU there are no readings and no thread."""
+    uuid = gpu_uuid(device)
+    return sampling(nvml.cached_gpu(uuid)) if uuid else nullcontext(Window({}))
+
+
+def peak_rss_mib() -> float:
+    """The largest resident memory of this process since it started (the kernel has no peak per region)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def seconds_of(work: Callable[[], Any], device: torch.device, budget: float) -> float:
+    """Mean seconds per call of `work`, which is repeated until `budget` seconds have passed."""
+
+    def counted() -> int:
+        work()
+        return 1
+
+    return seconds_per_item(counted, device, budget)
+
+
+def seconds_per_item(work: Callable[[], int], device: torch.device, budget: float) -> float:
+    """Mean seconds per item; `work` returns its number of items. The device is synchronized at both ends.
+
+    The first call does not count: it may still choose kernels, and the caches contain data of earlier work.
+    """
+    work()
+    synchronize(device)
+    count, start = 0, time.perf_counter()
+    while True:
+        count += work()
+        if time.perf_counter() - start > budget:
+            synchronize(device)
+            return (time.perf_counter() - start) / count
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all work. A no-op on the CPU, whose calls return after the work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that can currently be allocated on `device`."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+
+
+def gpu_uuid(device: torch.device) -> str | None:
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}" if device.type == "cuda" else None

@@ -1,0 +1,41 @@
+"""Temporal convolutions for local motion, followed by a bidirectional GRU for its context.
+
+The convolutions keep the number of steps ("same" padding), so each output belongs to its input step. The network sets
+padded steps to zero after each convolution; otherwise the next one would mix their values into real steps.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from tandem.models import Shape
+from tandem.models.layers import Dropout, mean_and_max
+from tandem.models.recurrent import Directions
+from tandem.params.schema import ConvGRU
+
+
+class ConvGRUNetwork(nn.Module):
+    """`forward(values (B, T, F), mask (B, T))` -> (B, C), or (B, T, C) per step."""
+
+    def __init__(self, config: ConvGRU, shape: Shape) -> None:
+        super().__init__()
+        self.per_step = shape.per_step
+        widths = [shape.num_features, *[config.hidden_size] * config.num_convolutions]
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(narrow, wide, config.kernel_size, padding="same") for narrow, wide in pairwise(widths)
+        )
+        self.recurrent = Directions(widths[-1], config.hidden_size, config.num_layers, 2, config.dropout)
+        self.dropout = Dropout(config.dropout)
+        self.head = nn.Linear((2 if shape.per_step else 4) * config.hidden_size, shape.num_outputs)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        padding = ~mask.unsqueeze(1)
+        x = values.transpose(1, 2).masked_fill(padding, 0.0)  # (B, F, T)
+        for convolution in self.convolutions:
+            x = torch.relu(convolution(x)).masked_fill(padding, 0.0)
+        states = self.recurrent(x.transpose(1, 2), mask)
+        return self.head(self.dropout(states if self.per_step else mean_and_max(states, mask)))
+
+
+build = ConvGRUNetwork

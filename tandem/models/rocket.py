@@ -1,0 +1,90 @@
+"""Pooled fixed convolutions and a linear layer: the features of MiniRocket and HYDRA with one closed-form fit.
+
+The two feature sets together are more accurate than either alone (Dempster, Schmidt and Webb 2023, arXiv:2203.13652,
+section 4). tandem/training/closed_form.py computes them once per sequence, standardizes them by the training split, and
+fits a ridge regression in closed form: one epoch, no learning rate. `forward` has the usual interface, so evaluation,
+the predictor and GPU code treat the network like any other.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from tandem.models import Shape
+from tandem.models.hydra import Hydra
+from tandem.models.minirocket import MiniRocket
+from tandem.params.schema import Rocket
+
+# Size of the largest tensor of a pass: small enough for the CPU's cache, large enough to keep a GPU busy.
+CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**28}
+RARITY_EXPONENT = 4  # from HYDRA's authors: a count that is nearly always zero must not become a large feature
+
+
+class RocketNetwork(nn.Module):
+    """`forward(values (B, T, F), mask (B, T))` -> (B, C)."""
+
+    is_fitted_in_closed_form = True
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, config: Rocket, shape: Shape) -> None:
+        super().__init__()
+        self.minirocket = MiniRocket(shape.num_features, shape.max_steps, config.num_kernels)
+        transforms: list[MiniRocket | Hydra] = [self.minirocket]
+        if config.num_groups:
+            self.hydra = Hydra(shape.num_features, shape.max_steps, config.num_groups)
+            transforms.append(self.hydra)
+        self.transforms = tuple(transforms)
+        num = sum(transform.num_features for transform in transforms)
+        self.register_buffer("mean", torch.zeros(num))
+        self.register_buffer("scale", torch.ones(num))  # 1 / standard deviation; 0 for constant features
+        self.head = nn.Linear(num, shape.num_outputs)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.standardized(values, mask))
+
+    def standardized(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Features (B, P) with mean 0 and standard deviation 1 over the training split."""
+        return (self.features(values, mask) - self.mean) * self.scale
+
+    @torch.no_grad()
+    def features(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Features (B, P) of the two transforms, always computed in fp32."""
+        device = values.device.type
+        with torch.autocast(device, enabled=False):
+            x, lengths = series_of(values.float(), mask), mask.sum(dim=1)
+            num_at_once = max(each.num_at_once for each in self.transforms)  # responses (T steps each) to a sequence
+            largest = 4 * x.shape[2] * num_at_once
+            size = max(1, CHUNK_BYTES.get(device, CHUNK_BYTES["cuda"]) // largest)
+            chunks = zip(x.split(size), lengths.split(size), strict=True)
+            return torch.cat([torch.cat([each(*own) for each in self.transforms], dim=1) for own in chunks])
+
+    @torch.no_grad()
+    def calibrate(self, values: Tensor, mask: Tensor) -> None:
+        """Compute the biases of MiniRocket's kernels from some training sequences."""
+        self.minirocket.fit_biases(series_of(values.float(), mask), mask.sum(dim=1))
+
+    @torch.no_grad()
+    def standardize_by(self, features: Tensor) -> None:
+        """Compute mean and scale from the features (N, P) of training sequences."""
+        start = self.minirocket.num_features
+        deviation, mean = torch.std_mean(features.double(), dim=0, correction=0)
+        rare = (features[:, start:] == 0).double().mean(dim=0)
+        deviation[start:] += (rare**RARITY_EXPONENT) * (deviation[start:] > 0)
+        # A constant feature may vary by rounding.
+        changes = deviation > 1e-6 * mean.abs().clamp_min(1e-3)
+        self.mean.copy_(mean)
+        self.scale.copy_(torch.where(changes, 1 / deviation, 0.0))
+
+    @torch.no_grad()
+    def set_head(self, weights: Tensor, intercepts: Tensor) -> None:
+        """Set weights (C, P) and intercepts (C,), which apply to the standardized features."""
+        self.head.weight.copy_(weights)
+        self.head.bias.copy_(intercepts)
+
+
+def series_of(values: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, F) -> (B, F, T), zero in the padding."""
+    return values.masked_fill(~mask.unsqueeze(-1), 0.0).transpose(1, 2)
+
+
+build = RocketNetwork

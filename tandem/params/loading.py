@@ -1,0 +1,126 @@
+"""Loads params.yaml as `Params`, and a workload's block with the preset applied: named changes to the blocks.
+
+Imports nothing heavy, because flows and a stage that always runs also read params. Every ValueError is one sentence.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tandem.files import ROOT, preset_file, read_json
+from tandem.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
+from tandem.params.schema import Params, Workload
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read YAML 1.2, as DVC does: 1e-3 is a number there; PyYAML would read it as text."""
+    from ruamel.yaml import YAML
+
+    try:
+        loaded = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        advice = f"restore it (git checkout {path.name})"
+        raise FileNotFoundError(f"{path.name} is missing in {path.parent}; {advice}") from None
+    except OSError:
+        raise
+    except Exception as error:  # ruamel's errors for invalid YAML share no base class
+        raise ValueError(yaml_mistake(path.name, error)) from None
+    if not isinstance(loaded, dict):
+        advice = "it must be a mapping of workloads, devices and one block per workload"
+        raise ValueError(f"{path.name} holds {type(loaded).__name__}; {advice}")
+    return loaded
+
+
+def yaml_mistake(name: str, error: Exception) -> str:
+    """Where and why a file is not valid YAML, in one sentence; the parser's own message quotes lines."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    why = getattr(error, "problem", None) or str(error)
+    why = re.sub(r" with value .*", "", one_line(why))  # a duplicate key, quoted with its whole value
+    at = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"{name}{at}: not valid YAML: {why}; correct it there or in the line before"
+
+
+def parse_params(raw: dict[str, Any], path: Path | None = None) -> Params:
+    """Parse `raw`. `path`: the file that contains it; error messages then include the line."""
+    try:
+        params: Params = parse(Params, raw)
+        for preset in params.presets:  # reports a mistake in a preset now, not at its first use
+            try:
+                blocks = {
+                    name: changed(name, raw[name], overrides_of(params.presets, preset, name)) for name in params.blocks
+                }
+                parse(Params, raw | blocks)
+            except ValueError as error:
+                raise InvalidParams(f"presets.{preset}: {error}", ["presets", preset]) from None
+    except InvalidParams as mistake:
+        line = f", line {line_of(path, mistake.keys)}" if path and mistake.keys else ""
+        raise ValueError(f"params.yaml{line}: {mistake}") from None
+    return params
+
+
+def line_of(path: Path, keys: Sequence[Any]) -> int:
+    """The line of the YAML file `path` in which the value under `keys`, or its key, begins."""
+    from ruamel.yaml import YAML
+
+    found = node = YAML().compose(path)
+    for key in keys:
+        if node.id == "mapping":
+            parts = {str(name.value): (name, value) for name, value in node.value}
+        else:
+            parts = {str(index): (value, value) for index, value in enumerate(node.value)}
+        if str(key) not in parts:  # it comes from YAML's `<<`
+            break
+        found, node = parts[str(key)]
+    return int(found.start_mark.line) + 1
+
+
+def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload:
+    """Return the block of one workload with the dotted `overrides` applied."""
+    parsed: Workload = parse(Workload, changed(name, block, overrides), name)
+    return parsed
+
+
+def changed(name: str, block: Any, overrides: dict[str, Any]) -> Any:
+    advice = "; write a name of its block, such as train.batch_size, or override it for other workloads only"
+    return replaced(block, overrides, lambda unknown: f"{name} has no {unknown!r}{MOVED.get(unknown, advice)}")
+
+
+parse_block = prefixed("params.yaml")(parse_workload)
+
+
+@cache
+def load_params(path: Path = ROOT / "params.yaml") -> Params:
+    return parse_params(read_yaml(path), path)
+
+
+def load_workload(name: str) -> Workload:
+    """Return the block of one workload with the preset that `hardware` chose (results/hardware/presets/<name>.json)."""
+    params = load_params()
+    if name not in params.blocks:
+        raise ValueError(f"workload {name!r} is not in params.yaml{nearest(name, params.blocks)}")
+    if params.preset == "none":
+        return params.blocks[name]
+    chosen = read_json(preset_file(name))
+    with prefixed(f"params.yaml: preset {chosen['preset']}"):
+        return parse_workload(name, read_yaml(ROOT / "params.yaml")[name], chosen["overrides"])
+
+
+def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
+    """The changes of `preset` to the block of `workload`: its values for all workloads, then those for this one."""
+    parts = presets.get(preset, {})
+    return {**parts.get("all", {}), **parts.get(workload, {})}
+
+
+def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:
+    """Return `wanted`; for `auto`, the preset for the memory of the machine's best device, if such a preset exists.
+
+    `identity` is results/hardware/devices/auto.json. small-gpu is meant for GPUs with 6 GB, large-gpu for those with
+    over 20 GB.
+    """
+    if wanted != "auto":
+        return wanted
+    gib = (identity.get("memory_mib") or 0) / 1024
+    fitting = "cpu" if identity["kind"] == "cpu" else "small-gpu" if gib < 8 else "large-gpu" if gib > 20 else "gpu"
+    return fitting if fitting in presets else "none"

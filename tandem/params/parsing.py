@@ -1,0 +1,225 @@
+"""Converts plain YAML values to the types of schema.py, or reports the first mistake in one sentence. Converts
+dataclasses to dotted names.
+"""
+
+import copy
+import difflib
+import json
+import re
+import reprlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+MAX_LETTERS = 1000  # of a message, which may quote a whole file
+MAX_WHOLE = 2**63 - 1  # the largest value that tensors and databases can store
+# Keys of older versions, with their replacements.
+MOVED = {
+    "train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each",
+    "augment.group": "; it is called coupled_features now",
+    "train.accumulation": "; it is called grad_accum_steps now",
+    "train.clip_norm": "; it is called max_grad_norm now",
+    "train.on_out_of_memory": "; remove it, and write `devices: [cpu]` to train on the CPU",
+    "preload.residency": "; it is called data_location now",
+}
+
+
+class InvalidParams(ValueError):
+    """A mistake in params. `keys`: the mapping keys and list indices that lead to the value."""
+
+    def __init__(self, message: str, keys: Sequence[Any] = ()) -> None:
+        super().__init__(one_line(message))
+        self.keys = keys
+
+
+@contextmanager
+def prefixed(prefix: str) -> Iterator[None]:
+    """Prefix the message of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidParams(f"{prefix}: {error}", getattr(error, "keys", ())) from None
+
+
+def one_line(text: object) -> str:
+    """Return `text` as one printable line of limited length."""
+    line = " ".join(str(text).split())
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    return line if len(line) <= MAX_LETTERS else f"{line[:MAX_LETTERS]} ..."
+
+
+def shown(value: Any) -> str:
+    """Return a shortened repr of `value`: a few lines of YAML can stand for gigabytes (`*aliases`)."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = 200
+    return short.repr(value)
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'? accepted: x, y`, without the question if no known name is similar."""
+    known = sorted(known)
+    similar = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), known, n=1)
+    return (f"; did you mean '{similar[0]}'?" if similar else ";") + f" accepted: {', '.join(known)}"
+
+
+def parse(kind: Any, value: Any, where: str = "") -> Any:
+    """Convert `value` to `kind`: a type of schema.py, or any other that pydantic knows.
+
+    Raises InvalidParams about the first mistake. Its message begins with the dotted name of the value, which begins
+    with `where`.
+    """
+    try:
+        return adapter_of(kind).validate_python(value)
+    except ValidationError as error:
+        raise explained(error.errors(include_url=False), json_schema_of(kind), where) from None
+
+
+@cache
+def adapter_of(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+@cache
+def json_schema_of(kind: Any) -> dict[str, Any]:
+    return adapter_of(kind).json_schema()
+
+
+def explained(mistakes: list[Any], schema: dict[str, Any], where: str) -> InvalidParams:
+    """Return the first of pydantic's mistakes in one sentence. A misspelled key comes before a missing key."""
+    order = ("unexpected_keyword_argument", "invalid_key", "missing")
+    first = min(mistakes, key=lambda mistake: (*order, mistake["type"]).index(mistake["type"]))
+    kind, loc, value = first["type"], first["loc"], first["input"]
+    value = list(value) if isinstance(value, tuple) else value
+    is_key = kind == "invalid_key" or loc[-1:] == ("[key]",)
+    keys, node, section = locate(schema, loc[:-1] if loc[-1:] == ("[key]",) else loc)
+    name, parent = dotted(where, keys), dotted(where, keys[:-1]) or "the file"
+    if is_key:
+        why = first["ctx"]["error"] if kind == "value_error" else "a key must be text"
+        return InvalidParams(f"{parent} has the key {shown(value)}; {why}", keys)
+    if kind == "unexpected_keyword_argument":
+        hint = MOVED.get(f"{parent.split('.')[-1]}.{keys[-1]}") or nearest(keys[-1], section["properties"])
+        return InvalidParams(f"{name} is not a known key{hint}", keys)
+    if kind == "missing":
+        missing = [each["loc"][-1] for each in mistakes if each["type"] == kind and each["loc"][:-1] == loc[:-1]]
+        return InvalidParams(format_missing(parent, missing, section["properties"]), keys[:-1])
+    if kind == "value_error":  # from a validator in schema.py; its message begins with a key of its section
+        separator = "." if name and "properties" in node else " "
+        return InvalidParams(f"{name}{separator}{first['ctx']['error']}", keys)
+    if union := node.get("discriminator"):
+        key, accepted = union["propertyName"], union["mapping"]
+        if isinstance(value, dict) and key in value:
+            return InvalidParams(f"{name}.{key} is {shown(value[key])}{nearest(value[key], accepted)}", [*keys, key])
+        must = f"must be a mapping with a `{key}`{nearest('', accepted)}"
+        return InvalidParams(f"{name} {must}; received {shown(value)}", keys)
+    if "enum" in node:
+        return InvalidParams(f"{name} is {shown(value)}{nearest(value, node['enum'])}", keys)
+    is_quoted = isinstance(value, str) and node.get("type") in ("integer", "number")
+    hint = "; write it without quotes" if is_quoted else ""
+    return InvalidParams(f"{name} is {shown(value)}; it must be {accepted_values(node, value)}{hint}", keys)
+
+
+def locate(schema: dict[str, Any], loc: Sequence[Any]) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """The keys in pydantic's `loc`, the JSON schema of that value, and that of the mapping that contains it."""
+
+    def resolved(node: Any) -> dict[str, Any]:
+        if not isinstance(node, dict):  # additionalProperties may be true or false
+            return {}
+        return schema["$defs"][node["$ref"].split("/")[-1]] if "$ref" in node else node
+
+    keys: list[Any] = []
+    node = section = schema = resolved(schema) | schema
+    for part in loc:
+        if "discriminator" in node:
+            node = resolved({"$ref": node["discriminator"]["mapping"][part]})
+        elif node.get("type") == "array":
+            keys.append(part)
+            node = resolved(node["items"])
+        elif node.get("type") == "object":
+            keys.append(part)
+            section, node = node, resolved(node.get("properties", {}).get(part, node.get("additionalProperties")))
+        # otherwise it is pydantic's name for a member of a union such as `int | float`
+    return keys, node, section
+
+
+def dotted(where: str, keys: Sequence[Any]) -> str:
+    return (where + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)).removeprefix(".")
+
+
+def format_missing(section: str, missing: list[str], properties: dict[str, Any]) -> str:
+    usual = {key: properties[key]["examples"][0] for key in missing if "examples" in properties[key]}
+    lines = [f"`{key}: {json.dumps(value)}`".replace('"', "") for key, value in usual.items()]
+    advice = [f"add {', '.join(lines)} to {section}"] if lines else []
+    if len(lines) < len(missing):
+        advice.append("workloads/README.md shows a whole block")
+    return f"{section} lacks {', '.join(missing)}; {'; '.join(advice)}"
+
+
+def accepted_values(node: dict[str, Any], value: Any) -> str:
+    """Return a description of the values that a JSON schema accepts in the place of `value`."""
+    if "anyOf" in node:
+        members = [each for each in node["anyOf"] if each.get("type") != "null"]
+        return ", or ".join(accepted_values(each, value) for each in members)
+    if "const" in node:
+        return str(node["const"])
+    kind = node.get("type")
+    if kind in ("integer", "number"):
+        is_finite = not isinstance(value, int | float) or abs(value) <= sys.float_info.max
+        noun = "a whole number" if kind == "integer" else "a number" if is_finite else "a finite number"
+        above, high = node.get("exclusiveMinimum"), node.get("maximum")
+        low = f" of at least {node.get('minimum', 0)}" if above is None else f" above {above}"
+        is_told = high is not None and (high != MAX_WHOLE or isinstance(value, int) and value > high)
+        return f"{noun}{low}" + (f" and at most {high}" if is_told else "")
+    if kind == "array":
+        return "a list with at least one entry" if node.get("minItems") else "a list"
+    if kind == "object":
+        return f"a mapping of {', '.join(node['properties'])}" if "properties" in node else "a mapping"
+    return "true or false" if kind == "boolean" else "text"
+
+
+def check_name(name: str) -> str:
+    """Return `name`, which becomes a folder. Refuses names that leave the project or that DVC would misread."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        raise ValueError(f"{name!r} is not a usable name; use letters, digits, _ and - only")
+    return name
+
+
+def replaced(nested: Any, overrides: dict[str, Any], complain: Callable[[str], str]) -> Any:
+    """A copy of `nested` with the dotted `overrides`. Raises ValueError(complain(name)) for an unknown name."""
+    if not overrides or not isinstance(nested, dict):
+        return nested
+    changed = copy.deepcopy(nested)
+    for name, value in overrides.items():
+        *parents, last = str(name).split(".")
+        section: Any = changed
+        for parent in parents:
+            section = section.get(parent) if isinstance(section, dict) else None
+        if not isinstance(section, dict) or last not in section:
+            raise ValueError(complain(name))
+        section[last] = value
+    return changed
+
+
+def literal(value: Any) -> Any:
+    """A dataclass in the format of params.yaml. Optional keys at their default are left out."""
+    if is_dataclass(value):
+        parts = ((field, getattr(value, field.name)) for field in fields(value))
+        return {field.name: literal(part) for field, part in parts if part != field.default}
+    return [literal(part) for part in value] if isinstance(value, tuple) else value
+
+
+def flatten(value: Any) -> dict[str, Any]:
+    """Return a dataclass as dotted keys, the format of MLflow and `dvc exp run -S`."""
+
+    def leaves(part: Any, name: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(part, dict):
+            for key, inner in part.items():
+                yield from leaves(inner, f"{name}.{key}")
+        else:
+            yield name[1:], ",".join(map(str, part)) if isinstance(part, list) else part
+
+    return dict(leaves(literal(value), ""))

@@ -1,0 +1,138 @@
+"""Charts of one workload's trainings: a sentence with numbers, and a figure.
+
+The functions take rows of the report: `Side.row` with a `label` and the first seed's `run`, or of a published run. If a
+figure would show nothing (one value, one epoch), the chart has only its sentence, or there is none.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from tandem.report.comparison import kind_of
+from tandem.report.drawing import DEVICE_COLOURS, FEW_POINTS, Chart, chart, plain, whole_numbers
+from tandem.report.text import counted, score_text, spread, words
+
+Row = Mapping[str, Any]
+MIN_EPOCHS = 3  # fewer do not make a curve
+MAX_LABEL = 20  # characters
+
+
+def scores(rows: Sequence[Row]) -> Chart | None:
+    """Return the test score of every seed, for every device and the published runs; None for a single score."""
+    if sum(len(row["runs"]) for row in rows) == 1:
+        return None
+    values = [[run["score"] for run in row["runs"]] for row in rows]
+    said = (f"{row['label']} {spread(own, row['score'])}" for row, own in zip(rows, values, strict=True))
+    # A forecast's skill is 0 if it is no better than persistence; R2 is 0 if it is no better than the targets' mean.
+    floor = {"forecast": "persistence", "regress": "the mean of what is predicted"}.get(rows[0]["task"])
+    is_below = floor is not None and min(map(min, values)) < 0
+    labels = [plain(row["label"], MAX_LABEL) for row in rows]
+
+    def draw(axes: Axes) -> None:
+        for index, (row, own) in enumerate(zip(rows, values, strict=True)):
+            colour = DEVICE_COLOURS[kind_of(row)]
+            axes.plot(own, [index] * len(own), "o", color=colour, alpha=0.75, markeredgewidth=0)
+            if len(own) > 1:
+                axes.plot([row["score"]] * 2, [index - 0.3, index + 0.3], color=colour, linewidth=2)
+        if is_below:
+            axes.axvline(0, color="black", linewidth=0.8, linestyle="--")
+        axes.set_yticks(range(len(rows)), labels)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(axis="x", alpha=0.3)
+
+    sentence = f"{'; '.join(said)}.{f' The dashed line is {floor}.' if is_below else ''}"
+    title, left = f"Test {words(rows[0]['score_name'])}, seed by seed", 0.15 + 0.08 * max(map(len, labels))
+    return chart(title, sentence, draw, height=0.15 + 0.3 * len(rows), left=left, bottom=0.25)
+
+
+def losses(rows: Sequence[Row]) -> Chart:
+    def describe(row: Row) -> str:
+        epochs, validated = epochs_of(row, "val_loss")
+        _, trained = epochs_of(row, "train_loss")
+        if not trained or not validated:
+            return "no finite loss is recorded"
+        lowest = min(validated)
+        return (
+            f"training loss goes from {trained[0]:.3g} to {trained[-1]:.3g} in "
+            f"{counted(len(history_of(row)), 'epoch')}; on validation it is lowest, {lowest:.3g}, in epoch "
+            f"{epochs[validated.index(lowest)]:g}, and {validated[-1]:.3g} at the end"
+        )
+
+    def draw(axes: Axes, row: Row, style: dict[str, Any]) -> None:
+        axes.plot(*epochs_of(row, "train_loss"), label=f"train, {plain(row['label'], 48)}", **style)
+        axes.plot(*epochs_of(row, "val_loss"), "--", label=f"val, {plain(row['label'], 48)}", **style)
+
+    return curves("Loss", rows, describe, draw)
+
+
+def validation(rows: Sequence[Row]) -> Chart:
+    """Return the validation score over the epochs, and the test score at the end."""
+    name = rows[0]["score_name"]
+
+    def describe(row: Row) -> str:
+        epochs, values = epochs_of(row, f"val_{name}")
+        if not values:
+            return "no score on validation is recorded"
+        best = max(values)
+        return (
+            f"{words(name)} on validation is {score_text(values[-1])} at the end, at best {score_text(best)} in epoch "
+            f"{epochs[values.index(best)]:g}; on the test split it is {score_text(row['runs'][0]['score'])}"
+        )
+
+    def draw(axes: Axes, row: Row, style: dict[str, Any]) -> None:
+        label, test = plain(row["label"], 48), row["runs"][0]["score"]
+        axes.plot(*epochs_of(row, f"val_{name}"), label=f"val, {label}", **style)
+        diamond: dict[str, Any] = {"color": style["color"], "markeredgecolor": "black", "zorder": 3}
+        axes.plot(history_of(row)[-1]["epoch"], test, "D", label=f"test {score_text(test)}, {label}", **diamond)
+
+    return curves(capitalized(f"{words(name)} over the epochs"), rows, describe, draw)
+
+
+def curves(
+    title: str,
+    rows: Sequence[Row],
+    describe: Callable[[Row], str],
+    draw: Callable[[Axes, Row, dict[str, Any]], None],
+) -> Chart:
+    """Return a chart with the curves of every device. They nearly coincide; a wider line stays visible below the
+    other.
+    """
+    said = (f"{row['label']}, {describe(row)}" if len(rows) > 1 else describe(row) for row in rows)
+    title, sentence = f"{title}{first_seed(rows)}", f"{'. '.join(map(capitalized, said))}."
+    num_epochs = max(len(history_of(row)) for row in rows)
+    if num_epochs < MIN_EPOCHS:
+        return Chart(title, sentence)
+
+    def draw_all(axes: Axes) -> None:
+        for index, row in enumerate(rows):
+            style = {"color": DEVICE_COLOURS[row["device"]], "linewidth": 1.5 if index == len(rows) - 1 else 3.5}
+            draw(axes, row, style | {"marker": "." if num_epochs <= FEW_POINTS else ""})
+        axes.set_xlabel("epoch")
+        axes.grid(alpha=0.3)
+        whole_numbers(axes)
+
+    return chart(title, sentence, draw_all)
+
+
+def history_of(row: Row) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = row["run"].epochs("history")
+    return found
+
+
+def epochs_of(row: Row, key: str) -> tuple[list[float], list[float]]:
+    """Return epochs and finite values of a column of history.csv: a training that diverges has non-finite losses."""
+    present = [
+        (each["epoch"], each[key]) for each in history_of(row) if each.get(key) is not None and math.isfinite(each[key])
+    ]
+    return [epoch for epoch, _ in present], [value for _, value in present]
+
+
+def first_seed(rows: Sequence[Row]) -> str:
+    """Return the seed of the curves as text if there are several: curves show the first seed."""
+    return f", seed {rows[0]['seeds'][0]}" if len(rows[0]["seeds"]) > 1 else ""
+
+
+def capitalized(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]

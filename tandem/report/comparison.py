@@ -1,0 +1,249 @@
+"""A comparison as text: Markdown for a terminal and for compare.md, and cells and short verdicts for the report.
+
+The functions take `Comparison` objects and rows of compare.json (`Side.row`). Hardware has short names, and each full
+name appears once.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.comparing.comparability import short_hardware
+from tandem.comparing.comparison import Comparison, Judgement
+from tandem.report.text import score_text, seconds, words
+
+Row = Mapping[str, Any]
+KINDS = {"cpu": "CPU", "cuda": "GPU", "published": "published"}
+COLUMNS = {  # of compare.md
+    "workload": "workload",
+    "device": "device",
+    "score": "test score",
+    "epoch": "seconds per epoch",
+    "rate": "samples/s",
+    "training": "training (s)",
+    "memory": "peak memory",
+    "measured": "measured",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    details: tuple[str, ...] = ()  # the lines below the text
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device with its short name in tables and charts."""
+
+    css: str
+    label: str
+    name: str
+
+
+@dataclass(frozen=True)
+class ReportSection:
+    """One workload in the report."""
+
+    rows: Sequence[Row]  # one per device, then one per published run
+    comparison: Comparison
+
+    @property
+    def own(self) -> list[Row]:
+        """The rows of one's own runs."""
+        return [row for row in self.rows if kind_of(row) != "published"]
+
+
+def named(rows: Sequence[Row]) -> tuple[list[dict[str, Any]], list[Hardware]]:
+    """Return the rows, each with a `label`, and the hardware that the labels stand for.
+
+    Labels are `CPU`, or `CPU 1` and `CPU 2` if rows come from two machines.
+    """
+    found: dict[tuple[str, str], Hardware] = {}
+    for kind in sorted({kind_of(row): None for row in rows}, key=lambda kind: kind == "published"):
+        names = list(dict.fromkeys(row["device_name"] for row in rows if kind_of(row) == kind))
+        here = {each.name: f"the same as {each.label}" for each in found.values()}
+        for index, name in enumerate(names, 1):
+            label = KINDS.get(kind, kind) if len(names) == 1 else f"{KINDS.get(kind, kind)} {index}"
+            shown = here.get(name, short_hardware(name)) if kind == "published" else name
+            found[kind, name] = Hardware(kind, label, shown)
+    own = [{**row, "label": found[kind_of(row), row["device_name"]].label} for row in rows]
+    # `cpu` and `auto` may be the same device.
+    num = Counter((row["workload"], row["label"]) for row in own)
+    return [
+        {**row, "label": f"{row['label']} ({row['requested']})"} if num[row["workload"], row["label"]] > 1 else row
+        for row in own
+    ], list(found.values())
+
+
+def kind_of(row: Row) -> str:
+    """Return the key of the row's colour and of its name: its device, or `published`."""
+    return str(row.get("css", row["device"]))
+
+
+def cells(row: Row) -> dict[str, Cell]:
+    """Return the cells of a row, one for each of COLUMNS. A time that is not published has an empty cell."""
+    num_seeds, score_details = len(row["seeds"]), [words(row["score_name"])]
+    epoch_details = between(row, "epoch_seconds_quartile_low", "epoch_seconds_quartile_high", "[{}, {}]")
+    if num_seeds > 1:
+        lowest, highest = score_text(row["score_lowest"]), score_text(row["score_highest"])
+        score_details += [f"mean of {num_seeds} seeds", f"{lowest} to {highest}"]
+        if epoch_details := between(row, "epoch_seconds_lowest", "epoch_seconds_highest", "{} to {}"):
+            epoch_details = [f"median of {num_seeds} processes", *epoch_details]
+    threads = "1 thread, " if row["threads"] == 1 else f"{row['threads']} threads, "
+    together = (f"{num_seeds} seeds together",) if num_seeds > 1 and row["train_seconds"] is not None else ()
+    return {
+        "workload": Cell(row["workload"], (f"{row['task']}, {row['model']}",)),
+        "device": Cell(row["label"], (f"{threads if row['device'] == 'cpu' else ''}{row['precision']}",)),
+        "score": Cell(score_text(row["score"]), tuple(score_details)),
+        "epoch": Cell(shown(row["epoch_seconds"], seconds), tuple(epoch_details)),
+        "rate": Cell(shown(row["samples_per_second"], "{:,.0f}".format)),
+        "training": Cell(shown(row["train_seconds"], "{:,.1f}".format), together),
+        "memory": memory(row),
+        "measured": Cell(row["measured_at"][:10], (f"{row['measured_at'][11:16]} on {row['measured_on']}",)),
+    }
+
+
+def shown(value: float | None, show: Callable[[float], str]) -> str:
+    return "" if value is None else show(value)
+
+
+def between(row: Row, low: str, high: str, form: str) -> list[str]:
+    return [] if row[low] is None else [form.format(seconds(row[low]), seconds(row[high]))]
+
+
+def memory(row: Row) -> Cell:
+    """Return the peak of the device's own memory; for a CPU, of the process."""
+    name, kind = ("peak_rss_mib", "MiB of RAM") if row["device"] == "cpu" else ("peak_allocated_mib", "MiB of VRAM")
+    if row.get(name) is None and kind_of(row) == "published":
+        return Cell("")
+    if row.get(name) is None:
+        return Cell("not measured", (row["missing_reasons"].get(name, "no reason is recorded"),))
+    return Cell(f"{row[name]:,.0f}", (kind,))
+
+
+# Prefix of evaluate's baseline metrics -> the baseline's name.
+BASELINES = {
+    "nearest_neighbour": "1-NN",
+    "most_frequent": "always the most frequent class",
+    "linear": "a linear model",
+    "mean": "always the mean",
+    "median": "always the median",
+    "threshold": "the best threshold on one feature",
+    "base_rate": "events at the base rate",
+}
+
+
+def baselines(row: Row) -> list[tuple[str, float]]:
+    """Return the baselines of the score, strongest first. Empty for a forecast: its score is relative to one."""
+    found = {name: row["metrics"].get(f"{key}_{row['score_name']}") for key, name in BASELINES.items()}
+    known = [(name, value) for name, value in found.items() if value is not None and row["task"] != "forecast"]
+    return sorted(known, key=lambda each: -each[1])
+
+
+def baseline(row: Row) -> Cell:
+    """Return the strongest baseline of the score, with the others as details."""
+    if found := baselines(row):
+        (name, value), *others = found
+        return Cell(score_text(value), (name, *(f"{each}: {score_text(other)}" for each, other in others)))
+    return Cell("0", ("persistence: nothing changes",)) if row["task"] == "forecast" else Cell("")
+
+
+def verdict(section: ReportSection) -> list[str]:
+    """Return the verdict in a few words; empty if there is nothing to compare with."""
+    found = [result for result, _ in published_results(section.comparison)]
+    for each in section.comparison.judgements:
+        names = [KINDS.get(side.name, side.name) for side in (each.first, each.second)]
+        found += [speed_summary(each, *names), score_summary(each, *names)]
+    return [*found, *compare_with_persistence(section.rows[0]), *unbeaten_baselines(section.rows[0])]
+
+
+def unbeaten_baselines(row: Row) -> list[str]:
+    """Return a sentence only if the network does not beat a baseline."""
+    unbeaten = [f"{name} ({score_text(value)})" for name, value in baselines(row) if row["score"] <= value]
+    return [f"Does not beat {' or '.join(unbeaten)}"] if unbeaten else []
+
+
+def compare_with_persistence(row: Row) -> list[str]:
+    """Return the verdict on persistence. A forecast's score is the share of persistence's error that it removes;
+    `evaluate` gives its interval.
+    """
+    low, high = (row["metrics"].get(f"{row['score_name']}_{end}") for end in ("low", "high"))
+    if low is None or high is None:
+        return []
+    message = (
+        "Better than persistence" if low > 0 else "Worse than persistence" if high < 0 else "Not told from persistence"
+    )
+    return [f"{message} (95% interval {low:+.4f} to {high:+.4f})"]
+
+
+def published_results(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the verdict on each published run, and the reason."""
+    for each in comparison.references:
+        name = short_hardware(each.side.row["device_name"])
+        which = f"Published run of {name}" if len(comparison.references) > 1 else "Published run"
+        if each.verdict:
+            yield f"{which}: {each.verdict}", each.verdict.sentence
+        else:
+            yield f"{which}: other seeds than here, so no verdict", ""
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """Return the full verdict: on the other sides, and on the published runs."""
+    published = (f"{found}{reason and f' ({reason})'}." for found, reason in published_results(comparison))
+    return [*comparison.sentences, *(f"{comparison.workload}: {each[0].lower()}{each[1:]}" for each in published)]
+
+
+def speed_summary(judgement: Judgement, first: str, second: str) -> str:
+    if judgement.speed_up:
+        return judgement.speed_up.summary(first, second)
+    refusals = judgement.comparability.refusals
+    return f"Speeds are not comparable: {refusals[0]}" if refusals else "No speed-up is stated"
+
+
+def score_summary(judgement: Judgement, first: str, second: str) -> str:
+    found = judgement.difference
+    if found is None:
+        return "Scores are not compared"
+    if found.is_equal:
+        return f"Scores equal in all {found.num_units:,} {found.unit}"
+    if found.verdict == "different":
+        better = second if (found.difference > 0) == found.is_larger_better else first
+        by, low, high = (found.number(abs(value)) for value in (found.difference, found.low, found.high))
+        low, high = (low, high) if found.difference > 0 else (high, low)
+        return f"{better} better in {found.measure} by {by} (95% interval {low} to {high})"
+    message = "No difference that matters" if found.verdict == "equivalent" else "Not told apart"
+    interval = f"(95% interval {found.signed(found.low)} to {found.signed(found.high)})"
+    return f"{message} in {found.measure}: {second} {found.signed(found.difference)} {interval}"
+
+
+def summary(rows: Sequence[Row], verdicts: Sequence[str]) -> str:
+    """Return compare.md: the hardware, the table, the verdicts, then the remarks on each run."""
+    shown, hardware = named(rows)
+    lines = [list(COLUMNS.values())]
+    for found in map(cells, shown):
+        lines.append([" ".join((found[name].text, ", ".join(found[name].details))).strip() for name in COLUMNS])
+    # The bottleneck of the training, the purposes of its memory, the use of its device.
+    remarks = [
+        f"- {row['workload']} on {row['label']}: {row['sentence']}"
+        + "".join(f"\n  - {line}" for line in row["summary_lines"].values())
+        for row in shown
+    ]
+    named_once = "; ".join(f"{each.label}: {each.name}" for each in hardware)
+    return "\n".join([named_once, "", *table(lines), "", *(f"- {each}" for each in verdicts), *remarks]) + "\n"
+
+
+def details(found: Comparison) -> str:
+    """Return the recorded values of all sides as a table, with `*` at those that differ, and the sentences."""
+    lines = [("", found.workload, *(side.name for side in found.sides))]
+    lines += [("*" if row.differs else "", row.what, *row.cells) for row in found.rows]
+    return "\n".join([*table(lines), "", *(f"- {sentence}" for sentence in found.sentences)])
+
+
+def table(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table that is also readable in a terminal. The first line is its header."""
+    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    widths = [max(3, *map(len, column)) for column in zip(*escaped, strict=True)]
+    found = [f"| {' | '.join(cell.ljust(n) for cell, n in zip(line, widths, strict=True))} |" for line in escaped]
+    return [found[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *found[1:]]

@@ -1,0 +1,74 @@
+"""results/report.html: all runs in one file that needs no network, no script and no other file.
+
+Takes a `comparison.ReportSection` for each workload and fills in report.html.j2. Equal input gives equal bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tandem import files
+from tandem.report import charts, comparison, drawing
+from tandem.report.comparison import ReportSection
+from tandem.report.outcomes import outcomes
+from tandem.report.text import number, words
+
+
+def write_report(path: Path, sections: Sequence[ReportSection]) -> None:
+    """Write the report to `path`. Any text may come from a user's data."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "words": words, "svg_address": drawing.svg_address}
+    rows, hardware = comparison.named([row for section in sections for row in section.rows])
+    labelled = iter(rows)
+    shown = [replace(section, rows=list(islice(labelled, len(section.rows)))) for section in sections]
+    alone: dict[str, list[str]] = {}  # reason -> workloads with nothing to compare with
+    for own in (section.comparison for section in shown):
+        if not own.judgements and not own.references:
+            alone.setdefault(own.no_reference, []).append(own.workload)
+    with drawing.chart_style():
+        pages = [page(section) for section in shown]
+        text = environment.get_template("report.html.j2").render(
+            rows=[row for section in shown for row in section.own],
+            columns={name: comparison.COLUMNS[name] for name in ("score", "epoch", "rate", "training", "memory")},
+            hardware=hardware,
+            pages=pages,
+            alone=alone,
+            has_verdicts=any(page["verdict"] for page in pages),
+        )
+    files.write_text(path, text)
+
+
+def page(section: ReportSection) -> dict[str, Any]:
+    """Return one workload as the template takes it."""
+    rows = section.own
+    first = [charts.scores(section.rows), charts.losses(rows), charts.validation(rows)]
+    predictions = rows[0]["run"].predictions
+    different = [rows[0], *(row for row in rows[1:] if row["run"].predictions != predictions)]
+    seed = charts.first_seed(rows)
+    found = {
+        row["label"]: outcomes(row["run"], f", {row['label']}{seed}" if len(different) > 1 else seed)
+        for row in different
+    }
+    names = dict.fromkeys(name for row in rows for name in row["metrics"])
+    metrics = [{"metric": words(name), **{row["label"]: row["metrics"].get(name) for row in rows}} for name in names]
+    details = {f"Scores in detail, {row['label']}": row["run"].table("scores") for row in different}
+    return {
+        "section": section,
+        "lines": [(comparison.kind_of(row), comparison.cells(row)) for row in section.rows],
+        "baseline": comparison.baseline(rows[0]),
+        "verdict": comparison.verdict(section),
+        "sentences": comparison.sentences(section.comparison),
+        "charts": [each for each in first if each],
+        "outcomes": [each for each in found.items() if each[1]],  # device -> its charts
+        "tables": {"Metrics": metrics, **details},
+    }

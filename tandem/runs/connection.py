@@ -1,0 +1,153 @@
+"""Connects to MLflow's store, and explains why a store does not answer.
+
+tandem/runs/store.py decides which store is used. If it is a SQLite file, this module creates its tables.
+"""
+
+import gc
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tandem.files import FULL, MLRUNS, locked
+from tandem.passwords import without_password
+from tandem.runs import store, views
+from tandem.runs.store import shown, tracking_uri
+
+# Exceptions, also as causes of others, that mean that no server answered; the most specific first.
+UNREACHABLE = {
+    "ConnectionRefusedError": " (connection refused)",
+    **dict.fromkeys(("Timeout", "TimeoutError", "ReadTimeoutError"), " (no answer in time)"),
+    "gaierror": " (its name is not known)",
+    "ConnectionError": "",
+}
+KIND_TAG = "mlflow.experimentKind"
+KIND = "custom_model_development"  # training runs, not traces of language models
+
+
+def open_client() -> Any:
+    """Return an MLflow client whose store answers. Raises MLflow's exceptions and those of `make_schema`."""
+    set_environment()
+    uri = tracking_uri()
+    if path := store.database_file(uri):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make_schema(path)
+        if moved := store.keep_to_this_project(timeout_seconds=20.0):
+            print(moved, flush=True)
+    return connect(uri)
+
+
+def import_mlflow() -> Any:
+    """Import mlflow and what opening a store needs. Without `gc.disable`, garbage collection takes a third of 1.9 s."""
+    set_environment()
+    gc.disable()
+    try:
+        import mlflow
+        import mlflow.store.model_registry.sqlalchemy_store
+        import mlflow.store.tracking.sqlalchemy_store
+    finally:
+        gc.enable()
+    return mlflow
+
+
+def connect(uri: str) -> Any:
+    mlflow = import_mlflow()
+    logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # MLflow also logs its exceptions, with tracebacks
+    client = mlflow.MlflowClient(uri)
+    client.search_experiments(max_results=1)
+    return client
+
+
+def set_environment() -> None:
+    """Set MLflow's environment variables in this process."""
+    # With MLflow's defaults, a dead server is retried for four minutes, and one that never answers for twenty.
+    defaults = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "3"}
+    switches = ("MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT")
+    for name, value in {**defaults, **dict.fromkeys(switches, "true")}.items():
+        os.environ.setdefault(name, value)
+    uri = tracking_uri()
+    parts = urlsplit(uri)
+    if parts.scheme in ("http", "https") and parts.username is not None:
+        # Separate variables, because MLflow prints the address in exceptions and links.
+        os.environ["MLFLOW_TRACKING_USERNAME"] = unquote(parts.username)
+        os.environ["MLFLOW_TRACKING_PASSWORD"] = unquote(parts.password or "")
+        os.environ["MLFLOW_TRACKING_URI"] = without_password(uri)
+
+
+def make_schema(path: Path) -> None:
+    """Create MLflow's schema in the SQLite file at `path` if it is missing. Raises RuntimeError if that is unsafe.
+
+    If a process is killed during MLflow's migrations, no MLflow can open the file. Therefore the schema is created in a
+    temporary file and renamed into place. A lock file beside `path` is held, because projects may share one store. An
+    unfinished schema without records is moved aside first.
+    """
+    if store.inspect(path, timeout_seconds=20.0).kind == "whole":
+        return
+    with locked(path.with_name(f"{path.name}.lock")):
+        condition = store.inspect(path, timeout_seconds=20.0)
+        if condition.kind == "whole":
+            return
+        if condition.kind == "unfinished" and condition.is_empty:
+            aside = path.with_name(f"{path.name}.unfinished-{time.strftime('%Y%m%dT%H%M%S')}")
+            for old, kept in zip(with_journals(path), with_journals(aside), strict=True):
+                if old.exists():
+                    os.replace(old, kept)
+        elif condition.kind != "absent":
+            raise RuntimeError(condition.message)  # `explain` finds the command that repairs it
+        new = path.with_name(f"{path.name}.new")
+        for leftover in (*with_journals(new), *with_journals(path)[1:]):  # left by a process that was killed here
+            leftover.unlink(missing_ok=True)
+        connect(f"sqlite:///{new}")
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(new, path)
+
+
+def with_journals(path: Path) -> list[Path]:
+    """Return `path` and SQLite's journal files: SQLite would apply a leftover journal to a new `path`."""
+    return [path, *(path.with_name(path.name + suffix) for suffix in ("-journal", "-wal", "-shm"))]
+
+
+def find_or_create_experiment(client: Any, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    if found := client.get_experiment_by_name(name):
+        return str(found.experiment_id)
+    # By default a SQLite store puts artifacts under the working directory. A server has its own location.
+    location = f"{MLRUNS.as_uri()}/artifacts/{name}" if tracking_uri().startswith("sqlite:") else None
+    try:
+        return str(client.create_experiment(name, location, {KIND_TAG: KIND, store.VIEW_TAG: views.view()}))
+    except MlflowException:
+        if found := client.get_experiment_by_name(name):  # another run has created it meanwhile
+            return str(found.experiment_id)
+        raise
+
+
+def explain(error: Exception, refused: str = "did not take the record") -> dict[str, str]:
+    """Return the error (`error`, a clause without a password) and the command that fixes it (`fix`, may be empty).
+
+    `refused`: the operation that failed if the store was reached.
+    """
+    if type(error) is ValueError:  # a damaged file of this project, which the message names
+        return {"error": str(error), "fix": ""}
+    uri = tracking_uri()
+    if (path := store.database_file(uri)) and (condition := store.inspect(path)).fix:
+        return {"error": condition.message, "fix": condition.fix}
+    causes: list[BaseException] = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:
+        causes.append(cause)
+    names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
+    if any(getattr(cause, "errno", None) in FULL or "disk is full" in str(cause) for cause in causes):
+        reason = "has no space left on its disk; free some"
+    elif known := [clause for name, clause in UNREACHABLE.items() if name in names]:
+        reason = f"could not be reached{known[0]}"
+    else:
+        first_line = str(error).strip().partition("\n")[0].replace(uri, shown(uri))
+        reason = f"{refused} ({type(error).__name__}: {first_line[:300]})"
+    return {"error": f"MLflow at {shown(uri)} {reason}", "fix": ""}
+
+
+def sentence(problem: dict[str, str]) -> str:
+    return problem["error"] + (f"; run: {problem['fix']}" if problem["fix"] else "")

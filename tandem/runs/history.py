@@ -1,0 +1,225 @@
+"""Records of a training: rows and totals for its tables, metrics and tags for MLflow, sentences for people.
+
+The functions take epochs as `Trainer.epoch` returns them and return plain dictionaries. This module opens no file and
+does not import torch. Each number has one source: history.csv, timings.csv, timing.json and MLflow hold the same
+value.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tandem.training.trainer import Epoch
+
+# MLflow's metric name -> the field of `timing` in timing.json, for the whole run.
+RUN_METRICS = {
+    "time/epoch_seconds_median": "epoch_seconds",
+    "time/train_seconds": "train_seconds",
+    "throughput/samples_per_second_median": "samples_per_second",
+    "vram/peak_allocated_mib_max": "peak_allocated_mib",
+    "vram/peak_reserved_mib_max": "peak_reserved_mib",
+    "vram/peak_process_mib_max": "process_mib",
+    "vram/peak_device_mib_max": "device_mib",
+    "gpu/busy_share_mean": "gpu_busy_share",
+    "gpu/power_watts_mean": "power_watts",
+    "gpu/energy_joules_sum": "energy_joules",
+    "cpu/share_mean": "cpu_share",
+}
+# What the sampler reads from the GPU, from the first epoch to the last.
+SAMPLED = (
+    "sampled_seconds", "process_mib", "other_processes", "device_mib", "gpu_busy_share", "power_watts", "energy_joules",
+)  # fmt: skip
+# The measurements of an epoch besides its time: MLflow's metric name -> the field of a Measurement.
+EPOCH_METRICS = {
+    "vram/peak_allocated_mib": "peak_allocated_mib",
+    "vram/peak_reserved_mib": "peak_reserved_mib",
+    "vram/peak_process_mib": "process_mib",
+    "vram/peak_device_mib": "device_mib",
+    "gpu/busy_share": "gpu_busy_share",
+    "gpu/power_watts": "power_watts",
+    "gpu/energy_joules": "energy_joules",
+    "memory/peak_rss_mib": "peak_rss_mib",
+    "cpu/share": "cpu_share",
+}
+PEAKS = ("peak_allocated_mib", "peak_reserved_mib")  # the larger value of training and validation
+
+
+@dataclass
+class Record:
+    """The results of the epochs so far. Every checkpoint contains them. `token` names the MLflow run across
+    restarts.
+    """
+
+    token: str
+    history: list[dict[str, Any]] = field(default_factory=list)
+    timings: list[dict[str, Any]] = field(default_factory=list)
+    probe: dict[str, float] = field(default_factory=dict)  # how the time of a step is spent
+    not_probed: dict[str, str] = field(default_factory=dict)  # probe values that are missing -> the reason
+    bound: dict[str, str] = field(default_factory=dict)  # the bottleneck and the advice, as MLflow parameters
+    summary_lines: dict[str, str] = field(default_factory=dict)  # the same as sentences
+    # Measurements that the device does not support -> the reason.
+    missing_reasons: dict[str, str] = field(default_factory=dict)
+    # First epoch of each part of a resumed training -> what the GPU sampler read in that part.
+    sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    # What the records say about the start of the training: the commit and its patch, conditions, initial weights.
+    at_start: dict[str, Any] = field(default_factory=dict)
+    digests: list[dict[str, str]] = field(default_factory=list)  # of each epoch's weights, order and random draws
+    # First epoch -> the number of workers from there on: a training may resume with another number.
+    workers: dict[int, int] = field(default_factory=dict)
+    # What the records say about the end of the training: the time and the conditions. Empty before.
+    at_end: dict[str, Any] = field(default_factory=dict)
+
+
+def num_workers_in(record: Record, epoch: int) -> int:
+    """Return how many workers trained `epoch` (from 1). A single worker is not recorded."""
+    since = [first for first in record.workers if first <= epoch]
+    return record.workers[max(since)] if since else 1
+
+
+def note_workers(record: Record, epochs_done: int, num_workers: int) -> str:
+    """Record the number of workers that continue after `epochs_done`. Returns a sentence if the number changed."""
+    before = num_workers_in(record, epochs_done)
+    if num_workers == before:
+        return ""
+    record.workers[epochs_done + 1] = num_workers
+    if not epochs_done:
+        return ""
+    done = "epoch 1" if epochs_done == 1 else f"epochs 1 to {epochs_done}"
+    return f"{done} by {count_workers(before)}, from here on by {count_workers(num_workers)}: equal within rounding"
+
+
+def count_workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
+
+
+def first_timed_epoch(record: Record) -> int:
+    """Return the first epoch (from 1) that was trained by the same number of workers as the last one."""
+    return max(record.workers, default=1)
+
+
+def workers_from_epoch(record: Record) -> dict[str, int]:
+    """Return first epoch -> number of workers from there on; empty if the number never changed."""
+    since = {str(first): count for first, count in sorted(({1: 1} | record.workers).items())}
+    return since if record.workers and len(since) > 1 else {}
+
+
+def history_row(epoch: Epoch, score: str) -> dict[str, Any]:
+    return {
+        "epoch": epoch.number,
+        "learning_rate": epoch.learning_rate,
+        "train_loss": epoch.train_loss,
+        "val_loss": epoch.val_loss,
+        f"val_{score}": epoch.val_score,
+    }
+
+
+def timing_row(epoch: Epoch, num_samples: int, warmup_epochs: int) -> dict[str, Any]:
+    measured = epoch.training
+    return {
+        "epoch": epoch.number,
+        "ended_ms": int(time.time() * 1000),  # since 1970; MLflow's timestamp of the epoch
+        "is_warmup": int(epoch.number <= warmup_epochs),
+        "epoch_seconds": measured.seconds,
+        "samples_per_second": num_samples / measured.seconds,
+        "validation_seconds": epoch.validation.seconds,
+        **{name: getattr(measured, name) for name in EPOCH_METRICS.values()},
+        **{name: peak_of(epoch, name) for name in PEAKS},
+    }
+
+
+def peak_of(epoch: Epoch, name: str) -> float | None:
+    peaks = [getattr(part, name) for part in (epoch.training, epoch.validation)]
+    return max((peak for peak in peaks if peak is not None), default=None)
+
+
+def epoch_metrics(history: dict[str, Any], timing: dict[str, Any]) -> dict[str, float | None]:
+    """Return the MLflow metrics of an epoch from its rows in history.csv and timings.csv."""
+    score = next(name for name in history if name.startswith("val_") and name != "val_loss")
+    return {
+        "train/loss": history["train_loss"],
+        "train/learning_rate": history["learning_rate"],
+        "val/loss": history["val_loss"],
+        score.replace("val_", "val/", 1): history[score],
+        "time/epoch_seconds": timing["epoch_seconds"],
+        "time/validation_seconds": timing["validation_seconds"],
+        "throughput/samples_per_second": timing["samples_per_second"],
+        **{name: timing[key] for name, key in EPOCH_METRICS.items()},
+    }
+
+
+def summarize(timings: list[dict[str, Any]], first_epoch: int = 1) -> dict[str, Any]:
+    """Summarize the epochs' measurements: medians and quartiles after warm-up, peaks and means over all epochs.
+
+    Epochs before `first_epoch` were trained by another number of workers and count only in `train_seconds`. A value
+    that could not be measured is None.
+    """
+    here = [row for row in timings if row["epoch"] >= first_epoch]
+    measured = [row for row in here if not row["is_warmup"]]
+    seconds = [row["epoch_seconds"] for row in measured]
+    low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (None, None, None)
+    found: dict[str, float | None] = {}
+    reduced: dict[str, Callable[[Iterable[float]], float]] = {
+        **dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "peak_rss_mib"), max),
+        "cpu_share": statistics.fmean,
+    }
+    for name, reduce in reduced.items():
+        values = [row[name] for row in here if row[name] is not None]
+        found[name] = reduce(values) if values else None
+    return {
+        "epoch_seconds": statistics.median(seconds),
+        "epoch_seconds_quartile_low": low,
+        "epoch_seconds_quartile_high": high,
+        "samples_per_second": statistics.median(row["samples_per_second"] for row in measured),
+        "num_epochs_measured": len(measured),
+        "num_epochs_warmup": len(here) - len(measured),
+        "train_seconds": sum(row["epoch_seconds"] + row["validation_seconds"] for row in timings),
+        **found,
+    }
+
+
+def summarize_gpu(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Summarize the sampler's GPU readings over the whole training, validation included. Returns the values and the
+    reasons for missing ones.
+
+    A value that is missing in one part of a resumed training is missing in the summary. On the CPU all values are None.
+    """
+    found, missing_reasons = dict.fromkeys(SAMPLED, None), {}
+    parts = [part for part in parts if part]
+    for name in SAMPLED if parts else ():
+        values = [part[name] for part in parts]
+        if reasons := [value for value in values if isinstance(value, str)]:
+            missing_reasons[name] = reasons[0]
+        elif name.endswith(("mib", "processes")):
+            found[name] = max(values)
+        elif name in ("energy_joules", "sampled_seconds"):
+            found[name] = sum(values)
+        else:
+            found[name] = statistics.fmean(values, [part["sampled_seconds"] for part in parts])
+    return found, missing_reasons
+
+
+def device_sentence(kind: str, num_epochs: int, result: dict[str, Any], num_workers: int = 1) -> str:
+    """Return a sentence on which device the epochs ran and how the device was used."""
+    measured = {
+        "{:,.0f} kernels a step seen on the GPU": result["num_kernels"],
+        "the process kept {:.2f} CPU cores busy": result["cpu_share"],
+        "a kernel ran {:.0%} of the time": result["gpu_busy_share"],
+        "the GPU drew {:,.0f} W": result["power_watts"],
+        "in all {:,.0f} J": result["energy_joules"],
+        "peak VRAM of this process {:,.0f} MiB": result["process_mib"],
+        "of tensors {:,.0f} MiB": result["peak_allocated_mib"],
+    }
+    found = [text.format(value) for text, value in measured.items() if value is not None]
+    whose = ["of the first worker's GPU alone"] if num_workers > 1 and kind == "cuda" and found else []
+    where = f"parameters, batches and outputs were on {kind} in each of {num_epochs} epochs"
+    return ", ".join([where, *whose, *found])
+
+
+def memory_tags(actions: list[str]) -> dict[str, str]:
+    """Return MLflow's tag for the out-of-memory fallbacks; empty if memory did not run out."""
+    return {"out_of_memory": "; ".join(actions)} if actions else {}

@@ -1,0 +1,127 @@
+"""Checks that the inputs of a training do not change. `train` checks after every epoch, `preprocess` at its end.
+
+If a file changes while a stage runs, DVC records the new content as the input of the result (treeverse/dvc#11058), so
+such a stage must fail. Reading the time and size of about fifty files takes less than a millisecond; contents are
+compared only if one of these changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tandem import files
+from tandem.closure import closure, named_by
+from tandem.files import relative
+from tandem.params.loading import load_params, load_workload
+from tandem.params.parsing import flatten
+from tandem.params.schema import Rally
+
+Stamp = tuple[int, int, int] | None
+
+
+def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
+    """Return everything that determines the result: a checkpoint belongs to it, and it must not change
+    during training.
+    """
+    load_params.cache_clear()
+    block = load_workload(workload)
+    return {
+        "seed": seed,
+        "parameters": flatten(block.train),
+        "data": files.read_json(files.packed_dir(workload, device) / "plan.json")["sha256"],
+        "code": closure("train", named_by(block)),
+        "hardware": files.read_json(files.hardware_file(device)),
+    }
+
+
+class Inputs:
+    """The inputs of one training at its start. `values`: as `read_inputs` returns them."""
+
+    def __init__(self, workload: str, device: str, seed: int, table_sha256: str | None) -> None:
+        self.names = workload, device, seed
+        self.values = read_inputs(*self.names)
+        self.digests = {
+            files.packed_dir(workload, device) / f"{split}.safetensors": sha256
+            for split, sha256 in self.values["data"].items()
+        }
+        block = load_workload(workload)
+        if table_sha256 and not isinstance(block.preprocess, Rally):
+            table = files.raw_dir(workload) / block.preprocess.table
+            require_prepared(table, table_sha256, workload)
+            self.digests[table] = table_sha256
+        self.watched = [
+            files.ROOT / "params.yaml",
+            files.packed_dir(workload, device) / "plan.json",
+            files.prepared_dir(workload) / "summary.json",
+            files.hardware_file(device),
+            files.preset_file(workload),
+            files.code_file("train", workload),
+            *(files.ROOT / name for name in self.values["code"]),
+            *self.digests,
+        ]
+        self.stamps = self.stamp()
+
+    def stamp(self) -> dict[Path, Stamp]:
+        return {path: stamp_of(path) for path in self.watched}
+
+    def changed(self) -> list[str]:
+        """Return descriptions of the changed inputs, e.g. "parameters (params.yaml)"; empty if nothing changed."""
+        stamps = self.stamp()
+        moved = [path for path in self.watched if stamps[path] != self.stamps[path]]
+        if not moved:
+            return []
+        found = [f"{relative(path)} (removed)" for path in moved if stamps[path] is None]
+        if found:
+            return found
+        try:
+            now = read_inputs(*self.names)
+        except (ValueError, OSError) as error:  # during an edit, params.yaml may be invalid
+            return [f"{', '.join(map(relative, moved))} ({error})"]
+        if changed := [name for name, value in self.values.items() if now[name] != value]:
+            return [f"{' and '.join(changed)} ({', '.join(map(relative, moved))})"]
+        if any(path in self.digests and files.sha256_file(path) != self.digests[path] for path in moved):
+            return list(map(relative, moved))
+        self.stamps = stamps  # rewritten with the same content
+        return []
+
+
+def require_prepared(table: Path, sha256: str, workload: str) -> None:
+    """Raises ValueError if `table` was edited after preprocess ended: DVC reads it a moment later."""
+    then, now = stamp_of(files.prepared_dir(workload) / "summary.json"), stamp_of(table)
+    if then and now and now > then and files.sha256_file(table) != sha256:
+        raise ValueError(
+            f"{relative(table)} is not what {relative(files.prepared_dir(workload))} was made from; "
+            f"make that again with `dvc repro --force preprocess@{workload}`"
+        )
+
+
+@contextmanager
+def unchanged(workload: str) -> Iterator[None]:
+    """Raises ValueError if the raw table of `workload` or its preprocess parameters change while the body runs.
+
+    A table that was rewritten with the same bytes also counts as changed: it may have been read half-written.
+    """
+    params = load_workload(workload).preprocess
+    table = None if isinstance(params, Rally) else files.raw_dir(workload) / params.table
+    before = stamp_of(table) if table else None
+    yield
+    load_params.cache_clear()
+    changed = [relative(table)] if table and stamp_of(table) != before else []
+    if load_workload(workload).preprocess != params:
+        changed.append("parameters (params.yaml)")
+    if changed:
+        raise ValueError(
+            f"{' and '.join(changed)} of {workload} changed while preprocess worked on it, so what it made would "
+            "belong to neither; run the same command again"
+        )
+
+
+def stamp_of(path: Path) -> Stamp:
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,127 @@
+"""Provenance of a training: its code, its environment, and the process that started it."""
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from tandem.files import ROOT, sha256_file
+from tandem.passwords import without_password
+
+# Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
+NO_CODE = (":!*dvc.lock", ":!results", ":!workloads/*/data")
+# Files in these places belong to the code even if git does not track them.
+CODE = ("stages", "tandem", "flows", "workloads", "dvc.yaml", "params.yaml")
+MAX_PATCH_MIB = 4.0  # a larger patch is not a code edit, and every run stores its patch
+LOCK = ROOT / "requirements.txt"
+PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
+
+
+def git(root: Path, *arguments: str, **environment: str) -> bytes | None:
+    """Return git's output; None if git fails or is not installed."""
+    command, own = ["git", *arguments], {**os.environ, **environment}
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, check=False, env=own)
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def tree(root: Path = ROOT) -> dict[str, Any]:
+    """Return `commit`, `patch` from the commit to the current files (empty if they are equal), and `patch_sha256`.
+
+    The patch includes untracked code that git does not ignore. If the commit or the patch is not available, it is None
+    and `missing_reason` says why. Git's index and objects are not changed.
+    """
+    commit = git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return {"commit": None, "patch": None, "missing_reason": "not a git repository, or no commit yet"}
+    found: dict[str, Any] = {"commit": commit.decode().strip()}
+    patch = patch_of(root)
+    if patch is None:
+        return {**found, "patch": None, "missing_reason": "git could not make the patch"}
+    if len(patch) > MAX_PATCH_MIB * 2**20:
+        size = f"{len(patch) / 2**20:.1f} MiB, more than {MAX_PATCH_MIB:g}"
+        return {**found, "patch": None, "missing_reason": f"the patch has {size}; commit or ignore what is so large"}
+    try:
+        text = patch.decode()
+    except UnicodeDecodeError:
+        return {**found, "patch": None, "missing_reason": "an edited file is not UTF-8"}
+    sha256 = hashlib.sha256(patch).hexdigest() if patch else None
+    return {**found, "patch": text, "patch_encoding": "utf-8", "patch_sha256": sha256}
+
+
+def patch_bytes(tree: dict[str, Any]) -> bytes:
+    """Return the patch for `git apply`. The first manifests name no encoding; they use UTF-8."""
+    return str(tree["patch"]).encode(tree.get("patch_encoding", "utf-8"))
+
+
+def patch_of(root: Path) -> bytes | None:
+    """Return the difference between the commit and the files in git's binary format, computed in a temporary index."""
+    folder = git(root, "rev-parse", "--absolute-git-dir")
+    objects = git(root, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+    if folder is None or objects is None:
+        return None
+    with tempfile.TemporaryDirectory() as temporary:
+        index, own = Path(temporary) / "index", Path(temporary) / "objects"
+        own.mkdir()
+        if (present := Path(folder.decode().strip()) / "index").exists():
+            shutil.copyfile(present, index)  # it records which files have not changed
+        aside = {
+            "GIT_INDEX_FILE": str(index),
+            "GIT_OBJECT_DIRECTORY": str(own),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects.decode().strip(),
+        }
+        untracked = [name for name in CODE if (root / name).exists()]
+        for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
+            if git(root, "add", *arguments, **aside) is None:
+                return None
+        # The format that `git apply` reads, whatever the user's settings are.
+        plain = ("--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+        return git(root, "diff", "--cached", "--binary", *plain, "HEAD", "--", ".", *NO_CODE, **aside)
+
+
+def git_tags(tree: dict[str, Any]) -> dict[str, str]:
+    """Return the tags that MLflow's UI shows: the commit, and whether the files differ from it."""
+    if tree["commit"] is None:
+        return {"git.absent": tree["missing_reason"]}
+    return {"mlflow.source.git.commit": tree["commit"], "git.dirty": str(tree["patch"] != "").lower()}
+
+
+def environment() -> dict[str, Any]:
+    """Return the digest of requirements.txt and the versions of Python and the numerical packages."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {"requirements_sha256": sha256_file(LOCK) if LOCK.exists() else None, "versions": versions}
+
+
+def gpu_versions(driver: str | None) -> dict[str, str]:
+    """Return the versions of CUDA, cuDNN and the driver. Imports torch."""
+    import torch
+
+    return {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version()), "driver": str(driver)}
+
+
+def caller_tags() -> dict[str, str]:
+    """Return tags for the DVC stage, DVC experiment and Prefect flow runs that started this process, if any."""
+    known = {
+        "dvc.stage": "DVC_STAGE",
+        "dvc.experiment": "DVC_EXP_NAME",
+        "prefect.flow_run_id": "TANDEM_FLOW_RUN_ID",
+        "prefect.parent_flow_run_id": "TANDEM_PARENT_FLOW_RUN_ID",
+    }
+    found = {tag: os.environ[name] for tag, name in known.items() if os.environ.get(name)}
+    api = os.environ.get("PREFECT_API_URL", "")
+    if api and "prefect.flow_run_id" in found:
+        server = without_password(api).rstrip("/").removesuffix("/api")
+        found["prefect.flow_run"] = f"{server}/runs/flow-run/{found['prefect.flow_run_id']}"
+    return found

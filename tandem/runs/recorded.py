@@ -1,0 +1,205 @@
+"""Finds recorded runs by name: `find("sign@cpu")` returns the latest of them.
+
+A run is named by
+
+    an MLflow run id          in the tracking store in use: the project's, or the one that MLFLOW_TRACKING_URI names
+    sign@cpu, sign@cpu-0      workload@device[-seed]: the latest finished run in the tracking store. The device is the
+                              one in params.yaml (including `auto`), or the one that was used
+    a path                    of a run's folder (results/runs/sign/cpu/0), or of a file in it
+
+Returns `Run` (tandem/runs/run.py). Artifacts on a tracking server come through that server. Errors that the caller
+can fix are ValueErrors with one sentence.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tandem.passwords import without_password
+from tandem.runs import connection, schema1
+from tandem.runs.headline import PARENT_TAG
+from tandem.runs.run import Run, is_run, open_folder, open_run
+from tandem.runs.store import shown, tracking_uri
+
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+NAME = re.compile(r"(?P<workload>[^@\s]+)@(?P<device>[a-z0-9]+)(?:-(?P<seed>\d+))?")
+FORMS = "an MLflow run id, a name such as sign@cpu or sign@cpu-0 (workload@device-seed), or the path of a run's folder"
+NUM_LISTED = 8  # runs listed in the message if the run asked for does not exist
+NUM_SEARCHED = 200
+IS_TRAINING = "tags.requested_device LIKE '%'"  # `is_training` as a clause of a query
+OF_OLDER = "it was made by an older Tandem, which left none; train again to have one"
+
+
+def find(run: str) -> Run:
+    """Return the run that `run` names. Raises ValueError if it does not exist or this version cannot read it."""
+    if (path := Path(run)).exists():
+        return open_folder(path)
+    entry = entry_of(run)
+    if (children := children_of(entry)) and not is_training(entry):
+        names = ", ".join(sorted(name_of(child) for child in children))
+        raise ValueError(f"{run} is the run above several seeds; name one of them: {names}")
+    return of_entry(entry)
+
+
+def find_seeds(run: str) -> list[Run]:
+    """Return the runs that `run` names, ordered by seed.
+
+    `run` may be one run, a run above several seeds, a name without a seed whose latest run has such a parent, a folder
+    of folders by seed, or several ids joined by commas.
+    """
+    if "," in run and not Path(run).exists():
+        return [find(each) for each in run.split(",")]
+    if (path := Path(run)).is_dir() and not is_run(path):
+        if folders := [folder for folder in path.iterdir() if is_run(folder)]:
+            return [
+                open_folder(folder) for folder in sorted(folders, key=lambda folder: (len(folder.name), folder.name))
+            ]
+    if path.exists():
+        return [open_folder(path)]
+    entry = entry_of(run)
+    match = NAME.fullmatch(run)
+    above = entry.data.tags.get(PARENT_TAG) if match and not match["seed"] else None
+    siblings = children_of(entry, above) if above or not is_training(entry) else []
+    # For a seed that was trained again, the newest run counts: the newest runs come first.
+    by_seed = {child.data.params.get("seed"): child for child in reversed(siblings) if child.info.status == "FINISHED"}
+    if not by_seed and not is_training(entry):
+        raise ValueError(f"{run} is a run above several seeds, and none of them is finished")
+    chosen = sorted(by_seed.values(), key=lambda child: int(child.data.params.get("seed", 0))) or [entry]
+    return [of_entry(child) for child in chosen]
+
+
+def tag(recorded: Run, tags: dict[str, str]) -> None:
+    """Set `tags` on the run in MLflow and on its parent run, which MLflow's pages show first.
+
+    If this fails, it prints a warning and does not raise.
+    """
+    if recorded.run_id is None:
+        print(f"{recorded.name} is known from files, so MLflow has no run to tag", file=sys.stderr)
+        return
+
+    def set_tags(client: Any) -> None:
+        above = client.get_run(recorded.run_id).data.tags.get(PARENT_TAG)
+        for name, value in tags.items():
+            client.set_tag(recorded.run_id, name, value)
+            if above:  # the text of "compared" already names its runs
+                about = "" if name == "compared" else f"seed {recorded.seed}: "
+                client.set_tag(above, name, f"{about}{value}")
+
+    try:
+        asked(set_tags)
+    except ValueError as error:
+        print(f"warning: {recorded.name} has no new tags: {error}", file=sys.stderr)
+
+
+# MLflow's runs. `entry` is MLflow's Run.
+
+
+def asked(question: Callable[[Any], Any]) -> Any:
+    """Return the tracking store's answer. Raises ValueError if it does not answer."""
+    try:
+        return question(open_store())
+    except Exception as error:  # the store's errors share no base class, and mlflow is not imported here
+        raise ValueError(connection.sentence(connection.explain(error, "did not answer"))) from error
+
+
+@cache
+def open_store() -> Any:
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    return connection.open_client()
+
+
+def search(experiments: list[str], *clauses: str, most: int = NUM_SEARCHED) -> list[Any]:
+    """Return the runs that meet all clauses, newest first."""
+    order = ["attributes.start_time DESC"]
+    query = " and ".join(clauses)
+    return list(asked(lambda client: client.search_runs(experiments, query, max_results=most, order_by=order)))
+
+
+def experiments(name: str | None = None) -> list[str]:
+    found = asked(lambda client: client.search_experiments())
+    return [each.experiment_id for each in found if name in (None, each.name)]
+
+
+def entry_of(run: str) -> Any:
+    if RUN_ID.fullmatch(run):
+        found = search(experiments(), f"attributes.run_id = '{run}'", most=1)
+    elif match := NAME.fullmatch(run):
+        found = latest_of_name(match["workload"], match["device"], match["seed"])
+    else:
+        raise ValueError(f"{run!r} names no run, and no such file is there; accepted: {FORMS}")
+    if not found:
+        kind = "run" if RUN_ID.fullmatch(run) else "finished run"
+        raise ValueError(f"MLflow at {shown(tracking_uri())} has no {kind} {run!r}; {available_runs()}")
+    return found[0]
+
+
+def latest_of_name(workload: str, device: str, seed: str | None) -> list[Any]:
+    """Return the latest finished training with this name, if any. `device` is the requested or the used one."""
+    if not (ids := experiments(workload)):
+        return []
+    common = ["attributes.status = 'FINISHED'", IS_TRAINING, *([f"params.seed = '{seed}'"] if seed else [])]
+    either = (f"tags.requested_device = '{device}'", f"params.device = '{device}'")
+    found = [entry for of_device in either for entry in search(ids, of_device, *common, most=1)]
+    return sorted(found, key=lambda entry: -entry.info.start_time)[:1]
+
+
+def available_runs() -> str:
+    ids = experiments()
+    entries = [entry for entry in search(ids) if is_training(entry)] if ids else []
+    names = list(dict.fromkeys(name_of(entry) for entry in entries if entry.info.status == "FINISHED"))
+    if not names:
+        return "it has none at all; `dvc repro` makes some, or set MLFLOW_TRACKING_URI to the store that has them"
+    more = f" and {len(names) - NUM_LISTED} more" if len(names) > NUM_LISTED else ""
+    return f"the latest are {', '.join(names[:NUM_LISTED])}{more}"
+
+
+def is_training(entry: Any) -> bool:
+    """Whether the run is one training, not the parent run of several seeds."""
+    return "requested_device" in entry.data.tags
+
+
+def children_of(entry: Any, above: str | None = None) -> list[Any]:
+    parent = above or entry.info.run_id
+    return search([entry.info.experiment_id], f"tags.`{PARENT_TAG}` = '{parent}'")
+
+
+def name_of(entry: Any) -> str:
+    tags, seed = entry.data.tags, entry.data.params.get("seed")
+    name = f"{tags.get('workload', '?')}@{tags.get('requested_device', '?')}"
+    return name if seed is None else f"{name}-{seed}"
+
+
+def of_entry(entry: Any) -> Run:
+    run_id, name = entry.info.run_id, name_of(entry)
+    about = f"{name} (MLflow run {run_id})"
+
+    @cache
+    def paths(folder: str) -> dict[str, str]:
+        """File name -> artifact."""
+        listed = asked(lambda client: client.list_artifacts(run_id, folder or None))
+        return {file.path.rpartition("/")[2]: file.path for file in listed if not file.is_dir}
+
+    def read(name: str) -> tuple[bytes, str]:
+        artifact = paths("").get(name) or paths("evaluation").get(name)
+        if artifact is None:
+            raise FileNotFoundError(name)
+        with tempfile.TemporaryDirectory() as temporary:
+            path = asked(lambda client: client.download_artifacts(run_id, artifact, temporary))
+            return Path(path).read_bytes(), f"{name} of {about}"
+
+    if not paths("").keys() & {"train.json", *schema1.NAMES}:
+        raise ValueError(f"{about} has no train.json: {why_no_record(entry, bool(paths('')))}")
+    return replace(open_run(about, read, run_id), name=name)
+
+
+def why_no_record(entry: Any, has_artifacts: bool) -> str:
+    if (status := entry.info.status) != "FINISHED":
+        return f"it is {status}, and a training leaves one when it finishes"
+    place = without_password(entry.info.artifact_uri)
+    return OF_OLDER if has_artifacts else f"no artifact of it is left in {place}; put the folder back where it was"

@@ -1,0 +1,78 @@
+"""Trained models in MLflow: as logged models of their run, and as versions of the workload's registered model.
+
+`mlflow.pyfunc.load_model("models:/tandem-sign@best")` loads the best comparable version: the one with the highest
+validation score among all versions validated on the same data and split as the newest. For every score, larger is
+better (tandem/tasks/__init__.py). The test split is not used for the choice, so the test score of the best version
+stays unbiased. Every function can be called again after a kill.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tandem.files import STATE, locked
+
+ALIAS = "best"
+SCORE_TAG, DATA_TAG = "val_score", "split.sha256"  # tags of a version
+
+
+def name_of(workload: str) -> str:
+    return f"tandem-{workload}"
+
+
+def log_model(client: Any, experiment_id: str, run_id: str, folder: Path) -> str:
+    """Make the model in `folder` a logged model of the run, which `models:/<id>` loads. Returns its id."""
+    from mlflow.entities import LoggedModelOutput
+
+    outputs = client.get_run(run_id).outputs
+    if outputs and outputs.model_outputs:
+        return str(outputs.model_outputs[0].model_id)
+    # Continue a logged model that was left incomplete when a publisher was killed or the server hung.
+    begun = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'")
+    for extra in begun[1:]:
+        client.delete_logged_model(extra.model_id)
+    model = begun[0] if begun else client.create_logged_model(experiment_id, name="model", source_run_id=run_id)
+    client.log_model_artifacts(model.model_id, str(folder))
+    client.finalize_logged_model(model.model_id, "READY")
+    client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+    return str(model.model_id)
+
+
+def register(client: Any, workload: str, run_id: str, model_id: str, about: dict[str, Any]) -> None:
+    """Make the run's model a version of the workload's registered model, and set the alias on the best comparable
+    version.
+
+    `about`: `val_score`, and `data`, the digests of the data after its split.
+    """
+    name, data = name_of(workload), hashlib.sha256(json.dumps(about["data"], sort_keys=True).encode()).hexdigest()
+    with locked(STATE / "models.lock"):  # two seeds may be published at the same time
+        create_registered_model(client, name, workload)
+        tags = {SCORE_TAG: repr(about["val_score"]), DATA_TAG: data}
+        own = [version for version in client.search_model_versions(f"name='{name}'") if version.run_id == run_id]
+        if own:  # the run was evaluated before
+            for tag, value in tags.items():
+                client.set_model_version_tag(name, own[0].version, tag, value)
+        else:
+            # Not `models:/<id>`: MLflow looks that up in the globally configured store, not in the client's.
+            source = client.get_logged_model(model_id).artifact_location
+            client.create_model_version(name, source, run_id, tags, await_creation_for=0, model_id=model_id)
+        versions = client.search_model_versions(f"name='{name}'")
+        comparable = [version for version in versions if version.tags.get(DATA_TAG) == data]
+        # With equal scores the first version wins, so the alias does not move.
+        best = max(comparable, key=lambda version: (float(version.tags[SCORE_TAG]), -int(version.version)))
+        client.set_registered_model_alias(name, ALIAS, best.version)
+
+
+def create_registered_model(client: Any, name: str, workload: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    about = (
+        f"Trained on `{workload}`, a version for each evaluated run. `models:/{name}@{ALIAS}` is the one with the "
+        "highest score on the validation split, of those with the data and the split of the newest."
+    )
+    try:
+        client.create_registered_model(name, description=about)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise

@@ -1,0 +1,151 @@
+"""The three records of a run, and functions that write and read them.
+
+    train.json    what was trained and what came out. The bytes are equal whenever the training is reproduced
+    timing.json   what was measured, and where, when and on what
+    score.json    the result on the test split. The bytes are equal whenever the evaluation is reproduced
+
+Each record has a version (`schema`) and the sha256 of its own content, because DVC does not check the files that it
+restores from its cache. `train` writes train.json and timing.json, `evaluate` writes score.json and a timing.json of
+its own (`EvaluationTiming`). All of them are small text files.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic needs this one on Python 3.11
+
+from tandem import files
+
+T = TypeVar("T")
+SCHEMA: Literal[2] = 2
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@with_config(STRICT)
+class Realized(TypedDict):
+    """The settings in force, after `auto` and after out-of-memory fallbacks."""
+
+    threads: int
+    precision: str
+    step: str  # the execution mode: eager, graph or compile
+    grad_accum_steps: int
+    workers: NotRequired[int]  # if there are several
+    batch_size: NotRequired[int]  # of all workers, if `scaling` changed it
+    learning_rate: NotRequired[float]
+
+
+@with_config(STRICT)
+class DataDigests(TypedDict):
+    table: str | None  # None: simulated data
+    prepared: dict[str, str]  # file -> sha256
+    packed: dict[str, str]  # split -> sha256
+
+
+@with_config(STRICT)
+class Digests(TypedDict):
+    data: DataDigests
+    code: dict[str, str]  # file -> fingerprint (tandem/closure.py)
+    weights: dict[str, str]  # initial, best, last
+
+
+@with_config(STRICT)
+class TrainRecord(TypedDict):
+    schema: Literal[2]
+    workload: str
+    requested: str  # the device in params.yaml
+    device: str  # cpu or cuda
+    seed: int
+    preset: str
+    block: dict[str, Any]  # the workload's block of params.yaml in force, with the preset applied
+    realized: Realized
+    digests: Digests
+    epochs: list[dict[str, float | int | str]]  # exact losses and score, sha256 of weights, order and random draws
+    files: dict[str, str]  # file -> sha256
+
+
+@with_config(STRICT)
+class Placement(TypedDict):
+    """Where the data was, which fallbacks were taken, and why. train.json contains what changes the results."""
+
+    data_location: str
+    out_of_memory: list[str]  # the fallbacks
+    graph_blocker: NotRequired[str]  # why no CUDA graph was captured
+    workers_from_epoch: NotRequired[dict[str, int]]  # first epoch -> number of workers, if the number changed
+
+
+@with_config(STRICT)
+class TimingRecord(TypedDict):
+    schema: Literal[2]
+    token: str  # names the run across restarts
+    mlflow: NotRequired[dict[str, str]]  # experiment, run_id, experiment_id
+    machine: str
+    measured_at: str
+    tree: dict[str, Any]  # commit and patch (tandem/runs/provenance.py)
+    environment: dict[str, Any]  # requirements_sha256, versions
+    hardware: dict[str, Any]  # tandem/machine/identity.py
+    kernels: str
+    conditions: dict[str, Any]  # before, after (tandem/machine/conditions.py), between
+    placement: Placement
+    timing: dict[str, Any]  # epoch_seconds, samples_per_second, peaks of memory ...; missing_reasons
+    probe: NotRequired[dict[str, Any]]  # how the time of a step is spent
+    not_probed: NotRequired[dict[str, str]]
+    summary_lines: NotRequired[dict[str, str]]  # sentences for people
+    files: dict[str, str]
+
+
+@with_config(STRICT)
+class ScoreRecord(TypedDict):
+    schema: Literal[2]
+    score_name: str
+    metrics: dict[str, float]
+    weights: str  # best or last
+    sentence: NotRequired[str]
+    train_sha256: str  # of the train.json whose weights were evaluated
+    files: dict[str, str]
+
+
+@with_config(STRICT)
+class EvaluationTiming(TypedDict):
+    schema: Literal[2]
+    device: str
+    machine: str
+    measured_at: str
+    evaluate_seconds: float
+    samples_per_second: float
+    num_samples: int
+    out_of_memory: list[str]
+
+
+def write(path: Path, kind: type[T], record: T) -> None:
+    """Write a record with its sha256. Raises ValidationError for a record that is not of its kind."""
+    TypeAdapter(kind).validate_python(record)
+    files.write_json(path, {**dict(record), "sha256": digest(record)})  # type: ignore[call-overload]
+
+
+def read(content: bytes, source: str, kind: type[T], fix: str = files.MAKES_ANEW) -> T:
+    """Parse a record. Raises ValueError with `source` and `fix` if it is damaged, altered or of another version."""
+    found = json.loads(json.dumps(files.parse_json(content, source, fix)))
+    if found.get("schema") != SCHEMA:
+        raise unknown_schema(source, found.get("schema"))
+    sha256 = found.pop("sha256", None)
+    if sha256 != digest(found):
+        raise files.altered(source, fix)
+    try:
+        return TypeAdapter(kind).validate_python(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise files.damaged(source, f"{'.'.join(map(str, first['loc']))}: {first['msg']}", fix) from None
+
+
+def unknown_schema(source: str, schema: Any) -> ValueError:
+    age, advice = "an older", "use the version of Tandem that made it"
+    if isinstance(schema, int) and schema > SCHEMA:
+        age, advice = "a newer", "update Tandem"
+    return ValueError(f"{source} has schema {schema!r}, made by {age} Tandem; this one reads {SCHEMA}; {advice}")
+
+
+def digest(record: Any) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

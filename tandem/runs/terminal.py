@@ -1,0 +1,93 @@
+"""Terminal output of a training, and stopping it with Ctrl+C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from tandem.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from tandem.machine.regions import Measurement
+    from tandem.training.trainer import Epoch
+
+SECONDS_BETWEEN_LINES = 10.0  # within an epoch, if stderr is not a terminal
+
+
+class Interruption(StopSignals):
+    """The first Ctrl+C (or SIGTERM) sets `stop_requested`: the training ends after its epoch. The second one raises
+    KeyboardInterrupt.
+    """
+
+    first = 0
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        if self.stop_requested:
+            if number == self.first == signal.SIGTERM:
+                return  # killing the process group and the parent's death both send it
+            raise KeyboardInterrupt
+        self.first = number
+        self.stop_requested = True
+        print("\nstopping after this epoch, saving a checkpoint; once more stops at once", file=sys.stderr, flush=True)
+
+
+class Progress:
+    """A progress bar with rate, time left, memory and device utilization; one line per epoch if there is no
+    terminal.
+    """
+
+    def __init__(self, title: str, num_epochs: int, num_done: int):
+        from tqdm import tqdm
+
+        self.bar = tqdm(total=num_epochs, initial=num_done, desc=title, unit="epoch", disable=not sys.stderr.isatty())
+        self.title, self.num_epochs, self.start, self.num_before = title, num_epochs, time.monotonic(), num_done
+        self.said_at = self.start
+        self.ended = threading.Event()
+        if not self.bar.disable:
+            threading.Thread(target=self.refresh, name="progress", daemon=True).start()
+
+    def refresh(self) -> None:
+        """Redraw the bar's clock: an epoch may take minutes."""
+        while not self.ended.wait(1.0):
+            self.bar.refresh()
+
+    def show_features(self, num_done: int, num_all: int) -> None:
+        """Show progress within the epoch of a closed-form fit: the number of sequences whose features are computed."""
+        if not self.bar.disable:
+            self.bar.set_postfix_str(f"features of {num_done:,} of {num_all:,} sequences", refresh=False)
+        elif (now := time.monotonic()) - self.said_at > SECONDS_BETWEEN_LINES:
+            rate, self.said_at = num_done / (now - self.start), now
+            left = f"{rate:,.0f} sequences/s, {(num_all - num_done) / rate:.0f} s left"
+            print(f"features of {num_done:,} of {num_all:,} sequences, {left}", flush=True)
+
+    def show(self, epoch: Epoch, score: str, num_samples: int) -> None:
+        rate = f"{num_samples / epoch.training.seconds:,.0f} samples/s"
+        if not self.bar.disable:
+            quality = f"loss {epoch.train_loss:.3f}, val {score} {epoch.val_score:.3f}"
+            self.bar.set_postfix_str(", ".join([quality, rate, *load(epoch.training)]), refresh=False)
+            self.bar.update()
+            return
+        line = f"train loss {epoch.train_loss:.4f}, val loss {epoch.val_loss:.4f}, val {score} {epoch.val_score:.3f}"
+        left = (time.monotonic() - self.start) / (epoch.number - self.num_before) * (self.num_epochs - epoch.number)
+        speed = f"{epoch.training.seconds:.3f} s, {rate}, {left:.0f} s left"
+        print(f"epoch {epoch.number}/{self.num_epochs}: {line}, {speed}", flush=True)
+
+    def close(self) -> None:
+        self.ended.set()
+        self.bar.close()
+
+
+def load(measured: Measurement) -> list[str]:
+    """Return memory and device utilization as texts. Values that were not measured are left out."""
+    on_gpu = measured.process_mib or measured.peak_allocated_mib
+    found = {
+        "VRAM {:,.0f} MiB": on_gpu,
+        "GPU {:.0%} busy": measured.gpu_busy_share,
+        "memory {:,.0f} MiB": None if on_gpu else measured.peak_rss_mib,
+        "{:.1f} cores busy": None if on_gpu else measured.cpu_share,
+    }
+    return [text.format(value) for text, value in found.items() if value is not None]

@@ -1,0 +1,133 @@
+"""Classify: one label for a whole sequence.
+
+Shapes: outputs (B, C) logits, targets (B,) int64, predictions (N,) int64, confusion (C, C) with true classes as rows.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tandem.tasks import Evaluation, Read
+from tandem.tasks.baselines import (
+    Baseline,
+    compare_with_baselines,
+    interval_of_gain,
+    nearest_neighbours,
+    num_comparable,
+    ratio,
+    sample,
+    with_ones,
+)
+from tandem.tasks.scores import macro_f1, precision_recall_f1
+
+RARE = 0.5  # of the share that a class would have if all were equally frequent
+SCALES = [2 ** (power / 2) for power in range(13)]  # from 1 to 64
+
+
+class Task:
+    score_name = "accuracy"
+    per_step = False
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        self.classes = [str(name) for name in summary["classes"]]
+        self.num_outputs = len(self.classes)
+
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
+        """Return the cross-entropy; label smoothing as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
+        return F.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
+
+    def encoded(self, targets: Tensor) -> Tensor:
+        """Return (B, C): 1 for the sequence's class, -1 for the others, the targets of a ridge classifier."""
+        return 2 * F.one_hot(targets, self.num_outputs).float() - 1
+
+    def scale_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """Return the factor that turns the outputs of such a fit into logits: the temperature with the least
+        cross-entropy.
+
+        Guo et al. 2017, arXiv:1706.04599. outputs (N, C) for sequences that the fit did not see. The factor does not
+        change the predicted class.
+        """
+        losses = [F.cross_entropy(outputs * scale, targets).item() for scale in SCALES]
+        return SCALES[losses.index(min(losses))]
+
+    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        return outputs.argmax(dim=1)
+
+    def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
+        return (predictions == targets).float().mean().item()
+
+    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
+        targets = torch.from_numpy(read("test", "targets"))
+        no_mask = torch.empty(0)
+        predictions = self.predict(outputs, no_mask)
+        confusion = confusion_matrix(predictions, targets, self.num_outputs)
+        metrics = {**scores(confusion), "loss": self.loss(outputs, targets, no_mask, 0.0).item()}
+        actual, predicted = ([self.classes[number] for number in labels.tolist()] for labels in (targets, predictions))
+        confidence = outputs.softmax(dim=1).amax(dim=1).tolist()
+        keys = ("sequence", "actual", "predicted", "confidence")
+        rows = zip(read("test", "ids").tolist(), actual, predicted, confidence, strict=True)
+        wrong = int((predictions != targets).sum())
+        baselines = []
+        for key, (name, baseline_predictions) in self.predict_baselines(targets, read).items():
+            found = scores(confusion_matrix(baseline_predictions, targets, self.num_outputs))
+            metrics |= {f"{key}_{score}": value for score, value in found.items()}
+            both = (with_ones((each == targets).double().numpy()) for each in (predictions, baseline_predictions))
+            gain = interval_of_gain(ratio, *both)
+            baselines.append(Baseline(name, found["accuracy"], gain))
+        compared = compare_with_baselines(metrics["accuracy"], baselines, len(targets))
+        each = [{"class": name, **row} for name, row in zip(self.classes, per_class(confusion), strict=True)]
+        return Evaluation(
+            metrics,
+            f"{compared}{self.rare_class_report(each, metrics)}; "
+            f"{len(targets) - wrong:,} of {len(targets):,} test sequences right, {wrong:,} wrong",
+            each,
+            list(zip(actual, predicted, strict=True)),
+            [dict(zip(keys, row, strict=True)) for row in rows],
+        )
+
+    def predict_baselines(self, targets: Tensor, read: Read) -> dict[str, tuple[str, Tensor]]:
+        """Return two baselines that need no training: key -> (name, predicted classes (N,))."""
+        train_targets = torch.from_numpy(read("train", "targets"))
+        values, test_values = (read(split, "values") for split in ("train", "test"))
+        rows = sample(len(values), num_comparable(values, test_values))
+        sampled = f" (among {len(rows):,} of {len(values):,} training sequences)" if len(rows) < len(values) else ""
+        most_frequent = torch.full_like(targets, int(torch.bincount(train_targets).argmax()))
+        nearest = train_targets[rows][nearest_neighbours(values[rows], test_values)]
+        return {
+            "most_frequent": ("the most frequent class", most_frequent),
+            "nearest_neighbour": (f"1-NN{sampled}", nearest),
+        }
+
+    def rare_class_report(self, each: list[dict[str, Any]], metrics: dict[str, float]) -> str:
+        """The scores of classes that are rare in the test split, which accuracy hides. Empty without such classes."""
+        total = sum(row["num_true"] for row in each)
+        rare = [row for row in each if 0 < row["num_true"] < RARE * total / len(each)]
+        if not rare:
+            return ""
+        rare.sort(key=lambda row: row["num_true"])
+        found = ", ".join(f"{row['class']} {row['recall']:.2f} of {row['num_true']:,}" for row in rare[:3])
+        more = f" and {len(rare) - 3} more rare classes" if len(rare) > 3 else ""
+        return (
+            f"; macro F1 {metrics['macro_f1']:.4g} (the most frequent class {metrics['most_frequent_macro_f1']:.4g}, "
+            f"1-NN {metrics['nearest_neighbour_macro_f1']:.4g}); found of the rarest: {found}{more}"
+        )
+
+
+def confusion_matrix(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:
+    cells = torch.bincount(targets * num_classes + predictions, minlength=num_classes**2)
+    return cells.view(num_classes, num_classes)
+
+
+def scores(confusion: Tensor) -> dict[str, float]:
+    return {
+        "accuracy": confusion.diagonal().sum().item() / confusion.sum().item(),
+        "macro_f1": macro_f1(per_class(confusion)),
+    }
+
+
+def per_class(confusion: Tensor) -> list[dict[str, Any]]:
+    """Precision, recall and F1 of every class."""
+    counts = torch.stack([confusion.diagonal(), confusion.sum(dim=1), confusion.sum(dim=0)], dim=1)
+    return [precision_recall_f1(*row) for row in counts.tolist()]

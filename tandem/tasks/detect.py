@@ -1,0 +1,208 @@
+"""Detect: the frames at which events happen, and their classes.
+
+Shapes: outputs (B, T, C) logits with class 0 for "no event", targets and predictions (B, T) int64.
+
+A predicted event is correct if an actual event of its class is within TOLERANCE frames and matches no other prediction
+(one-to-one matching). Onset and sound event detection are scored this way: Mesaros et al. 2016, "Metrics for Polyphonic
+Sound Event Detection", section 3.2.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tandem.tasks import Evaluation, Read
+from tandem.tasks.baselines import Baseline, compare_with_baselines, interval_of_gain, sample
+from tandem.tasks.scores import macro_f1, macro_f1_of_sums, match_steps, precision_recall_f1
+
+TOLERANCE = 2  # frames
+THRESHOLD = 0.5  # minimum probability at an event's frame
+# With 0 (no reweighting) the model misses rare events; with 1 (equal shares for all classes) it predicts too many.
+WEIGHT_EXPONENT = 0.5
+
+# The search of the threshold baseline, which predicts an event when one feature crosses one threshold. It takes a
+# second or two.
+QUANTILES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
+NUM_THRESHOLD_STEPS = 10_000
+MAX_THRESHOLD_FEATURES = 16
+
+
+class Task:
+    score_name = "event_f1"
+    per_step = True
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        self.classes = [str(name) for name in summary["classes"]]
+        self.num_outputs = len(self.classes)
+        self.features = summary["features"]
+        counts = summary["num_per_class"]["train"]
+        steps = torch.tensor([float(max(counts[name], 1)) for name in self.classes])
+        weights = (steps.max() / steps) ** WEIGHT_EXPONENT
+        # By device: a copy to the device in every step would be a synchronization in every step.
+        self.weights = {weights.device: weights}
+
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
+        """The cross-entropy, averaged over a sequence's real steps. Rare classes have larger `weights`."""
+        if outputs.device not in self.weights:
+            self.weights[outputs.device] = self.weights[torch.device("cpu")].to(outputs.device)
+        each = F.cross_entropy(
+            outputs.transpose(1, 2),
+            targets,
+            weight=self.weights[outputs.device],
+            reduction="none",
+            label_smoothing=label_smoothing,
+        )
+        return (each.masked_fill(~mask, 0.0).sum(dim=1) / mask.sum(dim=1)).mean()
+
+    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        return predict(outputs, mask)
+
+    def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
+        return macro_f1(self.per_class(self.counts(*to_numpy(predictions, targets, mask))))
+
+    def counts(self, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """(N, C - 1, 3): each sequence's numbers of matched, actual and predicted events of every class but 0."""
+        rows = []
+        for number in range(1, self.num_outputs):
+            actual, found = np.argwhere(targets == number), np.argwhere(predictions == number)
+            matched = actual[[index for index, _ in match(actual, found, targets.shape[1])]]
+            rows.append([np.bincount(events[:, 0], minlength=len(targets)) for events in (matched, actual, found)])
+        return np.array(rows).transpose(2, 0, 1)
+
+    def per_class(self, counts: np.ndarray) -> list[dict[str, Any]]:
+        """Return event precision, recall and F1 of every class except 0."""
+        names, sums = self.classes[1:], counts.sum(axis=0).tolist()
+        return [{"class": name, **precision_recall_f1(*row)} for name, row in zip(names, sums, strict=True)]
+
+    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
+        targets, lengths = torch.from_numpy(read("test", "targets")), torch.from_numpy(read("test", "lengths"))
+        mask = torch.arange(targets.shape[1])[None, :] < lengths[:, None]
+        probabilities = outputs.softmax(dim=2)
+        predictions, actual = to_numpy(predict(outputs, mask), targets, mask)
+        counts = self.counts(predictions, actual)
+        per_class = self.per_class(counts)
+        baselines = [
+            Baseline(name, macro_f1(self.per_class(found)), interval_of_gain(macro_f1_of_sums, counts, found))
+            for name, found in self.count_baselines(actual, mask.numpy(), read).items()
+        ]
+        metrics = {
+            "event_f1": macro_f1(per_class),
+            **{f"event_{name}": float(np.mean([row[name] for row in per_class])) for name in ("precision", "recall")},
+            "frame_accuracy": (outputs.argmax(dim=2) == targets)[mask].float().mean().item(),
+            "loss": self.loss(outputs, targets, mask, 0.0).item(),
+            **dict(zip(("threshold_event_f1", "base_rate_event_f1"), (each.score for each in baselines), strict=True)),
+        }
+        rows = self.list_events(predictions, actual, probabilities.numpy(), read("test", "ids"))
+        missed, invented = (sum(not row[name] for row in rows) for name in ("predicted", "actual"))
+        worst = min(per_class, key=lambda row: row["f1"])
+        return Evaluation(
+            metrics,
+            f"{compare_with_baselines(metrics['event_f1'], baselines, len(actual))}; "
+            f"{len(rows) - missed - invented:,} events found within {TOLERANCE} frames, {missed:,} missed, "
+            f"{invented:,} invented; hardest class: {worst['class']} (F1 {worst['f1']:.3f})",
+            per_class,
+            self.confusion_pairs(predictions, actual),
+            rows,
+        )
+
+    def count_baselines(self, actual: np.ndarray, mask: np.ndarray, read: Read) -> dict[str, np.ndarray]:
+        """Return the counts of two detectors that need no training.
+
+        The first predicts each class when one feature crosses one threshold, both chosen on training sequences. The
+        second predicts events at random steps, at the training rate.
+        """
+        targets, lengths = read("train", "targets"), read("train", "lengths")
+        num_steps, generator = targets.shape[1], np.random.default_rng(0)
+        rows = sample(len(targets), max(1, NUM_THRESHOLD_STEPS // num_steps))
+        is_real = np.arange(num_steps) < lengths[:, None]
+        values, test_values = read("train", "values")[rows], read("test", "values")
+        # With a negative sign, the feature crosses downwards.
+        crossing, random = (np.zeros_like(actual) for _ in range(2))
+        for number in range(1, self.num_outputs):
+            events = np.argwhere(targets[rows] == number)
+            best, chosen = -1.0, (0, 1.0, 0.0)
+            for feature in range(min(values.shape[2], MAX_THRESHOLD_FEATURES)):
+                for sign in (1.0, -1.0):
+                    own = sign * values[:, :, feature]
+                    for level in np.quantile(own[is_real[rows]], QUANTILES).tolist():
+                        found = np.argwhere(crossings(own, level) & is_real[rows])
+                        f1 = 2 * len(match(events, found, num_steps)) / max(1, len(events) + len(found))
+                        if f1 > best:
+                            best, chosen = f1, (feature, sign, level)
+            feature, sign, level = chosen
+            crossing[crossings(sign * test_values[:, :, feature], level) & mask] = number
+            random[(generator.random(actual.shape) < (targets == number).sum() / is_real.sum()) & mask] = number
+        detectors = {"the best threshold on one feature": crossing, "events at the base rate": random}
+        return {name: self.counts(found, actual) for name, found in detectors.items()}
+
+    def list_events(
+        self, predictions: np.ndarray, targets: np.ndarray, probabilities: np.ndarray, ids: np.ndarray
+    ) -> list[dict[str, Any]]:
+        """Return one row for every actual event and for every predicted event without a match."""
+        rows = []
+        for number in range(1, self.num_outputs):
+            places, guesses = np.argwhere(targets == number), np.argwhere(predictions == number)
+            for actual, found in pair_events(places, guesses, targets.shape[1]):
+                sequence, step = found or actual
+                row = {
+                    "sequence": str(ids[sequence]),
+                    "event": self.classes[number],
+                    "actual": actual[1] if actual else "",
+                    "predicted": found[1] if found else "",
+                    "confidence": float(probabilities[sequence, step, number]) if found else "",
+                }
+                rows.append((row["sequence"], step, row))
+        return [row for *_, row in sorted(rows, key=lambda entry: entry[:2])]
+
+    def confusion_pairs(self, predictions: np.ndarray, targets: np.ndarray) -> list[tuple[str, str]]:
+        """Return the (actual, predicted) classes of events matched by position alone, for the confusion matrix."""
+        pairs = pair_events(np.argwhere(targets > 0), np.argwhere(predictions > 0), targets.shape[1])
+        none = self.classes[0]
+        return [
+            (self.classes[targets[actual]] if actual else none, self.classes[predictions[found]] if found else none)
+            for actual, found in pairs
+        ]
+
+
+def crossings(values: np.ndarray, level: float) -> np.ndarray:
+    """values (N, T) -> (N, T) bool: each first step above `level`."""
+    above = values > level
+    above[:, 1:] &= ~(values[:, :-1] > level)
+    return above
+
+
+def predict(outputs: Tensor, mask: Tensor) -> Tensor:
+    """Predict an event where its probability is above THRESHOLD and its class's highest within TOLERANCE frames."""
+    # The outputs for padded steps are meaningless: they must not exceed those of the last real steps.
+    probabilities = outputs.softmax(dim=2).masked_fill(~mask.unsqueeze(2), 0.0)
+    highest = F.max_pool1d(probabilities.transpose(1, 2), 2 * TOLERANCE + 1, 1, TOLERANCE).transpose(1, 2)
+    is_event = (probabilities == highest) & (probabilities > THRESHOLD)
+    is_event[:, :, 0] = False
+    return torch.where(is_event.any(dim=2), is_event.int().argmax(dim=2), 0)
+
+
+def to_numpy(predictions: Tensor, targets: Tensor, mask: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return predictions and targets, 0 in the padding."""
+    predictions, targets = (labels.masked_fill(~mask, 0).cpu() for labels in (predictions, targets))
+    return predictions.numpy(), targets.numpy()
+
+
+def match(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[int, int]]:
+    """The index pairs of a maximum one-to-one matching of events (K, 2), (L, 2) in sequences of `num_steps` steps."""
+    spacing = num_steps + TOLERANCE + 1  # keeps events from matching across sequences
+    left, right = ((pairs[:, 0] * spacing + pairs[:, 1]).tolist() for pairs in (actual, found))
+    return match_steps(left, right, TOLERANCE)
+
+
+def pair_events(actual: np.ndarray, found: np.ndarray, num_steps: int) -> list[tuple[Any, Any]]:
+    """Return (actual, found) events (sequence, step) after `match`: all actual events, then the unmatched found ones.
+
+    None takes the place of a missing event.
+    """
+    left, right = (dict(enumerate(map(tuple, places.tolist()))) for places in (actual, found))
+    partner = {index: right.pop(other) for index, other in match(actual, found, num_steps)}
+    pairs: list[tuple[Any, Any]] = [(event, partner.get(index)) for index, event in left.items()]
+    return pairs + [(None, event) for event in right.values()]

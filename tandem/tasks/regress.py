@@ -1,0 +1,138 @@
+"""Regress: one number for a whole sequence.
+
+Shapes: outputs (B, 1), targets and predictions (B,) float32, standardized with the training targets' mean and standard
+deviation; the results of `evaluate` are in the target's own unit. The score is R2, the share of the targets' variance
+that the predictions explain: 1 is perfect, 0 is no better than the mean of the predicted targets.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tandem.tasks import Evaluation, Read
+from tandem.tasks.baselines import (
+    MAX_FITTED,
+    Baseline,
+    compare_with_baselines,
+    interval_of_gain,
+    ratio,
+    sample,
+    summaries,
+    with_ones,
+)
+from tandem.tasks.ridge import centred, leave_one_out
+
+BASELINES = {"mean": "always the mean", "median": "always the median", "linear": "a linear model"}
+
+
+class Task:
+    score_name = "r2"
+    per_step = False
+    num_outputs = 1
+
+    def __init__(self, summary: dict[str, Any]) -> None:
+        target = summary["target"]
+        self.target, self.mean, self.std = target["name"], target["mean"], target["std"]
+
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor, label_smoothing: float) -> Tensor:
+        """Return the mean squared error."""
+        return (outputs[:, 0] - targets).square().mean()
+
+    def encoded(self, targets: Tensor) -> Tensor:
+        """Return (B, 1): the targets of a ridge regression."""
+        return targets[:, None]
+
+    def scale_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """Return 1: least squares need no scaling."""
+        return 1.0
+
+    def predict(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        return outputs[:, 0]
+
+    def score(self, predictions: Tensor, targets: Tensor, mask: Tensor) -> float:
+        return r2_score(*(part.detach().cpu().double().numpy() for part in (predictions, targets)))
+
+    def in_units(self, standardized: np.ndarray) -> np.ndarray:
+        """Return the values in the target's own unit."""
+        return standardized.astype(np.float64) * self.std + self.mean
+
+    def evaluate(self, outputs: Tensor, read: Read) -> Evaluation:
+        targets, ids = read("test", "targets"), read("test", "ids").tolist()
+        actual, predicted = self.in_units(targets), self.in_units(outputs[:, 0].numpy())
+        known = self.in_units(read("train", "targets"))
+        baseline_predictions = {
+            "mean": np.full(len(actual), known.mean()),
+            "median": np.full(len(actual), np.median(known)),
+            "linear": linear_model(read, known),
+        }
+        every = {"network": predicted, **baseline_predictions}
+        found = {name: errors(each, actual) for name, each in every.items()}
+        metrics = {
+            **found["network"],
+            "loss": self.loss(outputs, torch.from_numpy(targets), torch.empty(0), 0.0).item(),
+        }
+        for name in baseline_predictions:
+            metrics |= {f"{name}_{key}": value for key, value in found[name].items()}
+        baselines = [
+            Baseline(word, found[name]["r2"], gain_over(baseline_predictions[name], predicted, actual))
+            for name, word in BASELINES.items()
+        ]
+        compared = compare_with_baselines(metrics["r2"], baselines, len(actual))
+        baseline_errors = ", ".join(f"{word} {found[name]['mae']:.4g}" for name, word in BASELINES.items())
+        return Evaluation(
+            metrics,
+            f"{compared}; MAE of {self.target} {metrics['mae']:.4g} ({baseline_errors}), RMSE {metrics['rmse']:.4g}",
+            [{"prediction": name, **row} for name, row in found.items()],
+            [],
+            [
+                {"sequence": name, "actual": true, "predicted": guess}
+                for name, true, guess in zip(ids, actual.tolist(), predicted.tolist(), strict=True)
+            ],
+        )
+
+
+def r2_score(predicted: np.ndarray, actual: np.ndarray) -> float:
+    """Return R2 as in scikit-learn. If all targets are equal, it is 1 for perfect predictions, else 0."""
+    residual, total = np.square(actual - predicted).sum(), np.square(actual - actual.mean()).sum()
+    if not total:
+        return float(not residual)
+    return float(1 - residual / total)
+
+
+def gain_over(other: np.ndarray, own: np.ndarray, actual: np.ndarray) -> tuple[float, float] | None:
+    """Return the 95% interval of the gain in r2_score variance of one prediction (N,) over another.
+
+    The variance of these targets counts as known: it affects the size of the gain, but not which prediction is better.
+    """
+    unit = actual.var() or 1.0
+    return interval_of_gain(ratio, *(with_ones(-np.square(actual - each) / unit) for each in (own, other)))
+
+
+def errors(predicted: np.ndarray, actual: np.ndarray) -> dict[str, float]:
+    residuals = predicted - actual
+    return {
+        "r2": r2_score(predicted, actual),
+        "mae": float(np.abs(residuals).mean()),
+        "rmse": float(np.sqrt(np.square(residuals).mean())),
+    }
+
+
+def linear_model(read: Read, known: np.ndarray) -> np.ndarray:
+    """Return (M,) predictions of a ridge regression on each feature's mean, deviation, extremes, ends and slope.
+
+    Leave-one-out (ridge.py) chooses its strength, on at most MAX_FITTED training sequences. known (N,): the training
+    targets.
+    """
+    rows = sample(len(known), MAX_FITTED)
+    train = torch.from_numpy(summaries(read("train", "values")[rows], read("train", "lengths")[rows]))
+    values, lengths = read("test", "values"), read("test", "lengths")
+    parts = [slice(low, low + MAX_FITTED) for low in range(0, len(values), MAX_FITTED)]
+    test = torch.from_numpy(np.concatenate([summaries(values[part], lengths[part]) for part in parts]))
+    deviation, mean = torch.std_mean(train, dim=0, correction=0)
+    scale = torch.where(deviation > 1e-9, 1 / deviation, 0.0)
+    train, test = (train - mean) * scale, (test - mean) * scale
+    targets = torch.from_numpy(known[rows])[:, None]
+    fit = leave_one_out(centred(train @ train.T), targets, train.shape[1])
+    return (test @ (train.T @ fit.coefficients) + targets.mean())[:, 0].numpy()

@@ -1,0 +1,250 @@
+"""The whole data path: a split's tensors and the batches taken from them.
+
+Shapes: values (N, T, F) float32, mask (N, T) bool (True: a real step), targets (N, ...). Data that fits is resident on
+the device: a batch is one `index_select` per tensor, without a copy from the host or a loader process. Data that does
+not fit is streamed from a memory-mapped file: the next batch is copied while the device works on the current one. Both
+give the same batches in the same order, because the caller draws the order on the CPU and passes it in. A resident
+split can be released to its file between two batches (tandem/training/memory.py).
+"""
+
+import json
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+TENSORS = ("values", "mask", "targets")
+# safetensors' names of the dtypes that preload writes.
+DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
+
+
+@dataclass(frozen=True)
+class Share:
+    """One worker's contiguous share of a micro-batch of all workers.
+
+    A batch goes through the model in `grad_accum_steps` micro-batches, and each worker takes a share of every one. If a
+    micro-batch has fewer sequences than there are workers (in the smaller last batch), a worker without a sequence
+    processes another worker's sequence with weight 0: every worker must take part in the sum of gradients.
+    """
+
+    first: int  # index of the share's first sequence in the micro-batch of all workers
+    num_processed: int  # number of sequences that this worker processes
+    num_counted: int  # number of those whose loss counts: 0 if the sequence is another worker's
+    global_size: int  # number of sequences in the micro-batch of all workers
+
+
+@dataclass(frozen=True)
+class Batch:
+    values: torch.Tensor  # (B, T, F)
+    mask: torch.Tensor  # (B, T)
+    targets: torch.Tensor  # (B, ...)
+    rows: torch.Tensor  # (B,) indices of the sequences in the split
+    # (B, H) the inputs of a decoder while training (tandem/models/seq2seq.py)
+    teacher_targets: torch.Tensor | None = None
+    shares: tuple[Share, ...] = ()  # if the batch is one worker's share of a larger batch: one per micro-batch
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def num_counted(self) -> int:
+        """Number of this worker's sequences whose loss counts."""
+        return sum(share.num_counted for share in self.shares) if self.shares else len(self)
+
+    @property
+    def global_size(self) -> int:
+        """Number of sequences in the batch of all workers."""
+        return sum(share.global_size for share in self.shares) if self.shares else len(self)
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """The arguments of the model's forward pass."""
+        return (
+            (self.values, self.mask) if self.teacher_targets is None else (self.values, self.mask, self.teacher_targets)
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are gathered or copied for this batch."""
+        return sum(getattr(self, name).nbytes for name in TENSORS)
+
+    def first(self, count: int) -> "Batch":
+        return self.split(count)[0]
+
+    def micro_batches(self, count: int) -> list["Batch"]:
+        """Split the batch into at most `count` micro-batches of nearly equal size, or into one per share."""
+        if count == 1 or len(self.shares) == 1:
+            return [self]
+        if not self.shares:
+            return self.split(-(-len(self) // count))
+        found = self.split([share.num_processed for share in self.shares])
+        return [replace(batch, shares=(share,)) for batch, share in zip(found, self.shares, strict=True)]
+
+    def split(self, sizes: int | list[int]) -> list["Batch"]:
+        tensors = (self.values, self.mask, self.targets, self.rows, self.teacher_targets)
+        columns = [tensor.split(sizes) for tensor in tensors if tensor is not None]
+        return [Batch(*each) for each in zip(*columns, strict=True)]
+
+
+@dataclass
+class Split:
+    """The tensors of one split, and the device that its batches go to."""
+
+    tensors: dict[str, torch.Tensor]
+    device: torch.device
+    path: Path | None = None  # the packed file that contains the tensors
+    is_resident: bool = False  # whether `tensors` are a copy of the file on the device
+
+    def __len__(self) -> int:
+        return len(self.tensors["targets"])
+
+    def make_resident(self) -> None:
+        """Copy the tensors to the device, even to the CPU: the disk can be slow, and the file can be replaced."""
+        if self.path is not None and not self.is_resident:
+            self.tensors = {name: tensor.to(self.device, copy=True) for name, tensor in self.tensors.items()}
+            self.is_resident = True
+
+    def release_to_host(self) -> None:
+        """Drop the copy and read from the file again."""
+        if self.path is not None and self.is_resident:
+            self.tensors, self.is_resident = memory_mapped(self.path), False
+
+    def batches(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches of `order` ((N,) int64 on the CPU). The last one may be smaller."""
+        resident = None if self.is_streamed else order.to(self.device)
+        for start in range(0, len(order), batch_size):
+            if resident is None or self.is_streamed:  # the split may be released to its file between two batches
+                yield from self.streamed(order[start:], batch_size)
+                return
+            rows = resident[start : start + batch_size]
+            values, mask, targets = (self.tensors[name].index_select(0, rows) for name in TENSORS)
+            yield Batch(values, mask, targets, rows)
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the tensors are on another device than their batches."""
+        return self.tensors["values"].device.type != self.device.type
+
+    def streamed(self, order: torch.Tensor, batch_size: int) -> Iterator[Batch]:
+        """Yield batches that a separate CUDA stream copies from the host, always one batch ahead.
+
+        A thread gathers the rows, so the main thread can continue to launch kernels. Only copies from pinned memory
+        can overlap with computation; two pinned buffers alternate.
+        """
+        side, current = copy_stream(self.device), torch.cuda.current_stream(self.device)
+        buffers = [self.buffers(batch_size) for _ in range(2)]
+        copied = [torch.cuda.Event() for _ in range(2)]
+
+        def fetch(number: int, rows: torch.Tensor) -> Batch:
+            with torch.cuda.device(self.device):  # a new thread uses GPU 0 and would create a context there
+                copied[number % 2].synchronize()  # wait for the copy from this buffer two batches ago
+                hosts = [*self.tensors_at(rows, buffers[number % 2]), rows.pin_memory()]
+                with torch.cuda.stream(side):
+                    values, mask, targets, places = (host.to(self.device, non_blocking=True) for host in hosts)
+                    copied[number % 2].record(side)
+            return Batch(values, mask, targets, places)
+
+        pieces = order.split(batch_size)
+        with ThreadPoolExecutor(1) as thread:
+            ahead = thread.submit(fetch, 0, pieces[0])
+            for number in range(len(pieces)):
+                batch = ahead.result()
+                if number + 1 < len(pieces):
+                    ahead = thread.submit(fetch, number + 1, pieces[number + 1])
+                # The current stream now uses the batch: the allocator must not give its memory to the side stream.
+                current.wait_event(copied[number % 2])
+                for tensor in (batch.values, batch.mask, batch.targets, batch.rows):
+                    tensor.record_stream(current)
+                yield batch
+
+    def buffers(self, num_rows: int) -> dict[str, torch.Tensor]:
+        """Host memory for `num_rows` sequences, pinned if the device is a GPU."""
+        is_pinned = self.device.type == "cuda"
+        return {
+            name: torch.empty((num_rows, *tensor.shape[1:]), dtype=tensor.dtype, pin_memory=is_pinned)
+            for name, tensor in self.tensors.items()
+        }
+
+    def tensors_at(self, rows: torch.Tensor, buffers: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Gather the rows of every tensor into `buffers`."""
+        return [torch.index_select(self.tensors[name], 0, rows, out=buffers[name][: len(rows)]) for name in TENSORS]
+
+
+@cache
+def copy_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all copies of streamed data. One stream saves memory: the allocator caches memory per stream.
+
+    torch has 32 streams and returns them in turn: a new stream per epoch would sometimes be the stream of a capture.
+    """
+    return torch.cuda.Stream(device)
+
+
+def load_split(path: Path, device: torch.device) -> Split:
+    """Open the packed split at `path`. Its batches are read from the file until `make_resident` is called."""
+    return Split(memory_mapped(path), device, path)
+
+
+def memory_mapped(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file, memory-mapped: the system reads pages on access and can reclaim them.
+
+    The mapping is read-only. The mapping of safetensors' own loader is writable, so it counts as memory of this
+    process. Format: https://github.com/huggingface/safetensors, "Format".
+    """
+    raw = np.memmap(path, dtype=np.uint8, mode="r")
+    start = 8 + int.from_bytes(raw[:8].tobytes(), "little")
+    header = json.loads(raw[8:start].tobytes())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns because it has no read-only tensors
+        data = torch.from_numpy(raw[start:])
+    tensors = {}
+    for name, about in header.items():
+        if name != "__metadata__":
+            first, last = about["data_offsets"]
+            tensors[name] = data[first:last].view(DTYPES[about["dtype"]]).view(about["shape"])
+    return tensors
+
+
+def sequential_indices(split: Split) -> torch.Tensor:
+    return torch.arange(len(split))
+
+
+def shuffled(split: Split, generator: torch.Generator) -> torch.Tensor:
+    """Draw the next epoch's order on the CPU, so that every device and data location has identical batches."""
+    return torch.randperm(len(split), generator=generator)
+
+
+def shares_of(num_sequences: int, num_parts: int, rank: int, num_workers: int) -> tuple[Share, ...]:
+    """The shares of worker `rank` in a batch of `num_sequences`, one per part.
+
+    If a part does not divide evenly, the first workers take one more sequence.
+    """
+    size = -(-num_sequences // num_parts)  # as in Batch.micro_batches
+    found = []
+    for start in range(0, num_sequences, size):
+        whole = min(size, num_sequences - start)
+        each, rest = divmod(whole, num_workers)
+        num_own = each + (rank < rest)
+        first = rank * each + min(rank, rest)
+        found.append(Share(min(first, whole - 1), max(num_own, 1), num_own, whole))
+    return tuple(found)
+
+
+def places_of(shares: tuple[Share, ...]) -> torch.Tensor:
+    """Indices of the shares' sequences in the batch of all workers: (n,) int64."""
+    places, start = [], 0
+    for share in shares:
+        places.append(torch.arange(share.num_processed) + start + share.first)
+        start += share.global_size
+    return torch.cat(places)
+
+
+def own_rows(order: torch.Tensor, batch_size: int, shares: tuple[Share, ...]) -> torch.Tensor:
+    """The elements of `order` that belong to a worker with these `shares` of each batch, batch by batch.
+
+    order: (N,) int64, consecutive full batches of all workers.
+    """
+    return order.view(-1, batch_size)[:, places_of(shares)].flatten()

@@ -1,0 +1,214 @@
+"""Checkpoints: the state of a training after an epoch. A killed training resumes from it with identical bits.
+
+The checkpoint folder `.tandem/checkpoints/<workload>/` is outside every DVC output, because DVC deletes outputs before
+a stage runs. A training has at most the files below. The digest covers the inputs of the training: parameters, data,
+code and hardware.
+
+    <device>-<digest>.pt             the newest checkpoint
+    <device>-<digest>.previous.pt    the checkpoint before it
+    <device>-<digest>.token          the token of the MLflow run, until a checkpoint contains it
+    <device>-<digest>.ended          exists when the training has ended; contains the md5 of its folder train/measured
+    <device>-<digest>.lock           names the process that trains
+
+When dvc.lock contains that md5, DVC has stored the result and the files are removed. The md5 of train/result would not
+do: an earlier training can have the same.
+
+A checkpoint is written to a temporary file, synced, read back and checked before it replaces another. Its first 32
+bytes are the sha256 of the rest. The rest contains tensors and plain values and is loaded with `weights_only`, so a
+file from elsewhere cannot run code.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tandem import files
+from tandem.files import ROOT, STATE, relative
+
+DIGEST_BYTES = hashlib.sha256().digest_size
+NUM_KEPT = 8  # trainings per workload and device whose checkpoints are kept
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The checkpoints of one training. `belongs_to`: the values or digests of parameters, data, code and hardware."""
+
+    path: Path
+    belongs_to: dict[str, Any]
+
+    @classmethod
+    def of(cls, workload: str, device: str, belongs_to: dict[str, Any]) -> "Checkpoint":
+        digest = hashlib.sha256(as_text(belongs_to).encode()).hexdigest()[:16]
+        return cls(folder_of(workload) / f"{device}-{digest}.pt", belongs_to)
+
+    @property
+    def previous(self) -> Path:
+        return self.path.with_suffix(".previous.pt")
+
+    @property
+    def ended_file(self) -> Path:
+        return self.path.with_suffix(".ended")
+
+    @property
+    def token_file(self) -> Path:
+        return self.path.with_suffix(".token")
+
+    def token(self) -> str:
+        """Return the token that names the MLflow run. It stays the same until the first checkpoint contains it."""
+        with suppress(FileNotFoundError):
+            kept = self.token_file.read_text(encoding="ascii", errors="replace")
+            if re.fullmatch("[0-9a-f]{32}", kept):
+                return kept
+        token = uuid.uuid4().hex
+        files.write_text(self.token_file, token)
+        return token
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Save `state` as the newest checkpoint. The newest checkpoint so far becomes the previous one.
+
+        Raises OSError that names the path, the bytes needed and the bytes free. The existing checkpoints are then
+        unchanged.
+        """
+        buffer = io.BytesIO()
+        torch.save({"belongs_to": as_text(self.belongs_to), "state": state}, buffer)
+        kept = "the checkpoint before it is untouched; "
+        with (
+            buffer.getbuffer() as payload,  # released here: after an error, Python frees buffer and view in any order
+            files.replacing(self.path, num_bytes=DIGEST_BYTES + len(payload), kept=kept) as temporary,
+        ):
+            digest = hashlib.sha256(payload).digest()
+            with temporary.open("wb") as file:
+                file.write(digest)
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+                if hasattr(os, "posix_fadvise"):  # read back from the disk, not from the page cache
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            written = temporary.read_bytes()
+            if written[:DIGEST_BYTES] != digest or hashlib.sha256(written[DIGEST_BYTES:]).digest() != digest:
+                raise OSError(
+                    f"the checkpoint {relative(self.path)} reads back with other bytes than were written; "
+                    "the one before it is untouched: look at the disk (dmesg, smartctl) and run the same command again"
+                )
+            if self.path.exists():
+                os.replace(self.path, self.previous)
+        self.token_file.unlink(missing_ok=True)  # now in `state`; a training that starts over is another run
+
+    def load(self, device: torch.device) -> tuple[dict[str, Any] | None, str]:
+        """Load the newest usable checkpoint. Returns its state on `device` (or None) and a message for the user.
+
+        Unusable checkpoints are removed, so that they never replace a good one. Without a file, the message is empty.
+        """
+        reasons: list[str] = []
+        for path in (self.path, self.previous):
+            if not path.exists():
+                continue
+            content, reason = read(path, device)
+            if content and content["belongs_to"] == as_text(self.belongs_to):
+                return content["state"], f"{''.join(reasons)}going on from {relative(path)}"
+            path.unlink()
+            reasons.append(f"{relative(path)} {reason or 'belongs to another training'} and was removed; ")
+        return None, f"{''.join(reasons)}starting from the first epoch" if reasons else self.others()
+
+    def others(self) -> str:
+        """Return why the newest other checkpoint of this workload and device does not fit; empty if there is none."""
+        found = self.siblings()
+        if not found:
+            return ""
+        content, reason = read(found[-1], torch.device("cpu"))
+        if content:
+            theirs = json.loads(content["belongs_to"])
+            differing = [name for name in self.belongs_to if theirs.get(name) != self.belongs_to[name]]
+            reason = f"was made with other {' and '.join(differing)}"
+        return f"not going on from {relative(found[-1])}: it {reason}"
+
+    def siblings(self) -> list[Path]:
+        """Return the newest checkpoints of the other trainings of this workload and device, oldest first."""
+        found = self.newest_last("pt")
+        return [path for path in found if path != self.path and not path.name.endswith(".previous.pt")]
+
+    def newest_last(self, ending: str) -> list[Path]:
+        """Return the files with that ending of all trainings of this workload and device, oldest first."""
+        found = []
+        for path in self.path.parent.glob(f"{self.path.name.partition('-')[0]}-*.{ending}"):
+            with suppress(FileNotFoundError):  # a training that has just ended removes its files
+                found.append((path.stat().st_mtime_ns, path))
+        return [path for _, path in sorted(found)]
+
+    def mark_ended(self, measured: Path) -> None:
+        """Mark the training as ended. `measured` is an output folder of it, which DVC may not have stored yet."""
+        files.write_text(self.ended_file, md5_of(measured))
+
+    def remove(self) -> None:
+        """Remove the files of this training. `ended_file` is the last: after a kill, the next process finishes this."""
+        for path in (self.previous, self.path, self.token_file, self.ended_file):
+            path.unlink(missing_ok=True)
+
+    def prune(self) -> None:
+        """Remove checkpoints that are no longer needed: those whose result DVC has, and all but the newest NUM_KEPT."""
+        remove_stored(self.path.parent)
+        for path in self.siblings()[: -NUM_KEPT + 1]:
+            Checkpoint(path, {}).remove()
+        for path in self.newest_last("token")[:-NUM_KEPT]:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock this training against other processes. Raises ValueError that names the process that holds the lock."""
+        with files.locked(self.path.with_suffix(".lock"), wait=False) as holder:
+            if holder is not None:
+                running = f"this very training is already running (process {holder or 'unknown'})"
+                raise ValueError(f"{running}; wait for it, or end it first")
+            files.remove_leftovers(self.path)
+            yield
+
+
+def folder_of(workload: str) -> Path:
+    return STATE / "checkpoints" / workload
+
+
+def remove_stored(folder: Path) -> None:
+    """Remove the checkpoints of ended trainings whose result dvc.lock records."""
+    lock = ROOT / "dvc.lock"
+    stored = lock.read_text(encoding="utf-8") if lock.exists() else ""
+    for ended in folder.glob("*.ended"):
+        with suppress(FileNotFoundError):  # another stage has just removed it
+            md5 = ended.read_text(encoding="ascii", errors="replace")
+            if len(md5) == 32 and md5 in stored:
+                Checkpoint(ended.with_suffix(".pt"), {}).remove()
+
+
+def md5_of(folder: Path) -> str:
+    """Return the md5 of a folder without subfolders as in dvc.lock: that of the JSON list of its files."""
+    entries = [
+        {"md5": hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest(), "relpath": path.name}
+        for path in sorted(folder.iterdir())
+    ]
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+
+
+def as_text(belongs_to: dict[str, Any]) -> str:
+    return json.dumps(belongs_to, sort_keys=True)
+
+
+def read(path: Path, device: torch.device) -> tuple[dict[str, Any] | None, str]:
+    """Return what `save` wrote to `path`, or None and the reason why the file is unusable."""
+    raw = path.read_bytes()
+    if hashlib.sha256(raw[DIGEST_BYTES:]).digest() != raw[:DIGEST_BYTES]:
+        return None, "is damaged (its sha256 does not match)"
+    try:
+        content = torch.load(io.BytesIO(raw[DIGEST_BYTES:]), map_location=device, weights_only=True)
+        json.loads(content["belongs_to"]), content["state"]
+    except Exception as error:  # a pickle that would run code, or any other file: torch raises many types
+        return None, f"is no checkpoint of Tandem ({type(error).__name__})"
+    return content, ""

@@ -1,0 +1,164 @@
+"""The single epoch of a model that is fitted in closed form: fixed features, computed once, and a ridge regression.
+
+`fit` fits the head to the training split. Validation uses these weights, and `best.safetensors` contains them. `refit`
+then fits the head to train and val together, because val has no choice left to make; the result is `last.safetensors`.
+
+For up to MAX_KEPT sequences (train and val together), all features stay in memory and the fit uses the products of
+sequences (N x N). For more, it sums the products of features (P x P) over the batches, so memory depends only on the
+number of features; it then chooses the ridge strength on at most NUM_SAMPLE sequences of val.
+
+The task provides the regression targets (`encoded`) and a factor for the outputs (`scale_of`).
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tandem.tasks import FittedTask
+from tandem.tasks.ridge import Dual, Primal
+from tandem.training.batches import Batch, Split, sequential_indices
+from tandem.training.memory import OomPolicy
+
+MAX_KEPT = 10_000
+NUM_SAMPLE = 2048  # training sequences for the biases and, if not all features are kept, for mean and deviation
+SAMPLE_BYTES = 2**28
+NUM_SUMMED = 4096  # sequences whose features are added at a time
+COLUMNS = 2048  # features that are converted to float64 at a time
+
+
+class Fitted(Protocol):
+    """Interface of a model that is fitted in closed form, e.g. tandem/models/rocket.py."""
+
+    mean: Tensor  # (P,) of the features
+    scale: Tensor
+    head: nn.Linear
+
+    def eval(self) -> object: ...
+    def calibrate(self, values: Tensor, mask: Tensor) -> None: ...
+    def features(self, values: Tensor, mask: Tensor) -> Tensor: ...
+    def standardize_by(self, features: Tensor) -> None: ...
+    def standardized(self, values: Tensor, mask: Tensor) -> Tensor: ...
+    def set_head(self, weights: Tensor, intercepts: Tensor) -> None: ...
+
+
+class ClosedForm:
+    """Fits `model`'s head to the features of two splits."""
+
+    def __init__(
+        self, model: Fitted, task: FittedTask, train: Split, val: Split, oom: OomPolicy, batch_size: int
+    ) -> None:
+        self.model, self.task, self.train, self.val, self.oom = model, task, train, val, oom
+        self.batch_size = batch_size
+        self.refit: Callable[[], None] = lambda: None
+        self.on_features: Callable[[int, int], None] = lambda num_done, num_all: None  # called after every batch
+
+    def fit(self, order: Tensor) -> Tensor:
+        """Fit to the training split; returns its summed loss. The sample is the start of the epoch's `order` (N,)."""
+        self.model.eval()
+        sample = self.sample(self.train, order)
+        self.oom.run_with_fallbacks(lambda: self.model.calibrate(sample.values, sample.mask))
+        is_kept = len(self.train) + len(self.val) <= MAX_KEPT
+        return self.fit_kept() if is_kept else self.fit_summed(sample)
+
+    def sample(self, split: Split, order: Tensor) -> Batch:
+        """The first sequences of `order`, limited by NUM_SAMPLE and SAMPLE_BYTES."""
+        size = split.tensors["values"][:1].nbytes
+        num = max(1, min(NUM_SAMPLE, SAMPLE_BYTES // size))
+        return next(self.oom.batches(split, order[:num], num))
+
+    def features(self, batch: Batch, compute: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The features (B, P) of a batch, computed in smaller parts if memory runs out."""
+        return self.oom.concatenate(self.oom.for_each_part(batch, lambda part: compute(part.values, part.mask)))
+
+    def batches(self, split: Split) -> Iterator[Batch]:
+        return self.oom.batches(split, sequential_indices(split), self.batch_size)
+
+    def fit_kept(self) -> Tensor:
+        num = len(self.train)
+        shape = (num + len(self.val), self.model.head.in_features)
+        features = self.oom.run_with_fallbacks(lambda: torch.empty(shape, device=self.train.device))
+        found, done = [], 0
+        for batch in chain(self.batches(self.train), self.batches(self.val)):
+            features[done : done + len(batch)] = self.features(batch, self.model.features)
+            found.append(batch.targets)
+            done += len(batch)
+            self.on_features(done, len(features))
+        targets = torch.cat(found)
+        self.oom.run_with_fallbacks(lambda: self.model.standardize_by(features[:num]))
+        features.sub_(self.model.mean).mul_(self.model.scale)
+        encoded = self.task.encoded(targets).cpu()
+        dual = Dual(products_of(features), encoded, features.shape[1])
+        fit = dual.fit(num)
+        scale = self.task.scale_of(fit.held_out, (targets[:num] if fit.is_left_out else targets[num:]).cpu())
+
+        def set_head(coefficients: Tensor) -> Tensor:
+            """Set the head from the coefficients of the first sequences; returns its outputs for these sequences."""
+            own = features[: len(coefficients)]
+            weights = weighted_sum(own, coefficients)
+            intercepts = encoded[: len(own)].double().mean(dim=0) - own.mean(dim=0).cpu().double() @ weights
+            self.model.set_head(scale * weights.T, scale * intercepts)
+            outputs: Tensor = self.model.head(own)
+            return outputs
+
+        def refit() -> None:
+            set_head(dual.refit(fit.strength))
+            self.refit = lambda: None  # frees the features
+
+        with torch.no_grad():
+            outputs = set_head(fit.coefficients)
+            loss = self.task.loss(outputs, targets[:num], torch.empty(0), 0.0) * num
+        self.refit = torch.no_grad()(refit)
+        return loss
+
+    @torch.no_grad()
+    def fit_summed(self, sample: Batch) -> Tensor:
+        """Like `fit_kept`, but compute the features batch by batch without storing them. The loss covers the sample."""
+        of_sample = self.features(sample, self.model.features)
+        self.model.standardize_by(of_sample)
+        of_sample = (of_sample - self.model.mean) * self.model.scale
+        sums = self.summed(self.train, Primal(of_sample.shape[1], self.task.num_outputs))
+        draw = torch.linspace(0, len(self.val) - 1, min(len(self.val), NUM_SAMPLE)).long()
+        judges = self.sample(self.val, draw)
+        features = self.features(judges, self.model.standardized).cpu()
+        strength, weights, intercepts, outputs = sums.best(features, self.task.encoded(judges.targets).cpu().double())
+        scale = self.task.scale_of(outputs, judges.targets.cpu())
+        self.model.set_head(scale * weights.T, scale * intercepts)
+
+        def refit() -> None:
+            [(_, weights, intercepts)] = self.summed(self.val, sums).fits([strength])
+            self.model.set_head(scale * weights.T, scale * intercepts)
+            self.refit = lambda: None
+
+        self.refit = torch.no_grad()(refit)
+        loss = self.task.loss(self.model.head(of_sample), sample.targets, sample.mask, 0.0)
+        return loss * len(self.train)
+
+    def summed(self, split: Split, sums: Primal) -> Primal:
+        """Add the split's sequences to `sums`, NUM_SUMMED at a time, because each addition rewrites all products."""
+        waiting: list[tuple[Tensor, Tensor]] = []
+        num_done = num_waiting = 0
+        num_before = 0 if split is self.train else len(self.train)
+        for batch in self.batches(split):
+            waiting.append((self.features(batch, self.model.standardized), self.task.encoded(batch.targets)))
+            num_done, num_waiting = num_done + len(batch), num_waiting + len(batch)
+            self.on_features(num_before + num_done, len(self.train) + len(self.val))
+            if num_waiting >= NUM_SUMMED or num_done == len(split):
+                sums.add(*(torch.cat(parts) for parts in zip(*waiting, strict=True)))
+                waiting, num_waiting = [], 0
+        return sums
+
+
+def products_of(features: Tensor) -> Tensor:
+    """features (N, P) fp32 -> (N, N) float64 on the CPU, summed in float64 over parts of the features."""
+    total = torch.zeros(len(features), len(features), dtype=torch.float64)
+    for part in features.split(COLUMNS, dim=1):
+        total += (part @ part.T).cpu()
+    return total
+
+
+def weighted_sum(features: Tensor, coefficients: Tensor) -> Tensor:
+    """features (N, P) fp32, coefficients (N, C) float64 -> (P, C) float64 on the CPU."""
+    return torch.cat([part.cpu().double().T @ coefficients for part in features.split(COLUMNS, dim=1)])

@@ -1,0 +1,110 @@
+"""Open the device of a run from its hardware file, make it deterministic and describe it for the record."""
+
+import ctypes
+import os
+import platform
+import resource
+from typing import Any
+
+import torch
+
+from tandem.params.schema import Threads
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+KEPT_BYTES = 32 * 2**20  # the largest value that glibc accepts
+KEPT_BYTES_UNDER_A_LIMIT = 2**16
+
+
+def open_device(
+    identity: dict[str, Any], threads: Threads, deterministic: bool, precision: str = "fp32", index: int = 0
+) -> torch.device:
+    """The torch device of `identity` (tandem/machine/identity.py). Sets threads and numerics of this process.
+
+    `index` selects one of several GPUs. With `precision` fp32, TF32 is off for matrix products and for cuDNN (whose
+    RNNs use it by default), so that CPU and GPU compute the same. `precision` tf32 turns it on if the device has it.
+    `threads` auto is one thread until auto.py has measured. Raises ValueError if torch cannot use the driver's GPU.
+    """
+    # cuBLAS reads this variable when CUDA starts; without it, cuDNN's RNNs are not deterministic.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_num_threads(1 if threads == "auto" else threads)
+    torch.set_deterministic_debug_mode("error" if deterministic else "default")
+    # torch would fill every new tensor with NaN to expose reads of uninitialized memory: 3 to 9% of a step here.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    keep_freed_memory()
+    torch.backends.cudnn.benchmark = not deterministic
+    use_tf32(precision == "tf32" and identity["kind"] == "cuda")
+    if identity["kind"] == "cpu" and precision == "fp16":
+        raise ValueError(
+            "train.precision is 'fp16', which needs a GPU; on the CPU accepted: fp32, bf16, tf32 (computed as fp32)"
+        )
+    if identity["kind"] == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError(
+            f"the driver shows {identity['name']} but torch {torch.__version__} (CUDA {torch.version.cuda}) cannot use "
+            f"it with driver {identity['driver']}; update the driver, or use cpu in params.yaml's devices"
+        )
+    return torch.device("cuda", index)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse the memory of a step's tensors in the next step, up to KEPT_BYTES per tensor.
+
+    By default glibc returns memory to the system after each step, and the next step waits while the kernel clears the
+    same pages again: 6,000 page faults and a quarter of the time of a step of `rally`. If the memory of this process is
+    limited (ulimit -d, -v), glibc keeps almost nothing, because memory freed in one size may be missing in another.
+    Without glibc, this function does nothing. mallopt(3) documents the two values.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
+    is_limited = any(limit != resource.RLIM_INFINITY for limit in limits)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else KEPT_BYTES)
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES_UNDER_A_LIMIT if is_limited else 2**31 - 1)
+
+
+def has_tf32(device: torch.device) -> bool:
+    if device.type == "cpu":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_tf32_supported()
+
+
+def use_tf32(on: bool) -> None:
+    """Allow or forbid TF32 (a 10-bit mantissa) for fp32 products. Has no effect if has_tf32 is false."""
+    torch.set_float32_matmul_precision("high" if on else "highest")
+    torch.backends.cudnn.allow_tf32 = on
+
+
+def describe(device: torch.device, identity: dict[str, Any]) -> dict[str, str]:
+    """The device, machine and software of a run, as flat text (MLflow tags)."""
+    about = {
+        "device": identity["requested"] if "workers" in identity else device.type,
+        "device.name": identity["name"],
+        "cpu.name": identity["cpu"]["name"],
+        "cpu.cores": f"{identity['cpu']['cores']:g}",
+        "cpu.memory_mib": str(identity["cpu"]["memory_mib"]),
+        "cpu.threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "os": platform.platform(),
+        "host": platform.node(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        about |= {
+            "gpu.name": properties.name,
+            "gpu.uuid": f"GPU-{properties.uuid}",
+            "gpu.capability": f"{properties.major}.{properties.minor}",
+            "gpu.memory_mib": str(properties.total_memory // 2**20),
+            "gpu.count": str(torch.cuda.device_count()),
+            "gpu.driver": str(identity["driver"]),
+            "cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()),
+            "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES", "(not set)"),
+        }
+    elif "why_not_cuda" in identity:
+        about["why_not_cuda"] = identity["why_not_cuda"]
+    if "workers" in identity:
+        about["workers"] = str(identity["workers"])
+    return about

@@ -1,0 +1,99 @@
+"""Capture work as CUDA graphs: one launch instead of the hundreds of a training step.
+
+https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+"""
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Hashable
+from functools import cache
+
+import torch
+
+from tandem.training.memory import is_out_of_memory, shorten
+
+NUM_WARMUPS = 3  # eager runs before a capture, in which libraries choose kernels and allocate memory
+
+
+class CaptureFailed(RuntimeError):
+    """A capture failed and computed nothing. The message is a short form of the first error's."""
+
+    def __init__(self, message: str, is_out_of_memory: bool) -> None:
+        super().__init__(message)
+        self.is_out_of_memory = is_out_of_memory
+
+
+@cache
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The single stream of all warm-ups and captures of this process.
+
+    Each stream has separate memory in torch's allocator, and a cuBLAS workspace (32 MiB) until the process ends.
+    """
+    return torch.cuda.Stream(device)
+
+
+class Graphs:
+    """Captures pieces of work once and replays them, in one memory pool and on one stream.
+
+    All tensors that a piece reads or writes must be static (same memory). Replays draw the same random numbers as eager
+    execution.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = side_stream(device)
+        self.pool = torch.cuda.graph_pool_handle()
+        self.captured: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self.num_warmups: Counter[Hashable] = Counter()
+
+    def run(
+        self,
+        key: Hashable,
+        warm_up: Callable[[], object],
+        work: Callable[[], object],
+        num_warmups: int = NUM_WARMUPS,
+    ) -> None:
+        """Do the work `key` once: the first `num_warmups` calls use `warm_up`, later calls replay `work`.
+
+        Raises CaptureFailed.
+        """
+        if key not in self.captured:
+            if self.num_warmups[key] < num_warmups:
+                self.on_stream(warm_up)
+                self.num_warmups[key] += 1
+                return
+            self.captured[key] = self.capture(work)
+        self.captured[key].replay()
+
+    def on_stream(self, work: Callable[[], object]) -> None:
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self.stream):
+                work()
+        finally:
+            current.wait_stream(self.stream)
+
+    def capture(self, work: Callable[[], object]) -> torch.cuda.CUDAGraph:
+        """Capture `work` as a graph, without computing anything."""
+        graph, failed = torch.cuda.CUDAGraph(), ""
+        try:
+            # After a failed capture, its stream stays the current one; the outer context restores the previous stream.
+            with torch.cuda.stream(torch.cuda.current_stream(self.device)):
+                # "thread_local" lets other threads use CUDA meanwhile: one sends the next chunk of streamed data.
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                    work()
+        except RuntimeError as error:
+            # Ending a failed capture raises a second error; the first one is its context.
+            cause = error.__context__ if isinstance(error.__context__, Exception) else error
+            failed, is_memory = shorten(cause), is_out_of_memory(cause) or is_out_of_memory(error)
+            del cause  # its traceback references the tensors of the failed capture
+        if not failed:
+            return graph
+        del graph
+        gc.collect()
+        torch.cuda.synchronize(self.device)
+        # torch up to 2.11 leaves the generator in capture mode, so the next dropout would raise.
+        generator = torch.cuda.default_generators[self.device.index or 0]
+        generator.graphsafe_set_state(generator.clone_state())
+        raise CaptureFailed(failed, is_memory)  # not in a variable: that would create a reference cycle with this frame

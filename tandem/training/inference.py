@@ -1,0 +1,57 @@
+"""Passes without gradients: validation and predictions. They read no numbers from the device."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import nn
+
+from tandem.training.batches import Batch
+from tandem.training.memory import OomPolicy
+from tandem.training.step import Loss, autocast
+
+PREDICTION_BATCH = 1024  # may exceed the training batch: without gradients no activations are stored
+
+
+@torch.no_grad()
+def validate(
+    model: nn.Module,
+    batches: Iterator[Batch],
+    loss: Loss,
+    predict: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    precision: str,
+    oom: OomPolicy,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the mean loss over the sequences, as a scalar on the device, and their predictions (N, ...) in order.
+
+    If memory runs out, this and all later batches are evaluated in smaller parts.
+    """
+    model.eval()
+    total, count, predictions = None, 0, []
+
+    def evaluate(part: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        outputs = forward(model, part, precision)
+        return loss(outputs, part) * len(part), predict(outputs, part.mask)
+
+    for batch in batches:
+        for summed, predicted in oom.for_each_part(batch, evaluate):
+            total = summed if total is None else total + summed
+            predictions.append(predicted)
+        count += len(batch)
+    assert total is not None, "a validation without a batch"
+    return total / count, oom.concatenate(predictions)
+
+
+@torch.no_grad()
+def predict_outputs(model: nn.Module, batches: Iterator[Batch], oom: OomPolicy | None = None) -> torch.Tensor:
+    """Returns the model's outputs (N, ...) for all sequences, in the batches' order, on the device."""
+    model.eval()
+    oom = oom or OomPolicy()
+    return oom.concatenate([found for batch in batches for found in oom.for_each_part(batch, partial(forward, model))])
+
+
+def forward(model: nn.Module, batch: Batch, precision: str = "fp32") -> torch.Tensor:
+    """Returns the model's outputs for a batch, converted to fp32 from any precision."""
+    with autocast(precision, batch.values.device):
+        outputs: torch.Tensor = model(*batch.inputs()).float()
+    return outputs

@@ -1,0 +1,121 @@
+"""Start the workers of one training with torch's launcher. `train` uses it for a device such as `2xcpu`.
+
+Each worker runs `python -m tandem.stage train WORKLOAD DEVICE SEED` with torchrun's variables in its environment. If a
+worker is killed, all workers restart from the checkpoint. If a worker fails with an error, the training ends. On Ctrl+C
+or SIGTERM, the first worker finishes its epoch, saves, and tells the others to stop.
+
+For several machines, set torchrun's variables (PET_NNODES, PET_RDZV_ENDPOINT, ..., see `torchrun --help`) and run the
+same command on each machine; torch's launcher then restarts the workers itself.
+"""
+
+import logging
+import os
+import signal
+from contextlib import suppress
+from types import FrameType
+
+import psutil
+from torch.distributed import DistError, run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import RendezvousError
+
+from tandem.machine.identity import identify, num_nodes
+from tandem.params.devices import split_device
+from tandem.params.loading import load_workload
+from tandem.params.parsing import one_line
+from tandem.stop_signals import StopSignals
+from tandem.training.workers import LOST_WORKER_STATUS, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS
+from tandem.training.workload import require_sequences
+
+MAX_RESTARTS = 3
+# torch's launcher ends its workers on the signals that it handles, so it gets one that nobody sends.
+LEFT_TO_TORCH = "SIGUSR2"
+
+
+class Forwarding(StopSignals):
+    """A context that forwards the signals that stop a training to the workers."""
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self.stop_requested = True
+        workers = psutil.Process().children()
+        if not workers:  # they have not started yet
+            raise KeyboardInterrupt
+        for worker in workers:
+            with suppress(psutil.NoSuchProcess):
+                worker.send_signal(number)
+
+
+def launch(workload: str, device: str, seed: str) -> int:
+    """Train with all workers of `device` on this machine. Returns the exit status; a worker has printed the reason."""
+    num_workers, kind = split_device(device)
+    settings = load_workload(workload).train
+    require_sequences(workload, device, settings)
+    identify(device)  # raises if GPUs that the stage `hardware` found are gone
+    if num_workers % num_nodes():
+        raise ValueError(
+            f"device {device!r} has {num_workers} workers, which {num_nodes()} machines (PET_NNODES) do not share "
+            f"evenly; write {num_nodes()}x{kind} or a multiple of it"
+        )
+    logging.disable(logging.CRITICAL)  # torch's launcher prints a page; the messages below are one sentence
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # each worker sets its own number of threads
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "15")  # seconds for the other workers to notice an end
+    command = [
+        *("--nproc-per-node", str(num_workers // num_nodes()), "--signals-to-handle", LEFT_TO_TORCH),
+        *rendezvous_options(), "-m", "tandem.stage", "train", workload, device, seed,
+    ]  # fmt: skip
+    number, num_parts = 0, settings.grad_accum_steps
+    while True:
+        with Forwarding() as forwarding:
+            try:
+                run.run(run.parse_args(command))
+                return 0
+            except (RendezvousError, DistError) as error:
+                where = os.environ.get("PET_RDZV_ENDPOINT") or os.environ.get("PET_MASTER_ADDR") or "this machine"
+                raise ConnectionError(
+                    f"the workers did not meet at {where} ({one_line(error)[:160]}); see that all machines run the "
+                    "same command and reach it"
+                ) from None
+            except ChildFailedError as error:
+                statuses = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        if forwarding.stop_requested:
+            return 130
+        if OUT_OF_MEMORY_STATUS in statuses.values() and num_nodes() == 1:
+            num_parts *= 2
+            os.environ[MIN_GRAD_ACCUM_STEPS] = str(num_parts)
+            again = f"all {num_workers} workers go on from the last checkpoint, with batches in {num_parts} parts"
+            print(f"out of memory: {again}", flush=True)
+            continue
+        if failed := [status for status in statuses.values() if status > 0 and status != LOST_WORKER_STATUS]:
+            return failed[0]
+        if num_nodes() > 1:  # torch's launcher has already restarted them
+            raise ChildProcessError(f"{describe(statuses)}; run the same command again on every machine")
+        if number == MAX_RESTARTS:
+            step = (
+                "the system kills a process where memory runs out: lower train.batch_size or the number of workers, or "
+                "look at the kernel's log (dmesg)"
+            )
+            if min(statuses.values()) > 0:
+                step = "what they printed above says how they lost each other: mend that"
+            raise ChildProcessError(
+                f"{describe(statuses)}, after {MAX_RESTARTS} restarts; {step}, and run the same command again"
+            )
+        number += 1
+        again = f"all {num_workers} go on from the last checkpoint (restart {number} of {MAX_RESTARTS})"
+        print(f"{describe(statuses)}; {again}", flush=True)
+
+
+def rendezvous_options() -> list[str]:
+    """torchrun's options for the rendezvous: only this machine, or the address in torchrun's variables."""
+    if num_nodes() > 1:
+        return ["--max-restarts", os.environ.get("PET_MAX_RESTARTS", str(MAX_RESTARTS))]
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return ["--standalone", "--local-addr", "127.0.0.1"]
+
+
+def describe(statuses: dict[int, int]) -> str:
+    """A phrase that names the killed worker, judged by the exit statuses. The other workers ended because of it."""
+    killed = {rank: -status for rank, status in statuses.items() if status < 0}
+    by_others = {rank: number for rank, number in killed.items() if number != signal.SIGTERM}
+    for rank, number in (by_others or killed).items():
+        return f"worker {rank} was killed ({signal.Signals(number).name})"
+    return f"worker {min(statuses)} lost another one"

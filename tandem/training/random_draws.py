@@ -1,0 +1,134 @@
+"""All random numbers of an epoch: the batch order, the augmentation, and the decoder's teacher forcing mask.
+
+They come from a seeded generator on the CPU, so every device, data location and execution mode uses the same batches.
+`RandomDraws.apply_to` applies them to a batch, on the batch's device.
+
+The augmentation is a random change of a training sequence that preserves its class. It assumes only that features come
+in groups of `coupled_features`: the first group contains coordinates, the following groups their differences per step
+(with `velocity: true` in preprocess, x, y, dx, dy is `coupled_features: 2`). Time warping and random linear maps: Um et
+al. 2017, arXiv:1706.00527.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor
+
+from tandem.params.schema import Augment, Seq2Seq, TeacherForcing, Train
+from tandem.training.batches import Batch, Split, shuffled
+
+NUM_WARPS = 2  # sine waves in a warp, with one and two half periods over the sequence
+EXPONENTIAL_FLOOR = 0.01  # last value of an exponential decay towards 0, which never reaches 0
+
+
+@dataclass(frozen=True)
+class RandomDraws:
+    """The random numbers of one epoch of N sequences. All except `order` follow the split's order."""
+
+    order: Tensor  # (N,) int64
+    augment: Tensor | None  # (N, k) input of `augmented`
+    teacher_forcing_mask: Tensor | None  # (N, H) bool; True: the decoder's input is the true value
+
+    def digests(self) -> dict[str, str]:
+        """sha256 of the order and of the other random numbers. They must be on the CPU."""
+        rest = [tensor for tensor in (self.augment, self.teacher_forcing_mask) if tensor is not None]
+        return {"order_sha256": sha256_of([self.order]), "draws_sha256": sha256_of(rest)}
+
+    def to(self, device: torch.device) -> "RandomDraws":
+        """Copy to `device`, except the order: the CPU splits it into batches."""
+        moved = (None if each is None else each.to(device) for each in (self.augment, self.teacher_forcing_mask))
+        return RandomDraws(self.order, *moved)
+
+    def apply_to(self, batch: Batch, params: Train) -> Batch:
+        """Return the batch with augmentation and, for a Seq2Seq model, the decoder's inputs."""
+        if self.augment is not None:
+            rows = self.augment.index_select(0, batch.rows)
+            batch = replace(batch, values=augmented(batch.values, batch.mask, rows, params.augment))
+        if self.teacher_forcing_mask is not None:
+            teacher_forcing_mask = self.teacher_forcing_mask.index_select(0, batch.rows)
+            batch = replace(batch, teacher_targets=torch.where(teacher_forcing_mask, batch.targets, torch.nan))
+        return batch
+
+
+def sha256_of(tensors: Iterable[Tensor]) -> str:
+    """sha256 of the concatenated bytes of tensors on the CPU."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def draw_epoch(generator: Generator, split: Split, params: Train, epoch: int) -> RandomDraws:
+    """Draw the random numbers of `epoch` (from 0), on the CPU."""
+    order, config = shuffled(split, generator), params.augment
+    for_augment, teacher_forcing_mask = None, None
+    if config.mix or config.shift or config.warp:
+        for_augment = draw_augmentation(generator, len(split), config)
+    if isinstance(params.model, Seq2Seq):
+        share = teacher_share(params.model.teacher_forcing, epoch, params.epochs)
+        teacher_forcing_mask = torch.rand(len(split), split.tensors["targets"].shape[1], generator=generator) < share
+    return RandomDraws(order, for_augment, teacher_forcing_mask)
+
+
+def teacher_share(config: TeacherForcing, epoch: int, epochs: int) -> float:
+    """The share of true inputs in `epoch` (from 0) of `epochs`: Bengio et al. 2015, arXiv:1506.03099."""
+    done = epoch / max(epochs - 1, 1)
+    if config.decay == "linear":
+        return config.start + (config.end - config.start) * done
+    first, last = (max(share, EXPONENTIAL_FLOOR) for share in (config.start, config.end))
+    return float(first * (last / first) ** done) if config.start else 0.0
+
+
+def draw_augmentation(generator: Generator, num_sequences: int, config: Augment) -> Tensor:
+    """Return standard normal numbers (N, k) on the CPU for the N sequences of one epoch, in the split's order."""
+    size = config.coupled_features
+    return torch.randn(num_sequences, size * size + size + NUM_WARPS, generator=generator)
+
+
+def augmented(values: Tensor, mask: Tensor, random_draws: Tensor, config: Augment) -> Tensor:
+    """values (B, T, F), mask (B, T), random_draws (B, k) -> (B, T, F); padding stays zero.
+
+    Raises ValueError if `coupled_features` does not divide F.
+    """
+    num_sequences, num_steps, num_features = values.shape
+    group = config.coupled_features
+    if num_features % group:
+        raise ValueError(f"augment.coupled_features must divide the number of features, got {group} and {num_features}")
+    matrix, offset, speed = random_draws.split([group**2, group, NUM_WARPS], dim=1)
+    if config.warp:
+        values = warp_time(values, mask, config.warp * speed, group)
+    if config.mix:
+        maps = torch.eye(group, device=values.device) + config.mix * matrix.view(-1, group, group)
+        grouped = values.reshape(num_sequences, -1, group)  # (B, T * F / group, group)
+        values = (grouped @ maps).view(num_sequences, num_steps, num_features)
+    if config.shift:
+        offsets = values.new_zeros(num_sequences, 1, num_features)
+        offsets[:, 0, :group] = config.shift * offset
+        values = values + offsets
+    return values.masked_fill(~mask.unsqueeze(-1), 0.0)
+
+
+def warp_time(values: Tensor, mask: Tensor, speed: Tensor, group: int) -> Tensor:
+    """Resample each sequence at a speed that varies around 1, with fixed ends, and scale differences by the speed."""
+    num_steps = values.shape[1]
+    last = (mask.sum(dim=1, keepdim=True) - 1).clamp(min=1)  # (B, 1): index of the last real step
+    phase = math.pi * torch.arange(num_steps, device=values.device) / last  # (B, T): 0 to pi
+    waves = torch.arange(1, NUM_WARPS + 1, device=values.device)
+    angles = phase.unsqueeze(-1) * waves  # (B, T, NUM_WARPS)
+    amplitudes = (speed / waves).unsqueeze(1)
+    time = phase + (amplitudes * angles.sin()).sum(dim=-1)
+    position = (time * last / math.pi).clamp(min=0.0).minimum(last)  # (B, T), in steps
+    before = position.long().clamp(max=num_steps - 1)
+    after = (before + 1).minimum(last)
+    weight = (position - before).unsqueeze(-1)
+    warped = torch.lerp(at(values, before), at(values, after), weight)
+    rate = (1.0 + (speed.unsqueeze(1) * angles.cos()).sum(dim=-1)).clamp(min=0.0).unsqueeze(-1)
+    return torch.cat([warped[..., :group], warped[..., group:] * rate], dim=-1)
+
+
+def at(values: Tensor, steps: Tensor) -> Tensor:
+    """values (B, T, F), steps (B, T) -> (B, T, F): the values at those steps."""
+    return values.gather(1, steps.unsqueeze(-1).expand(-1, -1, values.shape[-1]))

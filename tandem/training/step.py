@@ -1,0 +1,261 @@
+"""One optimizer step on one batch: forward, backward, clip, update.
+
+train.step in params.yaml selects the execution mode. `eager` is plain PyTorch. `graph` captures the step as a CUDA
+graph and replays it (graphs.py): one launch instead of hundreds. `compile` passes the model to torch.compile. `auto` is
+`graph` if possible, otherwise `eager`. If the requested mode is not possible, steps are eager and
+`Step.eager_reason` says why.
+
+Mixed precision: Micikevicius et al. 2018, arXiv:1710.03740.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+from weakref import proxy
+
+import torch
+from torch import Tensor, nn
+
+from tandem.models.kernels import dropout
+from tandem.training.batches import Batch
+from tandem.training.graphs import CaptureFailed, Graphs
+from tandem.training.memory import OomPolicy, free_cache
+from tandem.training.workers import ALONE, Workers, gradient_sync
+
+Loss = Callable[[Tensor, Batch], Tensor]  # (outputs, their batch) -> mean over its sequences
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """The context of a forward pass. Weights and sums stay fp32. tf32 needs no context: `use_tf32` switches it."""
+    return torch.autocast(device.type, AUTOCAST[precision]) if precision in AUTOCAST else nullcontext()
+
+
+class Step:
+    """`step(batch)` updates the weights and returns the loss, summed over the sequences, as a scalar on the device.
+
+    If `graphs` is set, the training replays captured steps (epoch.py). It then calls `step(batch)` only for warm-ups,
+    for measurements, and after it gave up the graphs.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        *,
+        max_grad_norm: float,
+        grad_accum_steps: int,
+        precision: str,
+        execution_mode: str,
+        eager_reason: str = "",
+        device: torch.device,
+        oom: OomPolicy | None = None,
+    ) -> None:
+        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.parameters = list(model.parameters())
+        self.max_grad_norm, self.grad_accum_steps, self.precision = max_grad_norm, grad_accum_steps, precision
+        self.device = device
+        # Disabled (a no-op) without fp16. Checkpoints contain its state.
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+        self.oom = oom or OomPolicy(model)
+        step = proxy(self)  # avoids a reference cycle, which would hold GPU memory until a garbage collection
+        self.oom.free_graphs = lambda: step.free_graphs()
+        self.workers = ALONE
+        self.may_fall_back = True  # whether an OOM error may change how the training continues
+        self.eager_reason = eager_reason  # why steps are eager, although a graph was requested or preferred
+        self.gave_up_reason = ""  # why the training stopped using its graph; checkpoints contain it
+        self.forward: Callable[..., Tensor] = model
+        self.is_compiled = execution_mode == "compile"
+        if execution_mode == "compile":
+            self.forward = torch.compile(model, dynamic=False)
+        self.graphs = Graphs(device) if execution_mode == "graph" else None
+
+    @property
+    def execution_mode(self) -> str:
+        """How steps are taken now: `graph`, `compile` or `eager`."""
+        return "graph" if self.graphs else "compile" if self.is_compiled else "eager"
+
+    def use_workers(self, workers: Workers) -> None:
+        """Sum the gradients of all workers in every later step. If one worker runs out of memory, all end."""
+        self.workers, self.may_fall_back = workers, False
+        self.forward = workers.wrap(self.model, self.device)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next step."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Take an eager or compiled step. If memory runs out, take a fallback and repeat the step."""
+        before = random_state(self.device)
+
+        def attempt() -> Tensor:
+            try:
+                return self.update(batch)
+            except Exception:
+                self.clear()
+                set_random_state(before, self.device)
+                raise
+
+        if not self.may_fall_back:
+            return attempt()
+        smaller = partial(self.use_smaller_micro_batches, len(batch))
+        return self.oom.run_with_fallbacks(attempt, smaller, self.oom.recompute_activations)
+
+    def repeated(self, batch: Batch) -> Callable[[], None]:
+        """Returns a function that takes a step on this batch in the training's execution mode, for measurements."""
+        key = object()
+
+        def step() -> None:
+            if self.graphs is not None:
+                try:
+                    return self.graphs.run(key, partial(self, batch), partial(self.update, batch))
+                except CaptureFailed as failed:
+                    self.handle_failed_capture(failed)
+            self(batch)
+
+        return step
+
+    def update(self, batch: Batch) -> Tensor:
+        """Compute the gradients and update the weights; return the summed loss.
+
+        The weights change last: if memory runs out before, the step can be repeated.
+        """
+        summed = self.backward(batch)
+        if self.max_grad_norm:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return summed
+
+    def clear(self) -> None:
+        """Remove what a failed step left behind: gradients, incomplete optimizer states, the scaler's flags."""
+        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in [each for each, state in self.optimizer.state.items() if "exp_avg_sq" not in state]:
+            del self.optimizer.state[parameter]
+        for name in ("grad_scale", "found_inf"):  # GradScaler.step does not remove them if the optimizer's step fails
+            vars(self.optimizer).pop(name, None)
+        scaler = torch.amp.GradScaler(self.device.type, enabled=self.scaler.is_enabled())
+        scaler.load_state_dict(self.scaler.state_dict())
+        self.scaler = scaler
+
+    def backward(self, batch: Batch) -> Tensor:
+        """Compute the gradients of the batch's mean loss in `grad_accum_steps` micro-batches; return the summed loss.
+
+        With several workers, the mean is over the sequences of all workers, and the sum over those of this worker.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        total: Tensor | None = None
+        micro_batches = batch.micro_batches(self.grad_accum_steps)
+        for number, part in enumerate(micro_batches, 1):
+            with gradient_sync(self.forward, number == len(micro_batches)), shared_dropout_mask(part):
+                with autocast(self.precision, self.device):
+                    outputs = self.forward(*part.inputs())
+                loss = self.loss(outputs.float(), part)
+                # DistributedDataParallel divides by the number of workers; this factor cancels that.
+                weight = part.num_counted / batch.global_size * self.workers.count
+                scaled: Tensor = self.scaler.scale(loss if weight == 1 else loss * weight)
+                scaled.backward()  # type: ignore[no-untyped-call]
+            summed = loss.detach() * part.num_counted
+            total = summed if total is None else total + summed
+        assert total is not None
+        return total
+
+    def use_smaller_micro_batches(self, batch_size: int) -> str:
+        if self.grad_accum_steps >= batch_size:
+            return ""
+        self.grad_accum_steps = min(2 * self.grad_accum_steps, batch_size)
+        return f"a batch of {batch_size} is trained on in {self.grad_accum_steps} parts"
+
+    def free_graphs(self) -> str:
+        if self.graphs is None or not self.graphs.captured:
+            return ""
+        # Only `graphs = None` would not free their memory, because a caller is in a method of `graphs` now.
+        self.graphs.captured.clear()
+        self.give_up_graphs("memory ran out")
+        self.optimizer.zero_grad(set_to_none=True)  # the gradients are in the graph's memory
+        return "the CUDA graph of the step is freed, the next steps are eager"
+
+    def give_up_graphs(self, reason: str) -> None:
+        """Take eager steps in the rest of the training, also after a resume."""
+        self.graphs, self.eager_reason, self.gave_up_reason = None, reason, reason
+
+    def handle_failed_capture(self, failed: CaptureFailed) -> None:
+        """Take eager steps after a failed capture. The capture computed nothing, so no step is lost.
+
+        Raises torch.OutOfMemoryError if memory ran out and `may_fall_back` is false.
+        """
+        self.give_up_graphs(f"the capture failed: {failed}")
+        self.clear()
+        if failed.is_out_of_memory:
+            if not self.may_fall_back:
+                raise torch.OutOfMemoryError(str(failed))
+            self.oom.add_fallback("the step is taken eagerly instead of captured as a CUDA graph")
+            free_cache()
+        elif self.may_fall_back:
+            print(f"steps are taken eagerly instead of captured as a CUDA graph: {failed}", flush=True)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "grad_accum_steps": self.grad_accum_steps,
+            "scaler": self.scaler.state_dict(),
+            "gave_up_reason": self.gave_up_reason,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.grad_accum_steps = max(
+            self.grad_accum_steps, state["grad_accum_steps"]
+        )  # larger micro-batches ran out of memory before
+        self.scaler.load_state_dict(state["scaler"])
+        self.gave_up_reason = state["gave_up_reason"]
+        if self.gave_up_reason and self.graphs is not None:
+            self.give_up_graphs(self.gave_up_reason)
+
+
+def shared_dropout_mask(part: Batch) -> AbstractContextManager[object]:
+    """In this context, dropout treats a worker's sequences as it would in the micro-batch of all workers."""
+    if not part.shares:
+        return nullcontext()
+    (share,) = part.shares
+    return dropout.sharing(share.first, share.global_size)
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The state of torch's generators. A repeated step or a resumed training needs it to draw the same dropout."""
+    state = {"cpu": torch.get_rng_state()}
+    return state if device.type == "cpu" else state | {"cuda": torch.cuda.get_rng_state(device)}
+
+
+def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state["cpu"].cpu())
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+
+
+def choose_execution_mode(requested: str, device: torch.device, precision: str, model: nn.Module) -> tuple[str, str]:
+    """The execution mode for `requested` (train.step in params.yaml), and the reason if a graph is not possible."""
+    if requested not in ("auto", "graph"):
+        return requested, ""
+    reason = graph_blocker(device, precision, model)
+    return ("eager" if reason else "graph"), reason
+
+
+def graph_blocker(device: torch.device, precision: str, model: nn.Module) -> str:
+    if device.type != "cuda":
+        return "CUDA graphs need a CUDA device"
+    if precision == "fp16":
+        return "a step in fp16, which may be left out, is not captured"
+    if getattr(model, "checkpoint_activations", False):
+        return "activations that are computed again set the random state back, which cannot be captured"
+    rnns = [
+        each for each in model.modules() if isinstance(each, nn.RNNBase) and not hasattr(each, "uses_torch_dropout")
+    ]
+    if any(rnn.num_layers > 1 and rnn.dropout > 0 for rnn in rnns):
+        return "cuDNN keeps the random state of dropout between an RNN's layers to itself"
+    return ""

@@ -1,0 +1,330 @@
+"""`Trainer`: trains epoch by epoch and holds all state that a bitwise identical resume needs."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from tandem.machine.regions import Measurement, measure
+from tandem.params.schema import Seq2Seq, Train
+from tandem.tasks import FittedTask, Task
+from tandem.training import inference
+from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
+from tandem.training.closed_form import ClosedForm, Fitted
+from tandem.training.device import has_tf32, use_tf32
+from tandem.training.epoch import DeviceEpoch
+from tandem.training.graphs import Graphs
+from tandem.training.memory import OomPolicy, advice
+from tandem.training.optimizer import AdamW, learning_rates
+from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of
+from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
+from tandem.training.workers import ALONE, Workers
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The result of one epoch. Losses and score are deterministic; measurements are not."""
+
+    number: int  # from 1
+    learning_rate: float  # of the epoch's last step
+    train_loss: float
+    val_loss: float
+    val_score: float
+    training: Measurement
+    validation: Measurement
+    is_best: bool
+    digests: dict[str, str]  # sha256 of the final weights, the batch order and the random draws
+
+
+class Trainer:
+    """Trains `model` with `epoch()`; `state()` and `restore()` save and load everything that an epoch changes."""
+
+    def __init__(self, model: nn.Module, train: Split, val: Split, params: Train, task: Task, seed: int = 0):
+        self.model, self.train_split, self.val_split, self.params = model, train, val, params
+        self.task, self.device = task, train.device
+        is_fitted = getattr(model, "is_fitted_in_closed_form", False)
+        precision = (
+            "fp32" if params.precision == "auto" or is_fitted else realized_precision(params.precision, self.device)
+        )
+        mode, reason = choose_execution_mode("eager" if is_fitted else params.step, self.device, precision, model)
+        self.optimizer = AdamW(
+            model.parameters(),
+            # A CUDA graph reads a tensor at every replay. A Python number would keep its value from the capture.
+            lr=torch.tensor(params.learning_rate, device=self.device) if mode == "graph" else params.learning_rate,
+            weight_decay=params.weight_decay,
+            fused=True,
+            capturable=mode == "graph",
+        )
+        self.oom = OomPolicy(model, (train, val), advice(self.device, params.precision))
+        self.step = Step(
+            model,
+            # The lambda avoids `self`: a reference cycle would hold GPU memory until a garbage collection.
+            lambda outputs, batch: task.loss(outputs, batch.targets, batch.mask, params.label_smoothing),
+            self.optimizer,
+            max_grad_norm=params.max_grad_norm,
+            grad_accum_steps=params.grad_accum_steps,
+            precision=precision,
+            execution_mode=mode,
+            eager_reason=reason,
+            device=self.device,
+            oom=self.oom,
+        )
+        use_tf32(self.step.precision == "tf32")
+        self.closed_form: ClosedForm | None = None
+        if is_fitted:
+            self.closed_form = ClosedForm(
+                cast(Fitted, model), cast(FittedTask, task), train, val, self.oom, params.batch_size
+            )
+        self.steps_per_epoch = -(-len(train) // params.batch_size)
+        self.rates = learning_rates(params, self.steps_per_epoch * params.epochs)
+        self.total = torch.zeros((), device=self.device)  # loss of the current epoch, summed over its sequences
+        self.device_epoch: DeviceEpoch | None = None
+        self.num_fallbacks_seen = 0  # number of OOM fallbacks when the graphs were last dropped
+        # The generator is on the CPU, so CPU and GPU runs see the same batches and the same augmentation.
+        self.generator = torch.Generator().manual_seed(seed)
+        self.digests: dict[str, str] = {}  # of the current epoch's random draws
+        self.epochs_done = 0
+        self.best_loss = float("inf")
+        self.best_weights = snapshot(model)
+        self.verified: list[int] = []  # epochs after which all tensors were on the device
+        self.peak_mib = 0.0  # highest memory peak of any epoch so far
+        self.workers = ALONE
+        self.missing_reasons: dict[str, str] = {}  # what could not be measured in the last epoch, and why
+
+    def use_workers(self, workers: Workers) -> None:
+        """Train together with other workers from now on. They must have opened identical trainers."""
+        self.workers = workers
+        self.step.use_workers(workers)
+
+    def epoch(self) -> Epoch:
+        """Train and validate for one epoch."""
+        if self.device.type == "cuda":
+            # Setting torch's generator restarts cuDNN's dropout between RNN layers. A resume sets the generator, so
+            # every epoch sets it too.
+            set_random_state(random_state(self.device), self.device)
+        if self.workers.count > 1:
+            self.synchronize_workers()
+        steps, num_sequences = self.training_steps(), 0  # draws the epoch's random numbers; takes no step yet
+        with measure(self.device) as training:
+            for num_stepped in steps:  # each iteration takes one optimizer step
+                num_sequences += num_stepped
+            train_loss = self.workers.sum(self.total) / num_sequences
+        if self.step.graphs is not None and training.peak_allocated_mib is not None:
+            # A replay allocates nothing: it uses the graph's own memory, which the capture allocated.
+            self.peak_mib = training.peak_allocated_mib = max(self.peak_mib, training.peak_allocated_mib)
+        with measure(self.device) as validation:
+            rows, num_val = self.workers.part_of(sequential_indices(self.val_split)), len(self.val_split)
+            loss, predictions = inference.validate(
+                self.model,
+                self.oom.batches(self.val_split, rows, inference.PREDICTION_BATCH),
+                lambda outputs, batch: self.task.loss(outputs, batch.targets, batch.mask, 0.0),
+                self.task.predict,
+                self.step.precision,
+                self.oom,
+            )
+            loss, predictions = self.workers.mean(loss, num_val), self.workers.gather(predictions, num_val)
+        self.missing_reasons = {**training.missing_reasons, **self.missing_graph()}
+        self.epochs_done += 1
+        self.verify_device(predictions)
+        val_loss = loss.item()
+        is_best, weights = val_loss < self.best_loss, snapshot(self.model)
+        if is_best:
+            self.best_loss, self.best_weights = val_loss, weights
+        if self.closed_form:
+            with measure(self.device) as refit:
+                self.closed_form.refit()
+            training.seconds += refit.seconds
+            weights = snapshot(self.model)
+        return Epoch(
+            self.epochs_done,
+            0.0 if self.closed_form else float(self.rates[self.epochs_done * self.steps_per_epoch - 1]),
+            train_loss.item(),
+            val_loss,
+            # The CPU computes the score for every device: this uses no GPU memory and gives the same number.
+            self.task.score(predictions.cpu(), *(self.val_split.tensors[name].cpu() for name in ("targets", "mask"))),
+            training,
+            validation,
+            is_best,
+            {"weights_sha256": sha256_of(weights.values()), **self.digests},
+        )
+
+    def synchronize_workers(self) -> None:
+        """Give all workers the first worker's state.
+
+        The states can differ for two reasons: another processor rounds differently, and a library that draws dropout
+        for each worker's sequences separately leaves torch's generators in different states.
+        """
+        set_random_state(self.workers.broadcast(random_state(self.device)), self.device)
+        own = self.weights_sha256()
+        if self.workers.sum(torch.tensor(int(own != self.workers.broadcast(own)))):
+            self.restore(self.workers.broadcast(self.state()))
+
+    def weights_sha256(self) -> str:
+        return sha256_of(snapshot(self.model).values())
+
+    def missing_graph(self) -> dict[str, str]:
+        """The reason why steps are not captured, although params.yaml or `auto` on this device asks for a graph."""
+        reason = self.step.eager_reason
+        return {"step: graph": reason} if reason and (self.device.type == "cuda" or self.params.step == "graph") else {}
+
+    def training_steps(self) -> Iterator[int]:
+        """Draw the random numbers of the next epoch and return an iterator over its optimizer steps.
+
+        Each iteration takes one step, adds its loss to `total` and yields its number of sequences.
+        """
+        self.model.train()
+        random_draws, first_step = self.draw(), self.epochs_done * self.steps_per_epoch
+        self.digests = random_draws.digests()
+        if self.closed_form:
+            return self.fitted(self.closed_form, random_draws.order)
+        if self.num_fallbacks_seen != len(self.oom.fallbacks):
+            self.recapture_graphs()
+        if self.step.graphs is None:
+            self.total = torch.zeros((), device=self.device)
+            return self.plain_steps(random_draws, first_step, 0)
+        return self.captured_steps(random_draws, first_step)
+
+    def fitted(self, closed_form: ClosedForm, order: torch.Tensor) -> Iterator[int]:
+        """Fit the model in closed form: the only step of such an epoch."""
+        self.total = closed_form.fit(order)
+        yield len(self.train_split)
+
+    def plain_steps(self, random_draws: RandomDraws, first_step: int, num_done: int) -> Iterator[int]:
+        """Take the epoch's steps after the first `num_done`, without a CUDA graph."""
+        rates = self.rates[first_step + num_done : first_step + self.steps_per_epoch].tolist()
+        return take_steps(self.batches(random_draws, num_done), self.step, rates, self.total)
+
+    def captured_steps(self, random_draws: RandomDraws, first_step: int) -> Iterator[int]:
+        if self.device_epoch is None:
+            self.device_epoch = self.oom.run_with_fallbacks(
+                lambda: DeviceEpoch(self.step, self.train_split, self.params, self.rates)
+            )
+        self.total, num_done = self.device_epoch.total, 0
+        for count in self.device_epoch.steps(random_draws, first_step):
+            num_done += 1
+            yield count
+        if self.step.graphs is None:
+            self.device_epoch = None  # this also frees the chunks of streamed data
+        if num_done < self.steps_per_epoch:
+            yield from self.plain_steps(random_draws, first_step, num_done)
+
+    def recapture_graphs(self) -> None:
+        """Drop the captured graphs, because their tensors have moved. Later steps capture new ones if possible."""
+        self.device_epoch, self.num_fallbacks_seen = None, len(self.oom.fallbacks)
+        if self.step.graphs is not None:
+            reason = graph_blocker(self.device, self.step.precision, self.model)
+            self.step.graphs = None if reason else Graphs(self.device)
+            self.step.eager_reason = reason
+
+    def draw(self) -> RandomDraws:
+        return draw_epoch(self.generator, self.train_split, self.params, self.epochs_done)
+
+    def training_batches(self) -> Iterator[Batch]:
+        """The next epoch's batches, for steps without a CUDA graph."""
+        return self.batches(self.draw())
+
+    def batches(self, random_draws: RandomDraws, num_done: int = 0) -> Iterator[Batch]:
+        """The epoch's batches after the first `num_done`."""
+        random_draws, size = self.oom.run_with_fallbacks(lambda: random_draws.to(self.device)), self.params.batch_size
+        order, change = random_draws.order[num_done * size :], partial(random_draws.apply_to, params=self.params)
+        if self.workers.count == 1:
+            return self.oom.batches(self.train_split, order, size, change)
+        return self.shared_batches(order, change)
+
+    def shared_batches(self, order: torch.Tensor, change: Callable[[Batch], Batch]) -> Iterator[Batch]:
+        """This worker's share of every batch of `order`: first the full batches, then the smaller last one."""
+        last_batch_size = len(order) % self.params.batch_size
+        full, last = order.split([len(order) - last_batch_size, last_batch_size])
+        for rows, size in ((full, self.params.batch_size), (last, last_batch_size)):
+            if len(rows):
+                shares = shares_of(size, self.step.grad_accum_steps, self.workers.rank, self.workers.count)
+                own = own_rows(rows, size, shares)
+                num_processed = sum(share.num_processed for share in shares)
+                for batch in self.oom.batches(self.train_split, own, num_processed, change):
+                    yield replace(batch, shares=shares)
+
+    def one_batch(self, size: int, repeat: bool = False) -> Batch:
+        """The first `size` training sequences as a batch on the device, with teacher forcing for a Seq2Seq model.
+
+        If the split has fewer sequences, the batch contains all of them; with `repeat` it contains some twice or more.
+        """
+        available = len(self.train_split)
+        rows = torch.arange(size if repeat else min(size, available)) % available
+        batch = next(self.train_split.batches(rows, size))
+        return replace(batch, teacher_targets=batch.targets) if isinstance(self.params.model, Seq2Seq) else batch
+
+    def verify_device(self, outputs: torch.Tensor) -> None:
+        """Raises RuntimeError if a parameter, the data or an output is not on the training's device.
+
+        torch computes on the device of its operands and never moves them. This check runs once per epoch, untimed.
+        """
+        batch = next(self.oom.batches(self.val_split, sequential_indices(self.val_split)[:1], 1))
+        places = {tensor.device.type for tensor in (*self.model.parameters(), batch.values, batch.targets, outputs)}
+        if places != {self.device.type}:
+            raise RuntimeError(
+                f"this training runs on {self.device.type}, but tensors lie on {', '.join(sorted(places))}"
+            )
+        self.verified.append(self.epochs_done)
+
+    def set_precision(self, name: str) -> None:
+        """Change the precision of the next steps to fp32, tf32 or bf16; fp16 needs a loss scaler from the start."""
+        self.step.precision = realized_precision(name, self.device)
+        use_tf32(self.step.precision == "tf32")
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "best_weights": self.best_weights,
+            "best_loss": self.best_loss,
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.step.precision,
+            "step": self.step.state(),
+            "generator": self.generator.get_state(),
+            "torch_rng": random_state(self.device),
+            "device": self.device.type,
+            "epochs_done": self.epochs_done,
+            "verified": list(self.verified),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Load what `state()` returned, possibly on another device."""
+        self.model.load_state_dict(state["model"])
+        self.best_weights, self.best_loss = state["best_weights"], state["best_loss"]
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            # Load only the value: this device decides whether the rate is a tensor and where the tensor is.
+            is_tensor = isinstance(rate, torch.Tensor)
+            group["lr"] = rate.fill_(float(group["lr"])) if is_tensor else float(group["lr"])
+            group["capturable"] = is_tensor
+        self.recapture_graphs()  # existing graphs use the optimizer's old tensors
+        self.set_precision(state["precision"])
+        self.step.restore(state["step"])
+        self.generator.set_state(state["generator"].cpu())
+        set_random_state(state["torch_rng"], self.device)
+        self.epochs_done, self.verified = state["epochs_done"], list(state["verified"])
+
+
+def take_steps(batches: Iterable[Batch], step: Step, rates: Iterable[float], total: torch.Tensor) -> Iterator[int]:
+    """Take one step per batch with its learning rate; yield its number of sequences (of all workers).
+
+    Adds the summed loss to `total`, a scalar on the device that is read once per epoch: `.item()` in every step would
+    synchronize in every step.
+    """
+    for batch, rate in zip(batches, rates, strict=False):
+        step.set_rate(rate)
+        total += step(batch)
+        yield batch.global_size
+
+
+def realized_precision(precision: str, device: torch.device) -> str:
+    """The realized precision: fp32 for tf32 on a device without TF32 (a CPU, or a GPU older than Ampere)."""
+    return "fp32" if precision == "tf32" and not has_tf32(device) else precision
+
+
+def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of the weights on the CPU."""
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,213 @@
+"""The workers that train one model together: torch's process group and its collective operations.
+
+Every worker has all data, the same weights and the same random draws. It processes its share of each batch, and
+DistributedDataParallel (Li et al. 2020, arXiv:2006.15704) sums the gradients. The first worker (`rank` 0) prints, saves
+and tracks like a single worker; the others only train. With one worker, the collectives return their argument.
+
+torch's launcher (launcher.py, or torchrun itself) starts the processes and sets their ranks in the environment. gloo
+sums the gradients between CPUs, nccl between GPUs; everything else goes through gloo.
+"""
+
+import io
+import json
+import os
+import re
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tandem.params.parsing import one_line
+from tandem.params.schema import Train
+
+# Exit statuses of a worker, for the launcher. 75 (sysexits.h: try again): another worker ended. 76: memory ran out, and
+# the training may fit with smaller micro-batches.
+LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS = 75, 76
+# For a restart after 76, the launcher sets this variable to a minimum for grad_accum_steps.
+MIN_GRAD_ACCUM_STEPS = "TANDEM_MIN_GRAD_ACCUM_STEPS"
+# Messages of gloo, nccl and the store if another worker is gone.
+LOST_MESSAGES = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|Connection refused|gloo::|gloo/|NCCL|Timed out|store->|recvValue|"
+    r"sendBytes|recvBytes|Socket closed",
+    re.IGNORECASE,
+)
+COMPARED = ("seed", "parameters", "data", "code")  # torch's version too; the hardware may differ
+
+
+class LostWorker(SystemExit):
+    """Another worker ended, so this one ends too. The launcher restarts all workers or prints why not."""
+
+    def __init__(self) -> None:
+        super().__init__(LOST_WORKER_STATUS)
+
+
+class Workers:
+    """This process is worker `rank` of `count`, and `local_rank` of `local_count` on this machine."""
+
+    def __init__(self, rank: int = 0, count: int = 1, local_rank: int = 0, local_count: int = 1) -> None:
+        self.rank, self.count, self.local_rank, self.local_count = rank, count, local_rank, local_count
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module, device: torch.device, group: Any = None) -> nn.Module:
+        """Wrap the model in DistributedDataParallel, which averages each gradient over the workers of `group`."""
+        # torch warns about gradients with another memory layout than their parameter. It copies all gradients anyway.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        ids = [device.index] if device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(
+            model, device_ids=ids, process_group=group, gradient_as_bucket_view=True
+        )
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum of `value` over the workers."""
+        if self.count > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
+
+    def part_of(self, rows: Tensor) -> Tensor:
+        """The contiguous part of `rows` that this worker evaluates; all rows if there are fewer rows than workers."""
+        return rows if self.count == 1 or len(rows) < self.count else rows.tensor_split(self.count)[self.rank]
+
+    def gather(self, found: Tensor, num_rows: int) -> Tensor:
+        """Gather the results of all workers for their `part_of` the rows: (num_rows, ...)."""
+        if self.count == 1 or num_rows < self.count:
+            return found
+        size = -(-num_rows // self.count)
+        padded = found.new_zeros((size, *found.shape[1:]))
+        padded[: len(found)] = found
+        each = [torch.empty_like(padded) for _ in range(self.count)]
+        dist.all_gather(each, padded)
+        lengths = [len(part) for part in torch.arange(num_rows).tensor_split(self.count)]
+        return torch.cat([part[:length] for part, length in zip(each, lengths, strict=True)])
+
+    def mean(self, mean: Tensor, num_rows: int) -> Tensor:
+        """The mean over all `num_rows` rows, given the mean over this worker's `part_of` them."""
+        if self.count == 1 or num_rows < self.count:
+            return mean
+        num_own = len(torch.arange(num_rows).tensor_split(self.count)[self.rank])
+        return self.sum(mean * num_own) / num_rows
+
+    def broadcast(self, value: Any = None) -> Any:
+        """The first worker's `value`: plain values and tensors. `weights_only` refuses pickles that could run code."""
+        if self.count == 1:
+            return value
+        buffer = io.BytesIO()
+        if self.is_first:
+            torch.save(value, buffer)
+        length = torch.tensor([buffer.getbuffer().nbytes])
+        dist.broadcast(length, 0)
+        content = torch.zeros(int(length), dtype=torch.uint8)
+        if self.is_first:
+            content = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8).clone()
+        dist.broadcast(content, 0)
+        if self.is_first:
+            return value
+        return torch.load(io.BytesIO(content.numpy().tobytes()), map_location="cpu", weights_only=True)
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true on at least one worker."""
+        return bool(self.sum(torch.tensor(int(flag))))
+
+    def cpu_seconds_of_others(self) -> float:
+        """CPU seconds so far of the other workers on the first one's machine. All workers must call this together."""
+        if self.count == 1:
+            return 0.0
+        own = time.process_time() if 0 < self.rank < self.local_count else 0.0  # ranks go machine by machine
+        return float(self.sum(torch.tensor(own, dtype=torch.float64)))
+
+    def require_same(self, inputs: Mapping[str, Any]) -> None:
+        """Raises ValueError if the workers differ in seed, data, code, parameters or torch."""
+        if self.count == 1:
+            return
+        compared = {name: inputs[name] for name in COMPARED} | {"torch": inputs["hardware"]["torch"]}
+        own = {name: json.dumps(value, sort_keys=True) for name, value in compared.items()}
+        differing = [name for name, theirs in self.broadcast(own).items() if own[name] != theirs]
+        if int(self.sum(torch.tensor(len(differing)))):
+            which = f"worker {self.rank} has other {' and '.join(differing)}" if differing else "another worker differs"
+            raise ValueError(
+                f"the workers do not train the same: {which} than worker 0; have all machines at the same commit, with "
+                "the same params.yaml, prepared data and torch"
+            )
+
+    def close(self) -> None:
+        if self.count > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+ALONE = Workers()
+
+
+def started_by_launcher() -> bool:
+    """Whether torch's launcher started this process as one of several workers."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+@contextmanager
+def process_group(device: str, count: int, kind: str) -> Iterator[Workers]:
+    """Join the process group of `device` (e.g. 2xcpu); without torch's launcher, this process works alone.
+
+    Raises LostWorker if another worker ends meanwhile, ValueError if the launcher started another number of workers.
+    """
+    if count == 1 or not started_by_launcher():
+        yield ALONE
+        return
+    started, local_rank = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    if started != count:
+        raise ValueError(
+            f"device {device!r} has {count} workers, but {started} were started; start {count} or name {started}x{kind}"
+        )
+    if kind == "cuda":
+        torch.cuda.set_device(local_rank)
+    with lost_workers_noticed():
+        dist.init_process_group("gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl")
+        # A stop signal must not kill a worker, because all stop after the same epoch. `Interruption` and
+        # `StopSignals` handle the signals during the training; these settings apply before and after it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if dist.get_rank():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        workers = Workers(dist.get_rank(), count, local_rank, int(os.environ["LOCAL_WORLD_SIZE"]))
+        yield workers
+        workers.close()
+
+
+@contextmanager
+def lost_workers_noticed() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not LOST_MESSAGES.search(str(error)):
+            raise
+        print(f"a worker notices that another one is gone ({one_line(error)[:120]})", file=sys.stderr, flush=True)
+        raise LostWorker from None
+
+
+def gradient_sync(model: Any, enabled: bool) -> AbstractContextManager[object]:
+    """In this context, a backward pass sums the gradients of all workers only if `enabled`: in the last micro-batch."""
+    return nullcontext() if enabled or not isinstance(model, nn.parallel.DistributedDataParallel) else model.no_sync()
+
+
+def describe(workers: Workers, kind: str, settings: Train, asked: Train) -> str:
+    """A sentence about workers, batch and learning rate. `settings`: the training's; `asked`: those of params.yaml."""
+    machines = "" if workers.local_count == workers.count else f", {workers.local_count} on this machine"
+    threads = "1 thread" if settings.threads == 1 else f"{settings.threads} threads"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+    each = f"a GPU each{shown}" if kind == "cuda" else f"{threads} each"
+    batch = f"a batch of {settings.batch_size} is shared"
+    if settings.batch_size != asked.batch_size:
+        batch = (
+            f"a batch of {settings.batch_size} ({workers.count} x {asked.batch_size}), learning rate "
+            f"{settings.learning_rate:g} ({asked.scaling} of {asked.learning_rate:g})"
+        )
+    carrier = "nccl" if kind == "cuda" else "gloo"
+    return f"{workers.count} workers{machines}, {each}: {batch}, {carrier} adds their gradients up"

@@ -1,0 +1,282 @@
+"""Open one workload on one device, for train, evaluate, the sweep and the benchmarks.
+
+Input: the files of the previous stages (`RunContext.of`), or only the prepared data (`open_prepared`). Output: the
+torch device, the splits on it, and a Trainer with new weights from the seed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from tandem import models
+from tandem.data.packed import read_array, read_arrays
+from tandem.files import damaged, hardware_file, packed_dir, packed_file, prepared_dir, read_json, relative, result_dir
+from tandem.machine.identity import identify, require_same_gpu, usable_cores
+from tandem.machine.regions import free_bytes
+from tandem.models import Shape
+from tandem.params import parsing, schema
+from tandem.params.devices import split_device
+from tandem.params.loading import load_workload
+from tandem.params.schema import Threads, Train, Workload
+from tandem.tasks import Task, open_task
+from tandem.training import auto
+from tandem.training.batches import Split, load_split
+from tandem.training.device import open_device
+from tandem.training.memory import OomPolicy, OutOfMemory, advice, translate_oom
+from tandem.training.trainer import Trainer
+from tandem.training.workers import ALONE, MIN_GRAD_ACCUM_STEPS, OUT_OF_MEMORY_STATUS, Workers
+
+# Weights, optimizer, activations and the allocator need the rest of the memory.
+SHARE_OF_FREE_MEMORY = 0.6
+# Required keys of the previous stages' files, with their types.
+RequiredKeys = dict[str, type | tuple[type, type]]
+IDENTITY: RequiredKeys = {"kind": str, "name": str}
+PLAN: RequiredKeys = {"data_location": str, "bytes": (dict, int), "sha256": (dict, str)}
+MODEL: RequiredKeys = {"task": str, "preprocessing": dict}
+SUMMARY: RequiredKeys = {
+    "sha256": (dict, str),
+    "num_per_split": (dict, int),
+    "num_sequences": int,
+    "features": list,
+    "max_steps": int,
+}
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One workload on one device, read from the files of the previous stages."""
+
+    workload: str
+    device: str  # as in params.yaml: auto, cpu, cuda, or several workers such as 2xcpu
+    seed: int
+    params: Workload
+    identity: dict[str, Any]  # of the device
+    plan: dict[str, Any]
+    summary: dict[str, Any]
+
+    @classmethod
+    def of(cls, workload: str, device: str, seed: int) -> RunContext:
+        params = load_workload(workload)
+        require_sequences(workload, device, params.train)
+        of_task: RequiredKeys = {"target": dict} if params.task in ("forecast", "regress") else {"classes": list}
+        return cls(
+            workload,
+            device,
+            seed,
+            params,
+            read_json(hardware_file(device), IDENTITY),
+            read_json(packed_dir(workload, device) / "plan.json", PLAN),
+            read_json(prepared_dir(workload) / "summary.json", SUMMARY | of_task),
+        )
+
+    @property
+    def kind(self) -> str:
+        """`cpu` or `cuda`."""
+        return str(self.identity["kind"])
+
+    @property
+    def folder(self) -> Path:
+        return result_dir(self.workload, self.device, self.seed)
+
+    @property
+    def task(self) -> Task:
+        return open_task(self.params.task, self.summary)
+
+    @property
+    def shape(self) -> Shape:
+        return Shape.of(self.summary, self.task)
+
+    @property
+    def num_workers(self) -> int:
+        return split_device(self.device)[0]
+
+    @property
+    def train_params(self) -> Train:
+        """The training settings, scaled to the number of workers."""
+        return scaled(self.params.train, self.num_workers)
+
+    def open_device(self, threads: Threads, precision: str = "fp32", index: int = 0) -> torch.device:
+        if self.kind == "cuda":
+            require_same_gpu(self.identity)
+        return open_device(self.identity, threads, self.train_params.deterministic, precision, index)
+
+    def open_split(self, name: str, device: torch.device) -> Split:
+        """The packed split, still in its file. Raises ValueError if the file is not the one that preload wrote."""
+        return load_split(packed_file(self.workload, self.device, name, self.plan), device)
+
+    def data_location(self, device: torch.device) -> str:
+        """`device` or `host`. Raises ValueError if params.yaml requires `device` and the data does not fit."""
+        needed_bytes = sum(self.plan["bytes"].values())
+        return choose_data_location(self.plan["data_location"], needed_bytes, free_bytes(device), self.identity["name"])
+
+    def read(self, split: str, name: str) -> np.ndarray:
+        """An array of the prepared data. Raises ValueError if the file is not the one that preprocess wrote."""
+        return read_array(prepared_dir(self.workload), split, name, self.summary)
+
+
+def scaled(settings: Train, num_workers: int) -> Train:
+    """`settings` with batch size and learning rate scaled to the number of workers, as train.scaling says."""
+    if settings.scaling == "strong" or num_workers == 1:
+        return settings
+    factor = num_workers if settings.scaling == "weak-linear" else num_workers**0.5
+    return replace(
+        settings, batch_size=num_workers * settings.batch_size, learning_rate=factor * settings.learning_rate
+    )
+
+
+def require_sequences(workload: str, device: str, settings: Train) -> None:
+    """Raises ValueError if the model cannot use several workers, or if a worker would have no sequence of a part."""
+    num_workers, kind = split_device(device)
+    if num_workers > 1 and isinstance(settings.model, schema.Rocket):
+        raise ValueError(
+            f"device {device!r} has several workers, and {workload}'s model {settings.model.name} is fitted in closed "
+            f"form, which one does; accepted: {kind}"
+        )
+    most = scaled(settings, num_workers).batch_size // settings.grad_accum_steps
+    if num_workers > max(most, 1):
+        parts = (
+            f" in {settings.grad_accum_steps} parts (train.grad_accum_steps)" if settings.grad_accum_steps > 1 else ""
+        )
+        accepted = f"at most {most}x{kind}" if most > 1 else kind
+        raise ValueError(
+            f"device {device!r} has more workers than {workload}'s batch of {settings.batch_size} (train.batch_size)"
+            f"{parts} has sequences for; accepted: {accepted}, or a larger batch"
+        )
+
+
+def choose_data_location(wanted: str, needed_bytes: int, free_bytes: float, device_name: str) -> str:
+    """`device` or `host`. Raises ValueError if `wanted` is `device` and the data does not fit."""
+    room = SHARE_OF_FREE_MEMORY * free_bytes
+    if wanted == "device" and needed_bytes > room:
+        raise ValueError(
+            f"preload.data_location is 'device', but the data needs {needed_bytes / 2**20:,.0f} MiB "
+            f"and {device_name} has room for {room / 2**20:,.0f} MiB "
+            f"({SHARE_OF_FREE_MEMORY:.0%} of what is free); use auto or host"
+        )
+    return wanted if wanted != "auto" else "device" if needed_bytes <= room else "host"
+
+
+def make_trainer(train: Split, val: Split, settings: Train, shape: Shape, task: Task, seed: int = 0) -> Trainer:
+    """A new training on the splits' device. The seed determines weights, batch order and random draws."""
+    torch.manual_seed(seed)
+    model = models.build(settings.model, shape)
+    if fit_initial := getattr(model, "fit_initial", None):  # initializes weights from the data
+        fit_initial(train.tensors["values"], train.tensors["targets"], **getattr(task, "unit", {}))
+    return Trainer(model.to(train.device), train, val, settings, task, seed)
+
+
+def open_trainer(context: RunContext, saved: dict[str, Any], workers: Workers = ALONE) -> Trainer:
+    """Open the training of `context` from its start or from the checkpoint `saved`.
+
+    A resumed training keeps its original number of threads. With several workers, the caller must still call
+    `Trainer.use_workers`.
+    """
+    settings = replace(context.train_params, threads=saved["threads"]) if saved["trainer"] else context.train_params
+    if workers.count > 1:
+        settings = replace(settings, threads=threads_of_each(context, workers), step="eager")
+    device = context.open_device(settings.threads, settings.precision, workers.local_rank)
+    with translate_oom(OomPolicy(advice=advice(device, settings.precision))):
+        data_location = context.data_location(device)
+        train, val = (context.open_split(name, device) for name in ("train", "val"))
+        trainer = make_trainer(train, val, settings, context.shape, context.task, context.seed)
+        if saved["trainer"]:
+            trainer.restore(saved["trainer"])
+            trainer.oom.restore(saved["oom"])
+            data_location = "host" if saved["oom"]["reads_from_file"] else data_location
+        if data_location == "device":
+            trainer.oom.make_resident()
+    if workers.count > 1:
+        set_min_grad_accum_steps(trainer, int(os.environ.get(MIN_GRAD_ACCUM_STEPS, "1")))
+        if context.train_params.step != "eager":
+            carrier = "gloo cannot be captured" if device.type == "cpu" else "with nccl that was not tried yet"
+            trainer.step.eager_reason = f"several workers take their steps eagerly ({carrier})"
+    return trainer
+
+
+def set_min_grad_accum_steps(trainer: Trainer, min_steps: int) -> None:
+    """Train each batch in at least `min_steps` parts, because one of several workers ran out of memory."""
+    if trainer.step.grad_accum_steps < min_steps:
+        trainer.step.grad_accum_steps = min_steps
+        trainer.oom.add_fallback(
+            f"a batch of {trainer.params.batch_size} is trained on in {min_steps} parts by all workers"
+        )
+
+
+@contextmanager
+def exit_if_out_of_memory(trainer: Trainer) -> Iterator[None]:
+    """If one of several workers runs out of memory, exit; the launcher then restarts all with smaller micro-batches.
+
+    The steps of all workers wait for each other, so one worker cannot use a fallback alone.
+    """
+    try:
+        yield
+    except OutOfMemory as error:
+        num_parts, workers = 2 * trainer.step.grad_accum_steps, trainer.workers
+        if workers.count == 1 or num_parts * workers.count > trainer.params.batch_size:
+            raise
+        print(f"worker {workers.rank}: {error}".partition(" and no fallback")[0], file=sys.stderr, flush=True)
+        raise SystemExit(OUT_OF_MEMORY_STATUS) from None
+
+
+def threads_of_each(context: RunContext, workers: Workers) -> int:
+    """Threads per worker. `auto` divides this machine's cores among its CPU workers; a GPU worker gets one thread."""
+    asked = context.train_params.threads
+    if asked != "auto":
+        return asked
+    return max(1, int(usable_cores()) // workers.local_count) if context.kind == "cpu" else 1
+
+
+def open_prepared(workload: str, device: str) -> Trainer:
+    """A trial training of the workload on `device` (cpu or cuda), with the prepared data resident on the device."""
+    settings, identity = load_workload(workload).train, identify(device)
+    where = open_device(identity, settings.threads, settings.deterministic, settings.precision)
+    trainer = make_trial(*read_training(workload), settings, where)
+    auto.realize(trainer, identity)
+    return trainer
+
+
+def read_training(workload: str) -> tuple[dict[str, torch.Tensor], Shape, Task]:
+    """The training split that preprocess wrote, the shape of a network for it, and the task."""
+    summary = read_json(prepared_dir(workload) / "summary.json")
+    task = open_task(load_workload(workload).task, summary)
+    arrays = read_arrays(prepared_dir(workload), "train", summary)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, Shape.of(summary, task), task
+
+
+def make_trial(
+    tensors: dict[str, torch.Tensor], shape: Shape, task: Task, settings: Train, device: torch.device
+) -> Trainer:
+    """A training on `tensors` for measurements: it raises if memory runs out, instead of taking a fallback."""
+    split = Split({name: tensor.to(device) for name, tensor in tensors.items()}, device)
+    trainer = make_trainer(split, split, settings, shape, task)
+    trainer.step.may_fall_back = False
+    trainer.model.train()
+    return trainer
+
+
+def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]:
+    """Load `<weights>.safetensors` from `folder`. Returns the network in eval mode on the CPU, and model.json.
+
+    Raises ValueError if one of the two files is visibly damaged. It does not detect flipped bits in the weights.
+    """
+    path, about = folder / f"{weights}.safetensors", read_json(folder / "model.json", MODEL)
+    with parsing.prefixed(relative(folder / "model.json")):
+        config = parsing.parse(schema.Model, about["model"], "model")
+        network = models.build(config, parsing.parse(Shape, about["shape"], "shape"))
+    try:
+        network.load_state_dict(load_file(path))
+    except (SafetensorError, RuntimeError) as error:  # no such file, or tensors of other shapes
+        raise damaged(relative(path), str(error)) from None
+    return network.eval(), about
