@@ -38,11 +38,12 @@ from tandem.machine.regions import synchronize
 from tandem.models import Shape
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
-from tandem.params.schema import Model, Seq2Seq, Transformer
+from tandem.params.schema import Model
 from tandem.training.batches import TENSORS, Batch, Split, sequential_indices, shuffled
 from tandem.training.device import open_device
 from tandem.training.step import Step
 from tandem.training.trainer import take_steps
+from tests.networks import Seq2Seq, Transformer
 
 Work = Callable[[], int]  # does some work and returns the number of sequences; the device may still be busy
 

@@ -22,7 +22,7 @@ class Usual(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.run = FORWARD[type(network).__name__]
+        self.run = FORWARD[type(network).__module__.rpartition(".")[2]]
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.run(self.network, *inputs)
@@ -80,8 +80,8 @@ def seq2seq(network: Any, values: Tensor, mask: Tensor, teacher_targets: Tensor 
 
 
 FORWARD: dict[str, Callable[..., Tensor]] = {
-    "GRUNetwork": gru,
-    "ConvGRUNetwork": conv_gru,
-    "TransformerNetwork": transformer,
-    "Seq2SeqNetwork": seq2seq,
+    "gru": gru,
+    "conv_gru": conv_gru,
+    "transformer": transformer,
+    "seq2seq": seq2seq,
 }

@@ -93,7 +93,7 @@ def space() -> Iterator[Finding]:
     free = min(psutil.virtual_memory().available, identity.memory_limit_bytes()) / 2**30
     why = "the kernel kills a training that finds no memory; torch takes 0.5 GiB"
     yield Finding("ok" if free > 2 else "warning", f"{free:.1f} GiB of memory are free", why, "top -o %MEM")
-    names = (".", "data", "results", "mlruns", ".tandem", ".dvc/cache", tempfile.gettempdir())
+    names = (".", "results", "mlruns", ".tandem", ".dvc/cache", tempfile.gettempdir())
     for folder in (ROOT / name for name in names if (ROOT / name).is_dir()):
         free = shutil.disk_usage(folder).free / 2**30
         status, what = "problem" if free < 1 else "warning" if free < 5 else "ok", f"{free:.1f} GiB are free"

@@ -25,7 +25,10 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # a background job of a shell does.
 BOUND = """
 import runpy, signal, sys
-from tandem.stage import die_with
+try:
+    from tandem.stage import die_with
+except ModuleNotFoundError:  # `tandem verify` of a commit before tandem/ existed
+    from flows.stage import die_with
 signal.signal(signal.SIGINT, signal.default_int_handler)
 die_with(int(sys.argv[1]))
 sys.argv = sys.argv[2:]

@@ -27,7 +27,9 @@ def main(arguments: Sequence[str]) -> int:
     stage = subprocess.run([sys.executable, "-m", "tandem.stage", "hardware"], stdout=subprocess.DEVNULL, check=False)
     if stage.returncode:
         return stage.returncode
-    done = subprocess.run(["dvc", "status", "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", "status", "--json"], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         print(f"error: {(done.stderr.strip().splitlines() or ['dvc status failed'])[-1]}", file=sys.stderr)
         return 2

@@ -37,7 +37,9 @@ from tandem.runs import provenance, recorded
 from tandem.runs.run import Run
 
 QUICK_EPOCHS = 3
-RETRACE = "tandem.comparing.retrain"
+STAGE, RETRAIN = "tandem.stage", "tandem.comparing.retrain"
+# The same modules, and the folder of the raw tables, in commits before tandem/ and workloads/ existed.
+OLD = {STAGE: "flows.stage", RETRAIN: "stages.tools.retrace"}
 # The caller's environment variables that describe the project and must not reach the copy.
 FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
@@ -203,7 +205,10 @@ def git(*arguments: str, cwd: Path = ROOT, content: bytes | None = None) -> subp
 
 
 def own_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    if path := kept.pop("PYTHONPATH", ""):  # the command `tandem` adds this project, whose code must not run there
+        kept["PYTHONPATH"] = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry).resolve() != ROOT)
+    return kept
 
 
 @contextmanager
@@ -260,6 +265,10 @@ class Copy:
     def item(self) -> tuple[str, str]:
         return self.manifest["workload"], self.device or self.manifest["requested"]
 
+    @property
+    def is_old(self) -> bool:
+        return not (self.project / "tandem").is_dir()
+
     def place_table(self) -> str:
         """Copy the raw table into the worktree; return its source.
 
@@ -270,7 +279,7 @@ class Copy:
             return "simulated"
         workload, table = self.manifest["workload"], self.manifest["block"]["preprocess"]["table"]
         relative, present = Path("workloads", workload, "data", table), raw_dir(workload) / table
-        if not (self.project / "workloads").is_dir():  # a commit before November 2026
+        if self.is_old:
             relative = Path("data/raw", workload, table)
         target = self.project / relative
         if target.is_file() and sha256_file(target) == sha256:
@@ -310,7 +319,7 @@ class Copy:
         write_json(self.project / "params.yaml", {**params, "preset": "none", "presets": {}, workload: block})
         for stage in (["hardware"], ["preprocess", workload], ["preload", workload, device]):
             say(" ".join(stage))
-            self.run("tandem.stage", *stage)
+            self.run(STAGE, *stage)
         code = read_json(self.project / f"results/hardware/code/{workload}/train.json")
         if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
             raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
@@ -341,7 +350,7 @@ class Copy:
         moved = f" with its weights moved by one unit in the last place, {len(perturbations)} times"
         say(f"training: seed {', '.join(map(str, seeds))}, {epochs}{moved if perturbations else ''}")
         self.run(
-            RETRACE,
+            RETRAIN,
             *self.item,
             *map(str, seeds),
             f"--out={out}",
@@ -352,8 +361,8 @@ class Copy:
         )
         return [rerun.as_manifest(each) for each in json.loads(out.read_text(encoding="utf-8"))]
 
-    def run(self, *words: str) -> None:
-        """Run `python -m <words>` in the worktree and wait. It ends when this process ends.
+    def run(self, module: str, *words: str) -> None:
+        """Run `python -m <module> <words>` in the worktree and wait. It ends when this process ends.
 
         Raises NotVerifiable if it fails. On a terminal, one line shows the current epoch.
         """
@@ -364,11 +373,12 @@ class Copy:
                 last[:] = [*last, line][-NUM_LAST_LINES:]
                 show(line)
 
-        status = processes.run([*words], on_line, environment=own_environment(), folder=self.project)
+        module = OLD[module] if self.is_old else module
+        status = processes.run([module, *words], on_line, environment=own_environment(), folder=self.project)
         show("")
         if status:
             reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))
-            raise NotVerifiable(f"{words[0].rpartition('.')[2]} fails", reason.removeprefix("error: "))
+            raise NotVerifiable(f"{module.rpartition('.')[2]} fails", reason.removeprefix("error: "))
 
 
 class OtherTable(Exception):

@@ -20,7 +20,9 @@ from tandem import files
 from tandem.closure import Code, closure, named_by
 from tandem.files import code_file, hardware_file, preset_file
 from tandem.machine.identity import identify
-from tandem.params.loading import choose_preset, load_params, load_workload, overrides_of
+from tandem.params.loading import PARAMS, choose_preset, line_of, load_params, load_workload, overrides_of
+from tandem.params.parsing import prefixed
+from tandem.params.schema import BUILT_IN
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
@@ -38,7 +40,11 @@ def main() -> None:
         write_json(preset_file(name), {"preset": preset, "overrides": overrides_of(params.presets, preset, name)})
     code = Code()
     for name in params.workloads:
-        named = named_by(load_workload(name))
+        block = load_workload(name)
+        if block.train.model.name not in BUILT_IN:  # the schema has checked the others
+            with prefixed(f"params.yaml, line {line_of(PARAMS, [name, 'train', 'model'])}: {name}.train.model"):
+                block.train.model.component.run_check(block.train.model.parameters)
+        named = named_by(block)
         for stage in PER_WORKLOAD:
             write_json(code_file(stage, name), closure(stage, named, code))
     beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}

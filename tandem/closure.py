@@ -31,6 +31,8 @@ COMPUTING = ("data", "tasks", "models", "training", "machine")
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
 # Packages that import their modules by name. Only the module that the workload names is a dependency.
 REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
+# Directories with code.
+PLACES = ("stages", "tandem", "workloads")
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
 CACHE = STATE / "fingerprints.json"
 
@@ -38,8 +40,7 @@ CACHE = STATE / "fingerprints.json"
 def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> dict[str, str]:
     """{file relative to the project: fingerprint} of all code that `stages/<stage>.py` imports, sorted by name.
 
-    `named`: the workload's module in each of REGISTRIES, such as {"model": "gru", "task": "classify", "source":
-    "sequences"}. `code`: a Code to share between several calls.
+    `named`: the workload's module in each of REGISTRIES (`named_by`). `code`: a Code to share between several calls.
     """
     packages = COMPUTING + SHOWING.get(stage, ())
     code = code or Code()
@@ -55,15 +56,22 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
         for package, name in imports:
             imported = f"{package}.{name}" if f"{package}.{name}" in code.files else package
             if imported in REGISTRIES:
-                waiting.append(f"{imported}.{named[REGISTRIES[imported]]}")
-            waiting += [part for part in with_parents(imported) if part.split(".")[1] in packages]
+                waiting.append(named[REGISTRIES[imported]])
+            if imported.startswith("workloads."):
+                waiting.append(imported)
+            else:
+                waiting += [part for part in with_parents(imported) if part.split(".")[1] in packages]
     code.save()
     return dict(sorted(found.items()))
 
 
 def named_by(block: Workload) -> dict[str, str]:
-    """The module that a workload's block names in each of REGISTRIES."""
-    return {"model": block.train.model.name, "task": block.task, "source": block.preprocess.source}
+    """The module of each component that a workload's block names, by its package in REGISTRIES."""
+    return {
+        "model": block.train.model.component.module,
+        "task": f"tandem.tasks.{block.task}",
+        "source": f"tandem.data.{block.preprocess.source}",
+    }
 
 
 def with_parents(module: str) -> list[str]:
@@ -73,15 +81,15 @@ def with_parents(module: str) -> list[str]:
 
 
 class Code:
-    """The modules of stages/ and tandem/: their files, fingerprints and imports.
+    """The modules of stages/, tandem/ and workloads/: their files, fingerprints and imports.
 
-    CACHE stores fingerprints and imports between runs, by the sha256 of the file and of this module.
+    CACHE stores fingerprints and imports between runs, by package, sha256 of the file, and sha256 of this module.
     """
 
     def __init__(self) -> None:
         # module -> its file and its templates, e.g. report.py and report.html.j2
         self.files: dict[str, list[str]] = {}
-        for folder, _, names in chain(os.walk(ROOT / "stages"), os.walk(ROOT / "tandem")):
+        for folder, _, names in chain.from_iterable(os.walk(ROOT / name) for name in PLACES):
             package = os.path.relpath(folder, ROOT).replace(os.sep, ".")
             for name in sorted(names):
                 stem, _, ending = name.partition(".")
@@ -102,12 +110,13 @@ class Code:
         """Returns ({file: fingerprint}, (package, name) of every import) of a module and its templates."""
         if module not in self.read:
             source, *templates = self.files[module]
-            sha256 = sha256_file(Path(source))
-            if sha256 not in self.kept:
+            package = module.rpartition(".")[0]
+            key = f"{package} {sha256_file(Path(source))}"  # the package, because imports may be relative
+            if key not in self.kept:
                 tree = ast.parse(Path(source).read_bytes())
-                self.kept[sha256] = [fingerprint(tree), sorted(set(imports_of(tree)))]
+                self.kept[key] = [fingerprint(tree), sorted(set(imports_of(tree, package)))]
                 self.is_changed = True
-            own, imports = self.kept[sha256]
+            own, imports = self.kept[key]
             digests = {source: own} | {template: sha256_file(Path(template)) for template in templates}
             self.read[module] = {os.path.relpath(file, ROOT): found for file, found in digests.items()}, imports
         return self.read[module]
@@ -120,16 +129,22 @@ class Code:
                 write_json(CACHE, content, is_durable=False)
 
 
-def imports_of(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield (module, name) of every import from this project, also in functions, but not under `TYPE_CHECKING`."""
+def imports_of(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) of every import from this project, also in functions, but not under `TYPE_CHECKING`.
+
+    `package` is that of the module, for relative imports.
+    """
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom):
-            if child.module and child.module.split(".")[0] == "tandem":
-                yield from ((child.module, alias.name) for alias in child.names)
+            module = child.module or ""
+            if child.level == 1:
+                module = f"{package}.{module}".rstrip(".")
+            if module.split(".")[0] in ("tandem", "workloads"):
+                yield from ((module, alias.name) for alias in child.names)
         elif isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
-            yield from (pair for part in child.orelse for pair in imports_of(part))
+            yield from (pair for part in child.orelse for pair in imports_of(part, package))
         else:
-            yield from imports_of(child)
+            yield from imports_of(child, package)
 
 
 def digest(value: Any) -> str:

@@ -8,5 +8,7 @@ while [ ! -f "$project/tandem/cli.py" ]; do
     fi
     project=$(dirname "$project")
 done
-# -P: Python does not import modules from the current directory.
-PYTHONPATH="$project${PYTHONPATH:+:$PYTHONPATH}" exec "$(dirname "$0")/python" -P -m tandem.cli "$@"
+# DVC runs `python` for every stage: it must be this environment's, also if it is not activated.
+bin=$(cd "$(dirname "$0")" && pwd)
+export PATH="$bin:$PATH" PYTHONPATH="$project${PYTHONPATH:+:$PYTHONPATH}"
+exec "$bin/python" -P -m tandem.cli "$@" # -P: do not import modules from the current directory

@@ -125,10 +125,9 @@ def make_project(folder: Path, params: str = TINY, table: pd.DataFrame | None = 
     """
     folder.mkdir(parents=True)
     for name in ("stages", "flows", "tandem"):
-        shutil.copytree(ROOT / name, folder / name)
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("dvc.lock"))
     for name in (
         "dvc.yaml",
-        "stages/dvc.yaml",
         ".dvc/config",
         ".dvc/.gitignore",
         ".gitignore",

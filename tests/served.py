@@ -84,7 +84,7 @@ stages:
 
 def make_project(root: Path) -> Path:
     for folder in ("flows", "stages", "tandem"):
-        shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(SOURCE / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "dvc.*"))
     for name, (outs, content) in STAGES.items():
         (root / "stages" / f"{name}.py").write_text(f"OUTS = {outs!r}\nCONTENT = {content!r}\n" + STAGE)
     with (root / "tandem/runs/run_dir.py").open("a") as file:

@@ -241,8 +241,8 @@ def test_the_leftover_of_a_killed_process_is_removed_and_that_of_a_living_one_is
 # Runs preprocess; the table is edited once it has been read.
 EDITED_TABLE = """
 import sys
-from flows import stage
-from stages import files, preprocess
+from tandem import files, stage
+from stages import preprocess
 
 def write_prepared(folder, prepared, write=preprocess.write_prepared):
     table = files.raw_dir("tiny") / "table.csv"
@@ -269,7 +269,7 @@ def test_a_table_that_is_edited_while_preprocess_works_is_found(project: Path, s
 # Prints what a training of this project is told after each edit.
 EDITS = """
 import shutil
-from stages import files
+from tandem import files
 from tandem.runs.inputs import Inputs
 
 table = files.ROOT / "workloads/tiny/data/table.csv"

@@ -155,7 +155,7 @@ def test_a_gpu_and_a_cpu_of_one_machine_are_compared_and_their_differences_named
         ({"block.train.clip_norm": 1.0}, "max_grad_norm (absent against 1.0)"),
         ({"realized.precision": "tf32"}, "precision (fp32 against tf32)"),
         ({"realized.grad_accum_steps": 2}, "grad_accum_steps (1 against 2)"),
-        ({"digests.code.stages/training/step": "9" * 64}, "code: tandem/training/step (absent against 99999999)"),
+        ({"digests.code.tandem/training/step": "9" * 64}, "code: tandem/training/step (absent against 99999999)"),
         ({"realized.out_of_memory": ["2 parts a batch"]}, "memory ran out while training on cuda (2 parts a batch)"),
         (
             {"conditions.before.gpu.other_processes": 0, "conditions.between.other_processes": 1.0},

@@ -96,7 +96,7 @@ def test_versions_that_do_not_work_together_are_named(
     assert found["status"] == "problem" and "unset PYTHONPATH" in found["fix"]
 
 
-@pytest.mark.parametrize("small_disk", [32], indirect=True)
+@pytest.mark.parametrize("small_disk", [48], indirect=True)
 @pytest.mark.case(33)
 def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callable[[str], None]) -> None:
     """the whole project on a disk that is full, then read-only; the doctor"""
@@ -104,7 +104,7 @@ def test_a_full_disk_and_a_read_only_one_are_named(small_disk: Path, saw: Callab
     with pytest.raises(OSError, match="No space left"), (small_disk / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(b"x" * 4096)
-    full = about(diagnose(project), f"{project}/data: ")
+    full = about(diagnose(project), f"{project}/mlruns: ")
     saw(full["what"].replace(f"{small_disk}/", ""))
     assert full["status"] == "problem" and "No space left on device" in full["what"]
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)

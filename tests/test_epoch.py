@@ -12,7 +12,7 @@ import torch
 
 from tandem.models.seq2seq import ManualLSTM
 from tandem.params import schema
-from tandem.params.schema import GRU, Augment, ConvGRU, Seq2Seq, TeacherForcing
+from tandem.params.schema import Augment
 from tandem.training import epoch
 from tandem.training import trainer as trainer_module
 from tandem.training.batches import Split
@@ -21,15 +21,23 @@ from tandem.training.graphs import CaptureFailed
 from tandem.training.optimizer import learning_rates
 from tandem.training.step import choose_execution_mode, graph_blocker
 from tandem.training.trainer import Trainer
+from tests.networks import GRU, ConvGRU, Seq2Seq, TeacherForcing
 from tests.trainers import SETTINGS, TRANSFORMER, tensors, trainer_on
 
 CPU = torch.device("cpu")
 NUM_SEQUENCES, NUM_STEPS = 50, 11
 MODELS = {
-    "gru": GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
+    "gru": GRU(name="gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     "transformer": replace(TRANSFORMER, hidden_size=8, num_layers=1, num_heads=2, feedforward_size=16, dropout=0.2),
-    "conv_gru": ConvGRU("conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
-    "seq2seq": Seq2Seq("seq2seq", 8, 1, 0.0, "native", TeacherForcing(start=0.7, end=0.2, decay="linear")),
+    "conv_gru": ConvGRU(name="conv_gru", hidden_size=8, num_layers=1, num_convolutions=1, kernel_size=3, dropout=0.2),
+    "seq2seq": Seq2Seq(
+        name="seq2seq",
+        hidden_size=8,
+        num_layers=1,
+        dropout=0.0,
+        cell="native",
+        teacher_forcing=TeacherForcing(start=0.7, end=0.2, decay="linear"),
+    ),
 }
 COMBINATIONS = [(task, model) for task, names in schema.MODELS.items() for model in names if model in MODELS]
 

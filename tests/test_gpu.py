@@ -15,19 +15,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tandem.params.schema import GRU, Train
+from tandem.params.schema import Train
 from tandem.tasks import classify
 from tandem.training import auto
 from tandem.training.checkpoint import Checkpoint
 from tandem.training.graphs import CaptureFailed, Graphs
 from tests import trainers
 from tests.limits import leave_in_gpu
+from tests.networks import GRU
 from tests.trainers import SETTINGS, finish, identity, new_trainer, tensors
 
 pytestmark = pytest.mark.gpu
 
 # One layer: cuDNN keeps the random state of dropout between an RNN's layers to itself, so such a step is not captured.
-GRU_WITH_DROPOUT = GRU("gru", hidden_size=8, num_layers=1, bidirectional=True, dropout=0.3)
+GRU_WITH_DROPOUT = GRU(name="gru", hidden_size=8, num_layers=1, bidirectional=True, dropout=0.3)
 TRANSFORMER = replace(trainers.TRANSFORMER, hidden_size=16, num_heads=2, feedforward_size=32, dropout=0.3)
 # Activations of a GiB, and weights of 2 MiB: what is left of the card is shared with cuBLAS' workspaces, 32 MiB each.
 LARGE = replace(TRANSFORMER, hidden_size=32, feedforward_size=4096, dropout=0.0)
@@ -199,8 +200,8 @@ def test_a_precision_is_chosen_by_captured_steps_not_by_their_warm_up(tmp_path: 
         return seconds_of(*arguments)
 
     monkeypatch.setattr(auto, "seconds_of", watched)
-    monkeypatch.setattr(auto.choices, "cached_choices", dict)
-    monkeypatch.setattr(auto.choices, "store", lambda key, choice: choice)
+    monkeypatch.setattr(auto.auto_cache, "cached_choices", dict)
+    monkeypatch.setattr(auto.auto_cache, "store", lambda key, choice: choice)
     precision, _ = auto.choose_precision(trainer, identity("cuda"))
     assert set(seen) == {len(auto.PRECISIONS["cuda"])} and precision in auto.PRECISIONS["cuda"]
 
@@ -219,7 +220,7 @@ def test_a_trial_of_a_precision_that_lacks_memory_leaves_the_training_its_graph(
 
     with monkeypatch.context() as patched:
         patched.setattr(Graphs, "capture", second_is_too_large)
-        patched.setattr(auto.choices, "cached_choices", dict)
+        patched.setattr(auto.auto_cache, "cached_choices", dict)
         precision, sentence = auto.choose_precision(trainer, identity("cuda"))
     assert precision == "fp32" and "memory ran out while precisions were tried" in sentence
     trainer.set_precision(precision)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from tandem.models import Shape, seq2seq
 from tandem.models.kernels import attention, decoder, dropout, gru
 from tandem.models.recurrent import Reversal, reversed_rows
-from tandem.params.schema import Seq2Seq, TeacherForcing
 
 SIZES = pytest.mark.parametrize(
     ("num_directions", "num_layers", "num_sequences", "num_steps"),
@@ -208,10 +207,9 @@ def test_the_decoder_and_its_gradients_are_those_of_nn_lstm_step_by_step(num_lay
         assert torch.equal(network(values, mask), found)  # without a teacher
 
 
-def forecaster(num_layers: int, dropout_p: float = 0.0) -> seq2seq.Seq2SeqNetwork:
+def forecaster(num_layers: int, dropout_p: float = 0.0) -> seq2seq.Network:
     shape = Shape(num_features=3, num_outputs=4, max_steps=6, per_step=False)
-    config = Seq2Seq("seq2seq", 4, num_layers, dropout_p, "native", TeacherForcing(1.0, 0.0, "linear"))
-    network = seq2seq.Seq2SeqNetwork(config, shape).double()
+    network = seq2seq.Network(shape, hidden_size=4, num_layers=num_layers, dropout=dropout_p).double()
     for parameter in network.decoder.parameters():
         nn.init.normal_(parameter)  # large enough to saturate some gates
     return network

@@ -26,7 +26,6 @@ from safetensors.torch import save_file
 from tandem import models
 from tandem.diagnosis.counts import saved_for_backward
 from tandem.machine.regions import Measurement
-from tandem.params.schema import GRU
 from tandem.runs.history import summarize, timing_row
 from tandem.tasks import classify
 from tandem.training.batches import Batch, Split, load_split
@@ -44,6 +43,7 @@ from tests.limits import (
     leave,
     under_a_limit,
 )
+from tests.networks import GRU
 from tests.trainers import SETTINGS, TRANSFORMER, finish, identity, new_trainer
 
 CPU = torch.device("cpu")
@@ -116,7 +116,7 @@ def train_on(path: str, at_load: float | None, at_first_step: float | None) -> d
     """24 steps on a resident split of DATA_MIB, with so many MiB left from there on. A step needs a tenth of that."""
     device = without_onednn()
     split = load_split(Path(path), device)
-    model = GRU("gru", hidden_size=16, num_layers=1, bidirectional=True, dropout=0.3)
+    model = GRU(name="gru", hidden_size=16, num_layers=1, bidirectional=True, dropout=0.3)
     settings = replace(SETTINGS, model=model, batch_size=32, epochs=1)
     torch.manual_seed(0)
     network = models.build(model, models.Shape(32, 3, 64, per_step=False))

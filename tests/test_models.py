@@ -11,22 +11,25 @@ import torch
 
 from tandem import models
 from tandem.models import Shape
-from tandem.params.schema import GRU, MODELS, Augment, ConvGRU, Hybrid, Rocket, Seq2Seq, TeacherForcing
+from tandem.params.schema import MODELS, Augment
 from tandem.tasks import classify, detect, forecast, open_task
 from tandem.training.batches import Batch
 from tandem.training.random_draws import augmented, draw_augmentation, teacher_share
 from tandem.training.step import Step
 from tests import forked
+from tests.networks import GRU, ConvGRU, Hybrid, Rocket, Seq2Seq, TeacherForcing
 from tests.trainers import SUMMARIES, TRANSFORMER, tensors
 
 FORCING = TeacherForcing(start=1.0, end=0.0, decay="linear")
 CONFIGS = {
-    "gru": GRU("gru", hidden_size=16, num_layers=2, bidirectional=True, dropout=0.0),
+    "gru": GRU(name="gru", hidden_size=16, num_layers=2, bidirectional=True, dropout=0.0),
     "transformer": replace(TRANSFORMER, hidden_size=16, num_heads=2, feedforward_size=32),
-    "conv_gru": ConvGRU("conv_gru", hidden_size=16, num_layers=1, num_convolutions=2, kernel_size=3, dropout=0.0),
-    "seq2seq": Seq2Seq("seq2seq", hidden_size=16, num_layers=2, dropout=0.0, cell="native", teacher_forcing=FORCING),
-    "rocket": Rocket("rocket", num_kernels=84, num_groups=2),
-    "hybrid": Hybrid("hybrid", hidden_size=16, dropout=0.0),
+    "conv_gru": ConvGRU(name="conv_gru", hidden_size=16, num_layers=1, num_convolutions=2, kernel_size=3, dropout=0.0),
+    "seq2seq": Seq2Seq(
+        name="seq2seq", hidden_size=16, num_layers=2, dropout=0.0, cell="native", teacher_forcing=FORCING
+    ),
+    "rocket": Rocket(name="rocket", num_kernels=84, num_groups=2),
+    "hybrid": Hybrid(name="hybrid", hidden_size=16, dropout=0.0),
 }
 COMBINATIONS = [(task, model) for task, names in MODELS.items() for model in names]
 combined = pytest.mark.parametrize(("task_name", "model_name"), COMBINATIONS, ids=lambda name: name)
@@ -102,7 +105,9 @@ def test_the_hand_written_cell_computes_what_the_library_does(num_layers: int):
     found = []
     for cell in ("native", "manual"):
         torch.manual_seed(0)
-        config = Seq2Seq("seq2seq", 16, num_layers, 0.0, cell, FORCING)
+        config = Seq2Seq(
+            name="seq2seq", hidden_size=16, num_layers=num_layers, dropout=0.0, cell=cell, teacher_forcing=FORCING
+        )
         model = models.build(config, Shape(4, 3, NUM_STEPS, per_step=False))
         outputs = model(values, mask, targets)
         (outputs - targets).square().mean().backward()

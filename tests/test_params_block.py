@@ -112,9 +112,9 @@ def test_a_failure_midway_leaves_everything_as_it_was(
 def test_params_that_no_preset_fits_are_refused_before_anything_is_written(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    params = TINY.replace("presets: {}", "presets: {deep: {all: {train.model.bidirectional: false}}}")
+    params = TINY.replace("presets: {}", "presets: {odd: {all: {train.model.hidden_size: 9}}}")
     (project / "params.yaml").write_text(params)
     table, before = saved(clips(["a", "b"] * 6), tmp_path / "t.csv"), everything(project)
     assert new_workload.main(["mine", str(table), "--model", "transformer"]) == 1
-    assert "presets.deep: mine has no 'train.model.bidirectional'" in capsys.readouterr().err
+    assert "presets.odd: mine.train.model" in capsys.readouterr().err
     assert everything(project) == before

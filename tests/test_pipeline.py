@@ -311,14 +311,14 @@ def test_stages_import_only_what_they_use(project: Path):
         (["preprocess", "tiny"], ["torch", "prefect", "mlflow"]),
         (["preload", "tiny", "cpu"], ["torch", "pandas", "prefect", "mlflow"]),
     ):
-        code = f"import sys; from flows import stage; assert stage.main({words!r}) == 0; "
+        code = f"import sys; from tandem import stage; assert stage.main({words!r}) == 0; "
         code += f"print(sorted({set(unwanted)!r} & set(sys.modules)))"
         assert run(project, sys.executable, "-c", code).stdout.strip().splitlines()[-1] == "[]", words
 
 
 def test_a_fresh_folder_is_left_clean(trained: Path):
     status = run(trained, "git", "status", "--porcelain").stdout
-    assert status.split() == ["??", "dvc.lock", "??", "stages/dvc.lock", "??", "results/"], "what git is to keep"
+    assert status.split() == ["??", "dvc.lock", "??", "results/", "??", "stages/dvc.lock"], "what git is to keep"
     assert not unpublished(trained)
     assert not list((trained / ".tandem/checkpoints").rglob("*.pt"))
     assert shutil.which("dvc", path=environment()["PATH"])

@@ -18,14 +18,15 @@ from tandem.diagnosis.counts import count_flop
 from tandem.diagnosis.probe import probe
 from tandem.diagnosis.probe_result import GPU_FIELDS, NO_GPU, ProbeResult
 from tandem.machine import rates
-from tandem.params.schema import GRU, Augment, Train
+from tandem.params.schema import Augment, Train
 from tandem.training.batches import Split
 from tandem.training.step import Step
 from tandem.training.trainer import Trainer
+from tests.networks import GRU
 from tests.trainers import SETTINGS, TRANSFORMER, full_tensors, trainer_on
 
 NONE = Augment(coupled_features=1, mix=0.0, shift=0.0, warp=0.0)
-SMALL = GRU("gru", hidden_size=4, num_layers=1, bidirectional=False, dropout=0.0)
+SMALL = GRU(name="gru", hidden_size=4, num_layers=1, bidirectional=False, dropout=0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -18,16 +18,17 @@ from tandem.models.hydra import Hydra
 from tandem.models.minirocket import MiniRocket
 from tandem.params import schema
 from tandem.params.parsing import parse
-from tandem.params.schema import Augment, Rocket
+from tandem.params.schema import Augment
 from tandem.predictor import Predictor
 from tandem.tasks import open_task, ridge
 from tandem.training import closed_form
 from tandem.training.batches import Split
 from tandem.training.trainer import Trainer, snapshot
 from tandem.training.workload import make_trainer
+from tests.networks import Rocket
 from tests.trainers import SETTINGS
 
-SMALL = Rocket("rocket", num_kernels=168, num_groups=4)
+SMALL = Rocket(name="rocket", num_kernels=168, num_groups=4)
 ONCE = replace(SETTINGS, model=SMALL, augment=Augment(1, 0.0, 0.0, 0.0), epochs=1, warmup_epochs=0, label_smoothing=0.0)
 CPU = torch.device("cpu")
 

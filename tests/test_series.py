@@ -462,8 +462,8 @@ def test_an_empty_split_is_refused_with_counts(tmp_path: Path, saw: Callable[[st
 
 
 def test_the_price_table_has_the_counts_in_its_readme():
-    path = ROOT / "data" / "raw" / "price" / "table.csv.gz"
-    assert hashlib.sha256(path.read_bytes()).hexdigest() in (path.parent / "README.md").read_text(encoding="utf-8")
+    path = ROOT / "workloads/price/data/table.csv.gz"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in (path.parents[1] / "README.md").read_text(encoding="utf-8")
     params = replace(
         PARAMS, columns=SeriesColumns(time="Datetime", target="Close", features=()), transform="log-return"
     )

@@ -347,15 +347,15 @@ def test_text_cells_keep_their_characters(tmp_path: Path):
 def test_every_documented_command_is_valid():
     table = (ROOT / "docs/own-data.md").read_text(encoding="utf-8")
     commands = [
-        cell for row in re.findall(r"^\|.*new_workload hand.*\|$", table, re.MULTILINE) for cell in row.split("|")[2:3]
+        cell for row in re.findall(r"^\|.*`tandem new hand.*\|$", table, re.MULTILINE) for cell in row.split("|")[2:3]
     ]
     assert len(commands) >= 11
     for cell in commands:
         first, *options = re.findall(r"`([^`]*)`", cell)
         words = shlex.split(first)
-        assert words.pop(0) == "new_workload"
+        assert words[:2] == ["tandem", "new"]
         for more in ["", *options]:
-            new_workload.make_parser().parse_args([*words, *shlex.split(more)])
+            new_workload.make_parser().parse_args([*words[2:], *shlex.split(more)])
 
 
 def test_leftovers_of_a_killed_conversion_are_removed(tmp_path: Path):

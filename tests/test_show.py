@@ -36,7 +36,7 @@ def test_an_experiment_runs_only_the_stages_that_depend_on_it(experiment: tuple[
 
 def test_git_keeps_the_lock_the_metrics_and_small_plots(published: Path):
     kept = subprocess.run(["git", "ls-files", "results", "*.lock"], cwd=published, capture_output=True, text=True)
-    assert kept.stdout.split() == ["dvc.lock", "stages/dvc.lock", *TRACKED]
+    assert kept.stdout.split() == ["dvc.lock", *TRACKED, "stages/dvc.lock"]
 
 
 def test_metrics_diff_shows_the_committed_and_the_new_value(published: Path):

@@ -33,13 +33,14 @@ from tandem import files
 from tandem.machine.identity import require_gpus
 from tandem.models.kernels import dropout
 from tandem.params.loading import load_params
-from tandem.params.schema import Rocket, Train
+from tandem.params.schema import Train
 from tandem.training.batches import Split, own_rows, places_of, shares_of
 from tandem.training.memory import translate_oom
 from tandem.training.trainer import Trainer
 from tandem.training.workers import LOST_WORKER_STATUS, OUT_OF_MEMORY_STATUS, Workers, lost_workers_noticed
 from tandem.training.workload import exit_if_out_of_memory, require_sequences, scaled
 from tests.limits import leave, under_a_limit
+from tests.networks import Rocket
 from tests.projects import (
     copy_of,
     dvc,
@@ -270,7 +271,7 @@ def test_workers_without_a_gpu_or_a_sequence_of_their_own_are_refused(monkeypatc
     ):
         require_sequences("sign", "9xcpu", replace(SETTINGS, grad_accum_steps=2))
     require_sequences("sign", "8xcpu", replace(SETTINGS, grad_accum_steps=2))
-    fitted = replace(SETTINGS, model=Rocket("rocket", num_kernels=84, num_groups=4))
+    fitted = replace(SETTINGS, model=Rocket(name="rocket", num_kernels=84, num_groups=4))
     with pytest.raises(ValueError, match="model rocket is fitted in closed form, which one does; accepted: cpu"):
         require_sequences("mine", "2xcpu", fitted)
 

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tandem.params.schema import GRU, Augment, Train, Transformer
+from tandem.params.schema import Augment, Train
+from tests.networks import GRU, Transformer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from tandem.training.trainer import Trainer
 
 SETTINGS = Train(
-    model=GRU("gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
+    model=GRU(name="gru", hidden_size=8, num_layers=2, bidirectional=True, dropout=0.2),
     augment=Augment(coupled_features=2, mix=0.1, shift=0.1, warp=0.1),
     epochs=4, warmup_epochs=1, batch_size=16, grad_accum_steps=1, precision="fp32",
     step="eager", probe=False,
@@ -21,7 +22,7 @@ SETTINGS = Train(
     label_smoothing=0.1, threads=1, deterministic=True,
 )  # fmt: skip
 TRANSFORMER = Transformer(
-    "transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0,
+    name="transformer", hidden_size=64, num_layers=2, num_heads=4, feedforward_size=256, dropout=0.0,
     checkpoint_activations=False,
 )  # fmt: skip
 

@@ -219,8 +219,8 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     """Steps on this worker's share of one batch: with all-reduce, and without."""
     import torch
 
-    from tandem.params.schema import Seq2Seq
     from tandem.training.batches import places_of, shares_of
+    from tandem.training.random_draws import uses_teacher_forcing
     from tandem.training.workers import gradient_sync
 
     if rank >= number:
@@ -230,7 +230,7 @@ def steps_on(trainer: "Trainer", size: int, rank: int, number: int) -> tuple[Cal
     rows = (torch.arange(size) % len(split))[places_of(shares)]
     batch = next(split.batches(rows, len(rows)))
     batch = replace(batch, shares=shares if number > 1 else ())
-    if isinstance(trainer.params.model, Seq2Seq):
+    if uses_teacher_forcing(trainer.params.model):
         batch = replace(batch, teacher_targets=batch.targets)
 
     def whole() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tandem.params import schema
-from tandem.params.schema import usual_values
+from tandem.params.parsing import literal
+from tandem.parts import MISSING
 
 USUAL_MODEL = {"classify": "rocket", "regress": "rocket", "detect": "conv_gru", "forecast": "hybrid"}
 # With few steps to convolve and many training sequences, a network is better (docs/recipes.md).
@@ -57,9 +58,9 @@ def train_settings(task: str, model: str, summary: dict[str, Any], epochs: int |
     transformer = {"num_layers": 2, "num_heads": 4, "feedforward_size": 2 * width, "dropout": 0.1}
     of_model: dict[str, dict[str, Any]] = {
         "gru": {"bidirectional": True, "dropout": dropout},
-        "transformer": {**transformer, **usual_values(schema.Transformer)},
+        "transformer": {**transformer, **defaults_of("transformer")},
         "conv_gru": {"num_convolutions": 2, "kernel_size": 5, "dropout": dropout},
-        "seq2seq": {"dropout": dropout, **usual_values(schema.Seq2Seq)},
+        "seq2seq": {"dropout": dropout, **defaults_of("seq2seq")},
         # With few windows, a network learns nothing beyond a linear forecast (docs/recipes.md).
         "hybrid": {"hidden_size": 0, "dropout": 0.0} if is_short else {"hidden_size": 64, "dropout": 0.2},
     }
@@ -85,7 +86,7 @@ def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> d
     sizes = {"num_kernels": 5000, "num_groups": 16} if is_large else {}
     sizes |= {"num_groups": 0} if task == "regress" else {}
     return {
-        "model": {"name": "rocket", **usual_values(schema.Rocket), **sizes},
+        "model": {"name": "rocket", **defaults_of("rocket"), **sizes},
         "epochs": 1 if epochs is None else epochs,  # any other number is rejected, with the reason
         "warmup_epochs": 0,
         "batch_size": 128,
@@ -94,12 +95,18 @@ def rocket_settings(task: str, summary: dict[str, Any], epochs: int | None) -> d
     }
 
 
+def defaults_of(model: str) -> dict[str, Any]:
+    """The keys of a network that have a default, with their values in the format of params.yaml."""
+    parameters = schema.BUILT_IN[model].parameters
+    return {name: literal(default) for name, _, default in parameters if default is not MISSING}
+
+
 def training_sentence(train: schema.Train, num: int) -> str:
     """How the model is trained on `num` sequences, in one line."""
-    if isinstance(train.model, schema.Rocket):
+    if train.model.name == "rocket":
         groups = f" and {train.model.num_groups} groups" if train.model.num_groups else ""
         return f"1 epoch in closed form, {train.model.num_kernels:,} kernels{groups}"
     batches = f"{-(-num // train.batch_size):,} batches of {train.batch_size}"
-    if isinstance(train.model, schema.Hybrid) and not train.model.hidden_size:
+    if train.model.name == "hybrid" and not train.model.hidden_size:
         return f"{train.epochs} epochs of {batches}, starting from a fitted linear forecast"
     return f"{train.epochs} epochs of {batches}, width {train.model.hidden_size}"

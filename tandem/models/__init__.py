@@ -1,21 +1,20 @@
-"""The models. Each model is a module of this package, with the name `train.model.name` of params.yaml and a function
+"""The networks. Each module of this package with a class `Network` is one that params.yaml can name (tandem/parts.py).
 
-    build(config, shape) -> nn.Module
-
-Its `forward(values (B, T, F) float, mask (B, T) bool, True: a real step)` returns `(B, num_outputs)`, or
+`Network(shape, **parameters)`: its signature defines the keys of params.yaml. Its forward pass
+`forward(values (B, T, F) float, mask (B, T) bool, True: a real step)` returns `(B, num_outputs)`, or
 `(B, T, num_outputs)` if `shape.per_step` requires one output per step.
 
-A dataclass in tandem/params/schema.py defines the model's hyperparameters and the tasks that it supports.
-Importing this package does not import torch.
+Attributes that are read from the source: `tasks` (default: all tasks), `is_fitted_in_closed_form`, and the static
+method `check(...)`, which raises ValueError for parameters that do not go together. Importing this package does not
+import torch.
 
 Legend of shapes, here and in the models: B sequences, T steps, F features, D or H model width, C outputs.
 """
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.params.schema import Positive
+from tandem.parts import Part, Positive
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,6 @@ class Shape:
         return cls(len(summary["features"]), task.num_outputs, summary["max_steps"], task.per_step)
 
 
-def build(config: Any, shape: Shape) -> Any:
-    """Build an untrained network on the CPU from `config` (a model's dataclass in tandem/params/schema.py)."""
-    return importlib.import_module(f"{__name__}.{config.name}").build(config, shape)
+def build(config: Part, shape: Shape) -> Any:
+    """Build an untrained network on the CPU from `config`, the parsed `train.model` of params.yaml."""
+    return config.build(shape)

@@ -12,22 +12,36 @@ from torch import Tensor, nn
 from tandem.models import Shape
 from tandem.models.layers import Dropout, mean_and_max
 from tandem.models.recurrent import Directions
-from tandem.params.schema import ConvGRU
+from tandem.parts import Fraction, Positive, Whole
 
 
-class ConvGRUNetwork(nn.Module):
+class Network(nn.Module):
     """`forward(values (B, T, F), mask (B, T))` -> (B, C), or (B, T, C) per step."""
 
-    def __init__(self, config: ConvGRU, shape: Shape) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        hidden_size: Positive,
+        num_layers: Positive,
+        num_convolutions: Whole,
+        kernel_size: Positive,
+        dropout: Fraction,
+    ) -> None:
+        """`hidden_size` is per direction of the GRU, and the channels of the convolutions. `kernel_size` is odd."""
         super().__init__()
         self.per_step = shape.per_step
-        widths = [shape.num_features, *[config.hidden_size] * config.num_convolutions]
+        widths = [shape.num_features, *[hidden_size] * num_convolutions]
         self.convolutions = nn.ModuleList(
-            nn.Conv1d(narrow, wide, config.kernel_size, padding="same") for narrow, wide in pairwise(widths)
+            nn.Conv1d(narrow, wide, kernel_size, padding="same") for narrow, wide in pairwise(widths)
         )
-        self.recurrent = Directions(widths[-1], config.hidden_size, config.num_layers, 2, config.dropout)
-        self.dropout = Dropout(config.dropout)
-        self.head = nn.Linear((2 if shape.per_step else 4) * config.hidden_size, shape.num_outputs)
+        self.recurrent = Directions(widths[-1], hidden_size, num_layers, 2, dropout)
+        self.dropout = Dropout(dropout)
+        self.head = nn.Linear((2 if shape.per_step else 4) * hidden_size, shape.num_outputs)
+
+    @staticmethod
+    def check(kernel_size: int) -> None:
+        if kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size is {kernel_size}; it must be odd, so that a frame stays in the middle")
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         padding = ~mask.unsqueeze(1)
@@ -36,6 +50,3 @@ class ConvGRUNetwork(nn.Module):
             x = torch.relu(convolution(x)).masked_fill(padding, 0.0)
         states = self.recurrent(x.transpose(1, 2), mask)
         return self.head(self.dropout(states if self.per_step else mean_and_max(states, mask)))
-
-
-build = ConvGRUNetwork

@@ -13,29 +13,31 @@ from torch import Tensor, nn
 from tandem.models import Shape
 from tandem.models.layers import Dropout
 from tandem.models.linear_forecast import ChangeUnit, fit
-from tandem.params.schema import Hybrid
+from tandem.parts import Fraction, Whole
 
 FIRST_SHARE = 0.01  # scale of the last layer's initial weights: almost zero, but gradients still reach the first layer
 
 
-class HybridNetwork(nn.Module):
+class Network(nn.Module):
     """`forward(values (B, T, F), mask (B, T))` -> (B, H). It ignores the mask, because windows have no padding."""
 
+    tasks = ("forecast",)
     weight: Tensor  # (H, T * F)
     bias: Tensor  # (H,)
 
-    def __init__(self, config: Hybrid, shape: Shape) -> None:
+    def __init__(self, shape: Shape, hidden_size: Whole, dropout: Fraction) -> None:
+        """`hidden_size` is the width of the network's single hidden layer; 0: no hidden layer."""
         super().__init__()
         num_inputs, horizon = shape.max_steps * shape.num_features, shape.num_outputs
         self.register_buffer("weight", torch.zeros(horizon, num_inputs))
         self.register_buffer("bias", torch.zeros(horizon))
         self.network: nn.Module | None = None
-        if config.hidden_size:
+        if hidden_size:
             self.network = nn.Sequential(
-                nn.Linear(num_inputs, config.hidden_size),
+                nn.Linear(num_inputs, hidden_size),
                 nn.GELU(),
-                Dropout(config.dropout),
-                nn.Linear(config.hidden_size, horizon),
+                Dropout(dropout),
+                nn.Linear(hidden_size, horizon),
             )
             for parameter in self.network[-1].parameters():
                 parameter.data.mul_(FIRST_SHARE)
@@ -55,6 +57,3 @@ class HybridNetwork(nn.Module):
         found = fit(values, targets, ChangeUnit(mean, std, is_log), season)
         self.weight.copy_(found.weights.T)
         self.bias.copy_(found.bias)
-
-
-build = HybridNetwork

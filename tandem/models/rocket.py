@@ -6,32 +6,44 @@ fits a ridge regression in closed form: one epoch, no learning rate. `forward` h
 the predictor and GPU code treat the network like any other.
 """
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from tandem.models import Shape
 from tandem.models.hydra import Hydra
 from tandem.models.minirocket import MiniRocket
-from tandem.params.schema import Rocket
+from tandem.parts import Whole
 
 # Size of the largest tensor of a pass: small enough for the CPU's cache, large enough to keep a GPU busy.
 CHUNK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 RARITY_EXPONENT = 4  # from HYDRA's authors: a count that is nearly always zero must not become a large feature
 
 
-class RocketNetwork(nn.Module):
+class Network(nn.Module):
     """`forward(values (B, T, F), mask (B, T))` -> (B, C)."""
 
+    tasks = ("classify", "regress")
     is_fitted_in_closed_form = True
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, config: Rocket, shape: Shape) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        num_kernels: Annotated[int, Field(ge=84)] = 10_000,
+        num_groups: Whole = 64,
+    ) -> None:
+        """`num_kernels`: of MiniRocket, one feature each. `num_groups`: groups of HYDRA's competing kernels for each
+        dilation; 0: without HYDRA.
+        """
         super().__init__()
-        self.minirocket = MiniRocket(shape.num_features, shape.max_steps, config.num_kernels)
+        self.minirocket = MiniRocket(shape.num_features, shape.max_steps, num_kernels)
         transforms: list[MiniRocket | Hydra] = [self.minirocket]
-        if config.num_groups:
-            self.hydra = Hydra(shape.num_features, shape.max_steps, config.num_groups)
+        if num_groups:
+            self.hydra = Hydra(shape.num_features, shape.max_steps, num_groups)
             transforms.append(self.hydra)
         self.transforms = tuple(transforms)
         num = sum(transform.num_features for transform in transforms)
@@ -85,6 +97,3 @@ class RocketNetwork(nn.Module):
 def series_of(values: Tensor, mask: Tensor) -> Tensor:
     """(B, T, F) -> (B, F, T), zero in the padding."""
     return values.masked_fill(~mask.unsqueeze(-1), 0.0).transpose(1, 2)
-
-
-build = RocketNetwork

@@ -9,6 +9,8 @@ et al. 2014, arXiv:1409.3215.
 outputs are equal up to rounding.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +18,7 @@ from tandem.models import Shape
 from tandem.models.kernels import decoder
 from tandem.models.kernels.dropout import drop_as_torch
 from tandem.models.layers import Dropout, run_recurrent
-from tandem.params.schema import Seq2Seq
+from tandem.parts import Fraction, Positive, TeacherForcing
 
 State = tuple[Tensor, Tensor]  # hidden and cell, each (num_layers, B, H)
 
@@ -51,22 +53,33 @@ class ManualLSTM(nn.LSTM):
 PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
-class Seq2SeqNetwork(nn.Module):
+class Network(nn.Module):
     """`forward(values (B, T, F), mask (B, T), teacher_targets)` -> (B, H): the next H values of feature 0.
 
     `teacher_targets` (B, H): the true value if it is the decoder's next input, NaN if the decoder's own output is. None
     means that all inputs are the decoder's own outputs.
     """
 
-    def __init__(self, config: Seq2Seq, shape: Shape) -> None:
+    tasks = ("forecast",)
+
+    def __init__(
+        self,
+        shape: Shape,
+        hidden_size: Positive,
+        num_layers: Positive,
+        dropout: Fraction,
+        cell: Literal["native", "manual"] = "native",
+        teacher_forcing: TeacherForcing = TeacherForcing(),  # noqa: B008  (it is frozen)
+    ) -> None:
+        """`cell`: nn.LSTM, or the same cell written by hand. tandem/training/random_draws.py uses `teacher_forcing`."""
         super().__init__()
-        lstm = {"native": nn.LSTM, "manual": ManualLSTM}[config.cell]
-        width, num_layers = config.hidden_size, config.num_layers
-        between_layers = config.dropout if num_layers > 1 else 0.0
+        lstm = {"native": nn.LSTM, "manual": ManualLSTM}[cell]
+        width = hidden_size
+        between_layers = dropout if num_layers > 1 else 0.0
         self.horizon = shape.num_outputs
         self.encoder = lstm(shape.num_features, width, num_layers, batch_first=True, dropout=between_layers)
         self.decoder = lstm(1, width, num_layers, batch_first=True, dropout=between_layers)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(dropout)
         self.head = nn.Linear(width, 1)
 
     def forward(self, values: Tensor, mask: Tensor, teacher_targets: Tensor | None = None) -> Tensor:
@@ -85,6 +98,3 @@ class Seq2SeqNetwork(nn.Module):
                 true = teacher_targets[:, step]
                 decoder_input = torch.where(true.isnan(), decoder_input, true)
         return torch.stack(outputs, dim=1)
-
-
-build = Seq2SeqNetwork

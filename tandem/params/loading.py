@@ -11,7 +11,9 @@ from typing import Any
 
 from tandem.files import ROOT, preset_file, read_json
 from tandem.params.parsing import MOVED, InvalidParams, nearest, one_line, parse, prefixed, replaced
-from tandem.params.schema import Params, Workload
+from tandem.params.schema import Params, Workload, params_type, workload_type
+
+PARAMS = ROOT / "params.yaml"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -45,13 +47,14 @@ def yaml_mistake(name: str, error: Exception) -> str:
 def parse_params(raw: dict[str, Any], path: Path | None = None) -> Params:
     """Parse `raw`. `path`: the file that contains it; error messages then include the line."""
     try:
-        params: Params = parse(Params, raw)
+        params: Params = parse(params_type(raw), raw)
         for preset in params.presets:  # reports a mistake in a preset now, not at its first use
             try:
                 blocks = {
-                    name: changed(name, raw[name], overrides_of(params.presets, preset, name)) for name in params.blocks
+                    name: changed(name, raw[name], applicable(raw[name], overrides_of(params.presets, preset, name)))
+                    for name in params.blocks
                 }
-                parse(Params, raw | blocks)
+                parse(params_type(raw | blocks), raw | blocks)
             except ValueError as error:
                 raise InvalidParams(f"presets.{preset}: {error}", ["presets", preset]) from None
     except InvalidParams as mistake:
@@ -78,7 +81,8 @@ def line_of(path: Path, keys: Sequence[Any]) -> int:
 
 def parse_workload(name: str, block: Any, overrides: dict[str, Any]) -> Workload:
     """Return the block of one workload with the dotted `overrides` applied."""
-    parsed: Workload = parse(Workload, changed(name, block, overrides), name)
+    block = changed(name, block, overrides)
+    parsed: Workload = parse(workload_type(name, block), block, name)
     return parsed
 
 
@@ -91,7 +95,7 @@ parse_block = prefixed("params.yaml")(parse_workload)
 
 
 @cache
-def load_params(path: Path = ROOT / "params.yaml") -> Params:
+def load_params(path: Path = PARAMS) -> Params:
     return parse_params(read_yaml(path), path)
 
 
@@ -104,13 +108,24 @@ def load_workload(name: str) -> Workload:
         return params.blocks[name]
     chosen = read_json(preset_file(name))
     with prefixed(f"params.yaml: preset {chosen['preset']}"):
-        return parse_workload(name, read_yaml(ROOT / "params.yaml")[name], chosen["overrides"])
+        block = read_yaml(ROOT / "params.yaml")[name]
+        return parse_workload(name, block, applicable(block, chosen["overrides"]))
 
 
 def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
     """The changes of `preset` to the block of `workload`: its values for all workloads, then those for this one."""
     parts = presets.get(preset, {})
     return {**parts.get("all", {}), **parts.get(workload, {})}
+
+
+def applicable(block: Any, overrides: dict[str, Any]) -> dict[str, Any]:
+    """A preset's overrides without parameters that the block's network does not have: they are meant for another."""
+    model, prefix = block["train"]["model"], "train.model."
+    return {
+        name: value
+        for name, value in overrides.items()
+        if not name.startswith(prefix) or name.removeprefix(prefix) in model
+    }
 
 
 def choose_preset(wanted: str, presets: dict[str, Any], identity: dict[str, Any]) -> str:

@@ -170,8 +170,8 @@ def accepted_values(node: dict[str, Any], value: Any) -> str:
     if kind in ("integer", "number"):
         is_finite = not isinstance(value, int | float) or abs(value) <= sys.float_info.max
         noun = "a whole number" if kind == "integer" else "a number" if is_finite else "a finite number"
-        above, high = node.get("exclusiveMinimum"), node.get("maximum")
-        low = f" of at least {node.get('minimum', 0)}" if above is None else f" above {above}"
+        above, least, high = node.get("exclusiveMinimum"), node.get("minimum", -MAX_WHOLE), node.get("maximum")
+        low = f" above {above}" if above is not None else f" of at least {least}" if least > -MAX_WHOLE else ""
         is_told = high is not None and (high != MAX_WHOLE or isinstance(value, int) and value > high)
         return f"{noun}{low}" + (f" and at most {high}" if is_told else "")
     if kind == "array":
@@ -208,7 +208,8 @@ def literal(value: Any) -> Any:
     """A dataclass in the format of params.yaml. Optional keys at their default are left out."""
     if is_dataclass(value):
         parts = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: literal(part) for field, part in parts if part != field.default}
+        is_complete = getattr(value, "lists_defaults", False)
+        return {field.name: literal(part) for field, part in parts if is_complete or part != field.default}
     return [literal(part) for part in value] if isinstance(value, tuple) else value
 
 

@@ -7,9 +7,9 @@ DVC depends on the values in params.yaml, not on this file.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, get_args, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -19,22 +19,17 @@ from pydantic import (
     Field,
     StrictBool,
     StrictStr,
+    create_model,
     model_validator,
 )
 
 from tandem.params.devices import split_device
 from tandem.params.intervals import parse_interval
-from tandem.params.parsing import MAX_WHOLE, check_name, nearest, shown
+from tandem.params.parsing import MAX_WHOLE, InvalidParams, check_name, nearest, shown
+from tandem.parts import Component, Fraction, Part, Positive, Real, Section, Share, Whole, built_in, find
 
 Entry = TypeVar("Entry")
 NO_GROUPS = "none"
-
-
-class Section:
-    """A mapping in params.yaml. Error messages of its `check` begin with the key."""
-
-    # Not `strict`, which would refuse a mapping for a dataclass. The types of the values are strict instead.
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 def as_tuple(value: Any) -> Any:
@@ -71,11 +66,6 @@ Unique = Annotated[
 ]
 Name = Annotated[StrictStr, AfterValidator(check_name)]
 Device = Annotated[StrictStr, AfterValidator(check_device)]  # auto, cpu, cuda, or several workers: 2xcpu
-Whole = Annotated[int, Field(strict=True, ge=0, le=MAX_WHOLE)]
-Positive = Annotated[int, Field(strict=True, ge=1, le=MAX_WHOLE)]
-Real = Annotated[float, Field(strict=True, ge=0)]
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
-Fraction = Annotated[float, Field(strict=True, ge=0, le=0.999)]
 Threads = Annotated[int, Field(strict=True, ge=1, le=512)] | Literal["auto"]
 
 
@@ -226,101 +216,26 @@ class Preload(Section):
     data_location: Annotated[Literal["auto", "device", "host"], usual("auto")]
 
 
-@dataclass(frozen=True)
-class GRU(Section):
-    name: Literal["gru"]
-    hidden_size: Positive  # per direction
-    num_layers: Positive
-    bidirectional: StrictBool
-    dropout: Fraction  # between layers and before the last layer
+BUILT_IN = built_in("model")
 
 
-@dataclass(frozen=True)
-class Transformer(Section):
-    name: Literal["transformer"]
-    hidden_size: Positive
-    num_layers: Positive
-    num_heads: Positive
-    feedforward_size: Positive  # width of the hidden layer inside each block
-    dropout: Fraction  # on the output of each sublayer
-    checkpoint_activations: Annotated[StrictBool, usual(False)]  # recomputed in the backward pass, not stored
-
-    @model_validator(mode="after")
-    def check(self) -> Self:
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size is {self.hidden_size} and num_heads is {self.num_heads}; "
-                "the first must be a multiple of the second"
-            )
-        return self
+def check_model(model: Part) -> Part:
+    if model.name in BUILT_IN:  # `hardware` checks the others, because `check` is a workload's code
+        model.component.run_check(vars(model))
+    return model
 
 
-@dataclass(frozen=True)
-class ConvGRU(Section):
-    name: Literal["conv_gru"]
-    hidden_size: Positive  # per direction; also the channels of the convolutions
-    num_layers: Positive  # of the GRU
-    num_convolutions: Whole
-    kernel_size: Positive  # odd
-    dropout: Fraction
-
-    @model_validator(mode="after")
-    def check(self) -> Self:
-        if self.kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size is {self.kernel_size}; it must be odd, so that a frame stays in the middle")
-        return self
-
-
-@dataclass(frozen=True)
-class TeacherForcing(Section):
-    """The share of the decoder's inputs that are true values, from the first epoch to the last."""
-
-    start: Annotated[Share, usual(1.0)]
-    end: Annotated[Share, usual(0.0)]
-    decay: Annotated[Literal["linear", "exponential"], usual("linear")]
-
-
-@dataclass(frozen=True)
-class Seq2Seq(Section):
-    name: Literal["seq2seq"]
-    hidden_size: Positive
-    num_layers: Positive
-    dropout: Fraction
-    cell: Annotated[Literal["native", "manual"], usual("native")]  # nn.LSTM, or the same cell written by hand
-    teacher_forcing: Annotated[TeacherForcing, usual(usual_values(TeacherForcing))]
-
-
-@dataclass(frozen=True)
-class Rocket(Section):
-    """Fixed convolutions and a linear layer fitted in closed form: one epoch, no learning rate."""
-
-    name: Literal["rocket"]
-    num_kernels: Annotated[
-        int, Field(strict=True, ge=84, le=MAX_WHOLE, examples=[10_000])
-    ]  # of MiniRocket, one feature each
-    num_groups: Annotated[Whole, usual(64)]  # groups of HYDRA's competing kernels per dilation; 0: without HYDRA
-
-
-@dataclass(frozen=True)
-class Hybrid(Section):
-    """A linear forecast in closed form, and a network for its residual (tandem/models/hybrid.py)."""
-
-    name: Literal["hybrid"]
-    hidden_size: Whole  # of the network's single hidden layer; 0: no hidden layer
-    dropout: Fraction
-
-
-# A model's name is its file in tandem/models/; a task's name is its file in tandem/tasks/.
-Model = Annotated[GRU | Transformer | ConvGRU | Seq2Seq | Rocket | Hybrid, Field(discriminator="name")]
+if TYPE_CHECKING:
+    Model = Part
+else:
+    Model = Annotated[
+        Union[tuple(each.schema for each in BUILT_IN.values())],  # noqa: UP007
+        Field(discriminator="name"),
+        AfterValidator(check_model),
+    ]
 Task = Literal["classify", "regress", "forecast", "detect"]
-# Valid combinations: the models that a task can be trained with, and the sources of its data.
-ANY_TASK = ("gru", "transformer", "conv_gru")
-MODELS = {
-    "classify": (*ANY_TASK, "rocket"),
-    "regress": (*ANY_TASK, "rocket"),
-    "forecast": (*ANY_TASK, "seq2seq", "hybrid"),
-    "detect": ANY_TASK,
-}
+# The sources of each task's data. A network lists its tasks in `tasks`; without it, it is for every task.
+TASKS = get_args(Task)
 SOURCES = {
     "classify": ("sequences",),
     "regress": ("sequences",),
@@ -373,7 +288,7 @@ class Train(Section):
 
     @model_validator(mode="after")
     def check(self) -> Self:
-        if isinstance(self.model, Rocket):
+        if is_closed_form(self.model):
             self.check_closed_form()
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
@@ -402,6 +317,19 @@ class Train(Section):
                 )
 
 
+def is_closed_form(model: Part) -> bool:
+    """Whether one epoch fits the network in closed form (tandem/training/closed_form.py)."""
+    return bool(model.component.constants.get("is_fitted_in_closed_form"))
+
+
+def tasks_of(component: Component) -> tuple[str, ...]:
+    return tuple(component.constants.get("tasks", TASKS))
+
+
+# The built-in networks for each task.
+MODELS = {task: [name for name, each in BUILT_IN.items() if task in tasks_of(each)] for task in TASKS}
+
+
 @dataclass(frozen=True)
 class Evaluate(Section):
     weights: Annotated[Literal["best", "last"], usual("last")]
@@ -419,9 +347,14 @@ class Workload(Section):
     def check(self) -> Self:
         """Check that the task matches the source of data, the model, and the augmentation."""
         task, train = self.task, self.train
+        models = (
+            MODELS
+            if train.model.name in BUILT_IN
+            else {each: [train.model.name] for each in tasks_of(train.model.component)}
+        )
         for key, value, accepted, what in (
             ("preprocess.source", self.preprocess.source, SOURCES, "sources"),
-            ("train.model.name", train.model.name, MODELS, "models"),
+            ("train.model.name", train.model.name, models, "models"),
         ):
             if value not in accepted[task]:
                 tasks = ", ".join(other for other in accepted if value in accepted[other])
@@ -440,6 +373,42 @@ class Workload(Section):
                 f"train.label_smoothing is {train.label_smoothing}; it must be 0 for {task}, which has no labels"
             )
         return self
+
+
+def model_type(model: Any, workload: str) -> Any:
+    """The type of `train.model`: the union of the built-in networks, or that of a network in the workload's directory.
+
+    Raises InvalidParams about the name of the network.
+    """
+    name = model.get("name") if isinstance(model, dict) else None
+    if not isinstance(name, str) or ":" not in name:
+        return Model
+    try:
+        return find("model", name, workload).schema
+    except ValueError as error:
+        keys = [workload, "train", "model", "name"]
+        raise InvalidParams(f"{'.'.join(keys)} {error}", keys) from None
+
+
+def workload_type(name: str, block: Any) -> type[Workload]:
+    """The type of a workload's block: `Workload`, or a subclass for a network in the workload's directory.
+
+    Raises InvalidParams about the name of the network.
+    """
+    train = block.get("train") if isinstance(block, dict) else None
+    kind = model_type(train.get("model") if isinstance(train, dict) else None, name)
+    if kind is Model:
+        return Workload
+    train = make_dataclass("Train", [("model", kind)], bases=(Train,), frozen=True)
+    return make_dataclass("Workload", [("train", train)], bases=(Workload,), frozen=True)
+
+
+def params_type(raw: Any) -> type["Params"]:
+    """`Params`, or a subclass if a workload in `raw`, the content of params.yaml, names a component of its own."""
+    blocks = raw.items() if isinstance(raw, dict) else ()
+    kinds = {str(name): workload_type(str(name), block) for name, block in blocks if isinstance(block, dict)}
+    own: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items() if kind is not Workload}
+    return create_model("Params", __base__=Params, **own) if own else Params
 
 
 class Params(BaseModel):
@@ -468,7 +437,8 @@ class Params(BaseModel):
     @property
     def blocks(self) -> dict[str, Workload]:
         """The workloads as written; `load_workload` applies the preset."""
-        return self.__pydantic_extra__
+        own = set(type(self).model_fields) - set(Params.model_fields)
+        return {**self.__pydantic_extra__, **{name: getattr(self, name) for name in own}}
 
     @model_validator(mode="after")
     def check(self) -> Self:

@@ -212,7 +212,7 @@ def describe_model(context: RunContext) -> dict[str, Any]:
     """Return the content of model.json: how to build the network and how to preprocess a new table for it."""
     learned = {name: context.summary[name] for name in LEARNED if name in context.summary}
     return {
-        "model": asdict(context.params.train.model),
+        "model": literal(context.params.train.model),
         "shape": asdict(context.shape),
         "task": context.params.task,
         "workload": context.workload,

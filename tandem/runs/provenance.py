@@ -14,9 +14,9 @@ from tandem.files import ROOT, sha256_file
 from tandem.passwords import without_password
 
 # Changes of these are not code changes: DVC and its stages write the first two, and raw data has its own digest.
-NO_CODE = (":!*dvc.lock", ":!results", ":!workloads/*/data")
+NO_CODE = (":!*dvc.lock", ":!results", ":!workloads/*/data/*")
 # Files in these places belong to the code even if git does not track them.
-CODE = ("stages", "tandem", "flows", "workloads", "dvc.yaml", "params.yaml")
+CODE = ("stages", "tandem", "flows", "workloads/*/*.py", "dvc.yaml", "params.yaml")
 MAX_PATCH_MIB = 4.0  # a larger patch is not a code edit, and every run stores its patch
 LOCK = ROOT / "requirements.txt"
 PACKAGES = ("torch", "numpy", "pandas", "safetensors", "scipy")
@@ -77,7 +77,7 @@ def patch_of(root: Path) -> bytes | None:
             "GIT_OBJECT_DIRECTORY": str(own),
             "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects.decode().strip(),
         }
-        untracked = [name for name in CODE if (root / name).exists()]
+        untracked = [str(path.relative_to(root)) for pattern in CODE for path in root.glob(pattern)]
         for arguments in (["--update", "--", ".", *NO_CODE], ["--", *untracked]):
             if git(root, "add", *arguments, **aside) is None:
                 return None

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from tandem.params.schema import Augment, Seq2Seq, TeacherForcing, Train
+from tandem.params.schema import Augment, Train
+from tandem.parts import Part, TeacherForcing
 from tandem.training.batches import Batch, Split, shuffled
 
 NUM_WARPS = 2  # sine waves in a warp, with one and two half periods over the sequence
@@ -43,7 +44,7 @@ class RandomDraws:
         return RandomDraws(self.order, *moved)
 
     def apply_to(self, batch: Batch, params: Train) -> Batch:
-        """Return the batch with augmentation and, for a Seq2Seq model, the decoder's inputs."""
+        """Return the batch with augmentation and, for a network with teacher forcing, the decoder's inputs."""
         if self.augment is not None:
             rows = self.augment.index_select(0, batch.rows)
             batch = replace(batch, values=augmented(batch.values, batch.mask, rows, params.augment))
@@ -67,10 +68,15 @@ def draw_epoch(generator: Generator, split: Split, params: Train, epoch: int) ->
     for_augment, teacher_forcing_mask = None, None
     if config.mix or config.shift or config.warp:
         for_augment = draw_augmentation(generator, len(split), config)
-    if isinstance(params.model, Seq2Seq):
+    if uses_teacher_forcing(params.model):
         share = teacher_share(params.model.teacher_forcing, epoch, params.epochs)
         teacher_forcing_mask = torch.rand(len(split), split.tensors["targets"].shape[1], generator=generator) < share
     return RandomDraws(order, for_augment, teacher_forcing_mask)
+
+
+def uses_teacher_forcing(model: Part) -> bool:
+    """Whether the network's forward pass takes `teacher_targets`: it then has the parameter `teacher_forcing`."""
+    return hasattr(model, "teacher_forcing")
 
 
 def teacher_share(config: TeacherForcing, epoch: int, epochs: int) -> float:

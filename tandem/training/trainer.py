@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tandem.machine.regions import Measurement, measure
-from tandem.params.schema import Seq2Seq, Train
+from tandem.params.schema import Train
 from tandem.tasks import FittedTask, Task
 from tandem.training import inference
 from tandem.training.batches import Batch, Split, own_rows, sequential_indices, shares_of
@@ -19,7 +19,7 @@ from tandem.training.epoch import DeviceEpoch
 from tandem.training.graphs import Graphs
 from tandem.training.memory import OomPolicy, advice
 from tandem.training.optimizer import AdamW, learning_rates
-from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of
+from tandem.training.random_draws import RandomDraws, draw_epoch, sha256_of, uses_teacher_forcing
 from tandem.training.step import Step, choose_execution_mode, graph_blocker, random_state, set_random_state
 from tandem.training.workers import ALONE, Workers
 
@@ -247,14 +247,14 @@ class Trainer:
                     yield replace(batch, shares=shares)
 
     def one_batch(self, size: int, repeat: bool = False) -> Batch:
-        """The first `size` training sequences as a batch on the device, with teacher forcing for a Seq2Seq model.
+        """The first `size` training sequences as a batch on the device, with teacher forcing if the network has it.
 
         If the split has fewer sequences, the batch contains all of them; with `repeat` it contains some twice or more.
         """
         available = len(self.train_split)
         rows = torch.arange(size if repeat else min(size, available)) % available
         batch = next(self.train_split.batches(rows, size))
-        return replace(batch, teacher_targets=batch.targets) if isinstance(self.params.model, Seq2Seq) else batch
+        return replace(batch, teacher_targets=batch.targets) if uses_teacher_forcing(self.params.model) else batch
 
     def verify_device(self, outputs: torch.Tensor) -> None:
         """Raises RuntimeError if a parameter, the data or an output is not on the training's device.

@@ -139,7 +139,7 @@ def scaled(settings: Train, num_workers: int) -> Train:
 def require_sequences(workload: str, device: str, settings: Train) -> None:
     """Raises ValueError if the model cannot use several workers, or if a worker would have no sequence of a part."""
     num_workers, kind = split_device(device)
-    if num_workers > 1 and isinstance(settings.model, schema.Rocket):
+    if num_workers > 1 and schema.is_closed_form(settings.model):
         raise ValueError(
             f"device {device!r} has several workers, and {workload}'s model {settings.model.name} is fitted in closed "
             f"form, which one does; accepted: {kind}"
@@ -273,7 +273,7 @@ def load_network(folder: Path, weights: str) -> tuple[nn.Module, dict[str, Any]]
     """
     path, about = folder / f"{weights}.safetensors", read_json(folder / "model.json", MODEL)
     with parsing.prefixed(relative(folder / "model.json")):
-        config = parsing.parse(schema.Model, about["model"], "model")
+        config = parsing.parse(schema.model_type(about["model"], about.get("workload", "")), about["model"], "model")
         network = models.build(config, parsing.parse(Shape, about["shape"], "shape"))
     try:
         network.load_state_dict(load_file(path))

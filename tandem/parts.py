@@ -1,0 +1,293 @@
+"""Components: what params.yaml refers to by name, built in or in the workload's own directory.
+
+    model: {name: gru, hidden_size: 96, ...}      `Network` in tandem/models/gru.py
+    model: {name: net.py:TCN, channels: 64}       `TCN` in workloads/<workload>/net.py
+
+The signature of a component is its schema: its parameters, with annotations and defaults, are the keys that params.yaml
+accepts. It is read from the syntax tree, so validating params.yaml executes no code of a workload. The first parameter
+is what Tandem passes (`shape` for a network) and is not a key.
+"""
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, StrictBool, StrictStr
+
+from tandem.files import ROOT, relative, workload_dir
+from tandem.params.parsing import MAX_WHOLE, nearest, one_line
+
+PACKAGES = {"model": "models"}  # kind of component -> the package of tandem/ with the built-in ones
+CHECK_SECONDS = 10.0
+BUILT_IN = "Network"  # the name of a built-in component in its module
+
+# Annotations for the signature of a component: types with limits.
+Whole = Annotated[int, Field(strict=True, ge=0, le=MAX_WHOLE)]
+Positive = Annotated[int, Field(strict=True, ge=1, le=MAX_WHOLE)]
+Number = Annotated[float, Field(strict=True)]
+Real = Annotated[float, Field(strict=True, ge=0)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=0.999)]
+
+
+class Section:
+    """A mapping in params.yaml. Error messages of its `check` begin with the key."""
+
+    # Not `strict`, which would refuse a mapping for a dataclass. The types of the values are strict instead.
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class TeacherForcing(Section):
+    """The share of the decoder's inputs that are true values, from the first epoch to the last."""
+
+    lists_defaults = True
+    start: Share = 1.0
+    end: Share = 0.0
+    decay: Literal["linear", "exponential"] = "linear"
+
+
+TYPES: dict[str, Any] = {
+    "int": Annotated[int, Field(strict=True, ge=-MAX_WHOLE, le=MAX_WHOLE)],
+    "float": Number,
+    "bool": StrictBool,
+    "str": StrictStr,
+    **{
+        name: globals()[name] for name in ("Whole", "Positive", "Number", "Real", "Share", "Fraction", "TeacherForcing")
+    },
+}
+LIMITS = {"ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length"}  # of Annotated[int, Field(ge=1)]
+ACCEPTED = "int, float, bool, str, Literal[...], Annotated[int, Field(ge=1)], or a type of tandem/parts.py"
+
+
+class Part(Section):
+    """The parsed keys of a component: `name` and its parameters. `component` is set on each subclass."""
+
+    lists_defaults = True  # `literal` includes keys at their default: a record must not change with a default
+    component: ClassVar["Component"]
+    name: str
+
+    if TYPE_CHECKING:  # a parameter of the component
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}  # type: ignore[arg-type]
+
+    def build(self, *given: Any) -> Any:
+        """Import the component and call it with what Tandem passes and the parameters."""
+        return self.component.load()(*given, **self.parameters)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # pickle does not find a class that is made at run time
+        component = self.component
+        return restore, (component.name, component.module, component.attribute, component.path, self.parameters)
+
+
+@dataclass(frozen=True, eq=False)
+class Component:
+    """A class or function that params.yaml names. `constants` are the literal attributes of a class."""
+
+    name: str
+    module: str
+    attribute: str
+    path: Path
+    parameters: tuple[tuple[str, Any, Any], ...]  # name, type, default (or MISSING)
+    constants: dict[str, Any]
+    check: ast.FunctionDef | None
+
+    def load(self) -> Callable[..., Any]:
+        """Import the component. Raises ValueError if the module cannot be imported."""
+        try:
+            found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.attribute)
+        except ModuleNotFoundError as error:
+            raise ValueError(
+                f"{relative(self.path)} imports {error.name!r}, which is not installed; add it to requirements.own.txt "
+                f"and run `make setup`, or write `from .{error.name} import ...` if it is a file beside it"
+            ) from error
+        return found
+
+    @property
+    def schema(self) -> type[Part]:
+        return schema_of(self)
+
+    def run_check(self, parameters: dict[str, Any]) -> None:
+        """Call the component's static method `check`, if it has one, with the parameters that it takes.
+
+        It may use only them and Python's built-in functions, because its module is not imported. Raises the ValueError
+        that it raises.
+        """
+        if self.check is None:
+            return
+        function = ast.FunctionDef(**{**vars(self.check), "decorator_list": [], "returns": None})
+        for argument in (*function.args.args, *function.args.kwonlyargs):
+            argument.annotation = None
+        wanted = {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
+        given = {name: value for name, value in parameters.items() if name in wanted}
+        code = f"{ast.unparse(ast.fix_missing_locations(function))}\n\n\n{function.name}(**{given!r})\n"
+        if self.module.startswith("tandem."):
+            exec(code, {})  # noqa: S102
+            return
+        # The code of a workload runs in a process of its own, for a limited time.
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=CHECK_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"its `check` in {relative(self.path)} did not end within {CHECK_SECONDS:g} s") from None
+        if done.returncode:
+            reason = done.stderr.strip().rpartition("\n")[2]
+            raise ValueError(reason.removeprefix("ValueError: "))
+
+
+def restore(name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:
+    """The part that was pickled."""
+    schema: Any = read_component(name, module, attribute, path).schema
+    part: Part = schema(name=name, **parameters)
+    return part
+
+
+MISSING = object()
+
+
+@cache
+def schema_of(component: Component) -> type[Part]:
+    """The dataclass of the component's keys."""
+    keys: list[Any] = [("name", Literal[component.name])]  # type: ignore[valid-type]
+    for name, kind, default in component.parameters:
+        keys.append((name, kind) if default is MISSING else (name, kind, field(default=default)))
+    made: type[Part] = make_dataclass(component.attribute, keys, bases=(Part,), frozen=True, kw_only=True)
+    made.component = component
+    return made
+
+
+@cache
+def built_in(kind: str) -> dict[str, Component]:
+    """The built-in components: every module of the package that has the class or function BUILT_IN."""
+    folder = ROOT / "tandem" / PACKAGES[kind]
+    found = {}
+    for path in sorted(folder.glob("*.py")):
+        if f"class {BUILT_IN}" in path.read_text(encoding="utf-8"):
+            found[path.stem] = read_component(path.stem, f"tandem.{PACKAGES[kind]}.{path.stem}", BUILT_IN, path)
+    return found
+
+
+def find(kind: str, name: Any, workload: str) -> Component:
+    """The component `name` of a workload. Raises ValueError that names what is accepted."""
+    known = built_in(kind)
+    if not isinstance(name, str) or ":" not in name:
+        if name in known:
+            return known[name]
+        raise ValueError(f"is {name!r}{nearest(name, known)}, or FILE.py:NAME in workloads/{workload}/")
+    file, _, attribute = name.partition(":")
+    path = workload_dir(workload) / file
+    if path.suffix != ".py" or path.parent != workload_dir(workload) or not path.stem.isidentifier():
+        raise ValueError(f"is {name!r}; FILE.py:NAME must name a Python file in workloads/{workload}/")
+    if not path.is_file():
+        raise ValueError(f"is {name!r}, but there is no {relative(path)}")
+    return read_component(name, f"workloads.{workload}.{path.stem}", attribute, path)
+
+
+def read_component(name: str, module: str, attribute: str, path: Path) -> Component:
+    """Read the signature of `attribute` in the file from its syntax tree. Raises ValueError with the line."""
+    return read_version(name, module, attribute, path, path.stat().st_mtime_ns)
+
+
+@cache
+def read_version(name: str, module: str, attribute: str, path: Path, modified: int) -> Component:
+    """The component in the file as it was at that time: equal parts have one class."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise ValueError(f"is {name!r}; {relative(path)}{line}: {one_line(getattr(error, 'msg', error))}") from None
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    known = {node.name: node for node in tree.body if isinstance(node, kinds)}
+    if attribute not in known:
+        raise ValueError(
+            f"is {name!r}; {relative(path)} has no class or function {attribute!r}{nearest(attribute, known)}"
+        )
+    node = known[attribute]
+    methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+    called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
+    where = f"{relative(path)}, line {node.lineno}: {attribute}"
+    if called is None:
+        raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
+    num_given = 1 if isinstance(node, ast.FunctionDef) else 2  # self, and what Tandem passes
+    return Component(
+        name,
+        module,
+        attribute,
+        path,
+        tuple(parameters_of(called, num_given, known, f"{relative(path)}, line {called.lineno}: {attribute}")),
+        dict(constants_of(node)),
+        methods.get("check") if isinstance(node, ast.ClassDef) else None,
+    )
+
+
+def parameters_of(
+    called: ast.FunctionDef, num_given: int, known: dict[str, Any], where: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, type, default) of each parameter after those that Tandem passes."""
+    arguments = called.args
+    if arguments.vararg or arguments.kwarg:
+        raise ValueError(
+            f"{where} has `*args` or `**kwargs`; write out its parameters, which are the keys of params.yaml"
+        )
+    positional = [*arguments.posonlyargs, *arguments.args]
+    if len(positional) < num_given:
+        raise ValueError(f"{where} must take what Tandem passes as its first parameter, such as `shape`")
+    padding = [None] * (len(positional) - len(arguments.defaults))
+    pairs = [*zip(positional, [*padding, *arguments.defaults], strict=True)][num_given:]
+    for argument, default in (*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
+        told = f"{where}: {argument.arg}"
+        if argument.annotation is None:
+            raise ValueError(f"{told} has no annotation; write one: {ACCEPTED}")
+        kind = type_of(argument.annotation, told)
+        yield argument.arg, kind, MISSING if default is None else default_of(default, kind, told)
+
+
+def type_of(node: ast.expr, where: str) -> Any:
+    """The type of an annotation."""
+    if isinstance(node, ast.Attribute):
+        node = ast.Name(node.attr)
+    if isinstance(node, ast.Name) and node.id in TYPES:
+        return TYPES[node.id]
+    if isinstance(node, ast.Subscript):
+        outer = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+        inner = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if outer == "Literal" and all(isinstance(each, ast.Constant) for each in inner):
+            return Literal[tuple(each.value for each in inner)]  # type: ignore[attr-defined]
+        if outer == "Annotated" and all(isinstance(each, ast.Call) for each in inner[1:]):
+            limits = {word.arg: word.value for call in inner[1:] for word in call.keywords}  # type: ignore[attr-defined]
+            if set(limits) <= LIMITS and all(isinstance(value, ast.Constant) for value in limits.values()):
+                values = {name: value.value for name, value in limits.items()}
+                return Annotated[type_of(inner[0], where), Field(**values)]
+    raise ValueError(f"{where} has the annotation {ast.unparse(node)!r}; accepted: {ACCEPTED}")
+
+
+def default_of(node: ast.expr, kind: Any, where: str) -> Any:
+    if isinstance(node, ast.Call) and kind is TeacherForcing:
+        return TeacherForcing()
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(
+            f"{where} has the default {ast.unparse(node)!r}; it must be a number, text, true or false"
+        ) from None
+
+
+def constants_of(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a class that are literals, such as `tasks = ("forecast",)`."""
+    for each in node.body if isinstance(node, ast.ClassDef) else ():
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+            try:
+                yield each.targets[0].id, ast.literal_eval(each.value)
+            except ValueError:
+                continue

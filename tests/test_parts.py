@@ -1,0 +1,138 @@
+"""Components in a workload's directory: what params.yaml accepts, and what depends on their files."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.files import ROOT
+from tests.projects import TINY, commit, make_project, run
+
+NET = '''\
+"""A network of a workload's own."""
+
+from torch import Tensor, nn
+
+from tandem.models import Shape
+
+from .helper import pooled
+
+
+class Mean(nn.Module):
+    def __init__(self, shape: Shape, channels: int, num_layers: int = 1, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(shape.num_features, channels), nn.GELU(), nn.Dropout(dropout)))
+        self.head = nn.Linear(channels, shape.num_outputs)
+
+    @staticmethod
+    def check(channels: int, num_layers: int) -> None:
+        if channels < num_layers:
+            raise ValueError(f"channels is {channels} and num_layers is {num_layers}; channels must not be less")
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        return self.head(pooled(self.layers(values), mask))
+
+
+VALUE = 3
+'''
+HELPER = '''\
+def pooled(states, mask):
+    """(B, T, D), (B, T) -> (B, D)"""
+    return (states * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+'''
+MODEL = TINY[TINY.index("model: ") : TINY.index("\n", TINY.index("model: "))]
+OWN = TINY.replace(MODEL, 'model: {name: "net.py:Mean", channels: 8}')
+
+
+def with_network(folder: Path, params: str = OWN) -> Path:
+    project = make_project(folder, params)
+    (project / "workloads/tiny/net.py").write_text(NET)
+    (project / "workloads/tiny/helper.py").write_text(HELPER)
+    commit(project)
+    return project
+
+
+def tandem(project: Path, *words: str):
+    return run(project, sys.executable, "-m", "tandem.cli", *words, check=False)
+
+
+def test_a_network_of_ones_own_is_trained_recorded_and_part_of_the_code(tmp_path: Path):
+    project = with_network(tmp_path / "project")
+    done = tandem(project, "repro")
+    assert done.returncode == 0, done.stdout
+    assert "net.py:Mean" in (project / "results/compare/compare.md").read_text()
+    (project / "workloads/tiny/README.md").write_text("Where it is from.\n")
+    net, helper = (project / f"workloads/tiny/{name}.py" for name in ("net", "helper"))
+    net.write_text(NET + "\n# A comment.\n")
+    assert tandem(project, "status").stdout == "up to date\n"
+    helper.write_text(HELPER.replace(".sum(dim=1) /", ".sum(dim=1).abs() /"))
+    outdated = tandem(project, "status").stdout
+    assert "train@tiny-cpu-0" in outdated and "preprocess@tiny" not in outdated
+    predicted = tandem(project, "predict", "tiny", str(project / "workloads/tiny/data/table.csv"))
+    assert predicted.stdout.startswith("sequence,predicted,confidence")
+
+
+def test_the_walk_through_of_the_documentation(tmp_path: Path):
+    """docs/extending.md: its network, its line in params.yaml, its command."""
+    text = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    code, line = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "yaml"))
+    project = make_project(tmp_path / "project", TINY.replace(MODEL, line.strip()))
+    (project / "workloads/tiny/net.py").write_text(code)
+    assert tandem(project, "repro").returncode == 0
+    compared = (project / "results/compare/compare.md").read_text()
+    assert "tiny classify, net.py:TCN" in compared
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_network(tmp_path_factory.mktemp("parts") / "project")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ('{name: "net.py:Maen", channels: 8}', ["has no class or function 'Maen'; did you mean 'Mean'?"]),
+        ('{name: "net.py:VALUE"}', ["has no class or function 'VALUE'"]),
+        ('{name: "nets.py:Mean", channels: 8}', ["there is no workloads/tiny/nets.py"]),
+        ('{name: "../net.py:Mean", channels: 8}', ["must name a Python file in workloads/tiny/"]),
+        ('{name: "net.py:Mean"}', ["lacks channels"]),
+        ('{name: "net.py:Mean", chanels: 8}', ["chanels is not a known key; did you mean 'channels'?"]),
+        ('{name: "net.py:Mean", channels: "8"}', ["channels is '8'; it must be a whole number", "without quotes"]),
+        ('{name: "net.py:Mean", channels: 8, dropout: true}', ["dropout is True; it must be a number"]),
+        ('{name: "net.py:Mean", channels: 1, num_layers: 2}', ["channels is 1 and num_layers is 2"]),
+        ("{name: mean, channels: 8}", ["name is 'mean'", "accepted: conv_gru, gru"]),
+    ],
+)
+def test_a_mistake_gets_one_sentence_before_dvc_removes_an_output(project: Path, model: str, words: list[str]):
+    (project / "params.yaml").write_text(TINY.replace(MODEL, f"model: {model}"))
+    done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    assert done.returncode == 1 and "error: params.yaml, line " in done.stdout
+    assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("channels: int", "channels", ["channels has no annotation"]),
+        ("channels: int", "channels: list", ["has the annotation 'list'"]),
+        ("dropout: float = 0.1", "**rest: float", ["`*args` or `**kwargs`"]),
+        ("dropout: float = 0.1", "dropout: float = VALUE", ["has the default 'VALUE'"]),
+        ("def __init__", "def build", ["has no __init__ of its own"]),
+        ("class Mean(nn.Module):", "class Mean(nn.Module)", ["line 10: expected ':'"]),
+    ],
+)
+def test_a_signature_that_is_no_schema_gets_one_sentence(tmp_path: Path, old: str, new: str, words: list[str]):
+    project = with_network(tmp_path / "project")
+    (project / "workloads/tiny/net.py").write_text(NET.replace(old, new))
+    done = run(project, sys.executable, "-m", "tandem.stage", "hardware", check=False)
+    assert done.returncode == 1 and "workloads/tiny/net.py, line" in done.stdout
+    assert all(word in done.stdout for word in words) and "Traceback" not in done.stdout, done.stdout
+
+
+def test_an_import_that_is_not_installed_gets_one_sentence(tmp_path: Path):
+    project = with_network(tmp_path / "project")
+    (project / "workloads/tiny/net.py").write_text("import not_there\n" + NET)
+    done = tandem(project, "repro")
+    assert done.returncode != 0 and "Traceback" not in done.stdout
+    assert "workloads/tiny/net.py imports 'not_there', which is not installed; add it to requirements" in done.stdout
