@@ -44,7 +44,7 @@ def main() -> None:
         if block.train.model.name not in BUILT_IN:  # the schema has checked the others
             with prefixed(f"params.yaml, line {line_of(PARAMS, [name, 'train', 'model'])}: {name}.train.model"):
                 block.train.model.component.run_check(block.train.model.parameters)
-        named = named_by(block)
+        named = named_by(name, block)
         for stage in PER_WORKLOAD:
             write_json(code_file(stage, name), closure(stage, named, code))
     beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}

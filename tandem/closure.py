@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.files import ROOT, STATE, sha256_file, write_json
+from tandem.parts import find
 
 if TYPE_CHECKING:
     from tandem.params.schema import Workload
@@ -65,11 +66,11 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
     return dict(sorted(found.items()))
 
 
-def named_by(block: Workload) -> dict[str, str]:
-    """The module of each component that a workload's block names, by its package in REGISTRIES."""
+def named_by(workload: str, block: Workload) -> dict[str, str]:
+    """The module of each component that the block of a workload names, by its package in REGISTRIES."""
     return {
         "model": block.train.model.component.module,
-        "task": f"tandem.tasks.{block.task}",
+        "task": find("task", block.task, workload).module,
         "source": f"tandem.data.{block.preprocess.source}",
     }
 

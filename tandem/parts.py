@@ -23,9 +23,7 @@ from pydantic import ConfigDict, Field, StrictBool, StrictStr
 from tandem.files import ROOT, relative, workload_dir
 from tandem.params.parsing import MAX_WHOLE, nearest, one_line
 
-PACKAGES = {"model": "models"}  # kind of component -> the package of tandem/ with the built-in ones
 CHECK_SECONDS = 10.0
-BUILT_IN = "Network"  # the name of a built-in component in its module
 
 # Annotations for the signature of a component: types with limits.
 Whole = Annotated[int, Field(strict=True, ge=0, le=MAX_WHOLE)]
@@ -34,6 +32,24 @@ Number = Annotated[float, Field(strict=True)]
 Real = Annotated[float, Field(strict=True, ge=0)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=0.999)]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of component. A built-in one is the class `attribute` of a module in tandem/<package>/."""
+
+    package: str = ""  # without one, there is no built-in component
+    attribute: str = ""
+    num_passed: int | None = 1  # the number of parameters that Tandem passes; None: all, and there are no keys
+
+
+KINDS = {
+    "model": Kind("models", "Network"),  # Network(shape, ...)
+    "task": Kind("tasks", "Task", num_passed=None),  # Task(summary)
+    "source": Kind(),  # read(folder, ...)
+    "metric": Kind(num_passed=None),  # metric(predictions, targets, mask)
+    "loop": Kind(num_passed=None),  # train(run, model, train, val)
+}
 
 
 class Section:
@@ -87,13 +103,15 @@ class Part(Section):
 
     def __reduce__(self) -> tuple[Any, ...]:  # pickle does not find a class that is made at run time
         component = self.component
-        return restore, (component.name, component.module, component.attribute, component.path, self.parameters)
+        identity = component.kind, component.name, component.module, component.attribute, component.path
+        return restore, (*identity, self.parameters)
 
 
 @dataclass(frozen=True, eq=False)
 class Component:
     """A class or function that params.yaml names. `constants` are the literal attributes of a class."""
 
+    kind: str  # of KINDS
     name: str
     module: str
     attribute: str
@@ -146,9 +164,9 @@ class Component:
             raise ValueError(reason.removeprefix("ValueError: "))
 
 
-def restore(name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:
+def restore(kind: str, name: str, module: str, attribute: str, path: Path, parameters: dict[str, Any]) -> Part:
     """The part that was pickled."""
-    schema: Any = read_component(name, module, attribute, path).schema
+    schema: Any = read_component(kind, name, module, attribute, path).schema
     part: Part = schema(name=name, **parameters)
     return part
 
@@ -169,12 +187,12 @@ def schema_of(component: Component) -> type[Part]:
 
 @cache
 def built_in(kind: str) -> dict[str, Component]:
-    """The built-in components: every module of the package that has the class or function BUILT_IN."""
-    folder = ROOT / "tandem" / PACKAGES[kind]
+    """The built-in components of a kind: every module of its package that has its class."""
+    package, attribute = KINDS[kind].package, KINDS[kind].attribute
     found = {}
-    for path in sorted(folder.glob("*.py")):
-        if f"class {BUILT_IN}" in path.read_text(encoding="utf-8"):
-            found[path.stem] = read_component(path.stem, f"tandem.{PACKAGES[kind]}.{path.stem}", BUILT_IN, path)
+    for path in sorted((ROOT / "tandem" / package).glob("[a-z]*.py")) if package else ():
+        if f"class {attribute}:" in (text := path.read_text(encoding="utf-8")) or f"class {attribute}(" in text:
+            found[path.stem] = read_component(kind, path.stem, f"tandem.{package}.{path.stem}", attribute, path)
     return found
 
 
@@ -184,23 +202,24 @@ def find(kind: str, name: Any, workload: str) -> Component:
     if not isinstance(name, str) or ":" not in name:
         if name in known:
             return known[name]
-        raise ValueError(f"is {name!r}{nearest(name, known)}, or FILE.py:NAME in workloads/{workload}/")
+        accepted = f"{nearest(name, known)}, or" if known else "; accepted:"
+        raise ValueError(f"is {name!r}{accepted} FILE.py:NAME in workloads/{workload}/")
     file, _, attribute = name.partition(":")
     path = workload_dir(workload) / file
     if path.suffix != ".py" or path.parent != workload_dir(workload) or not path.stem.isidentifier():
         raise ValueError(f"is {name!r}; FILE.py:NAME must name a Python file in workloads/{workload}/")
     if not path.is_file():
         raise ValueError(f"is {name!r}, but there is no {relative(path)}")
-    return read_component(name, f"workloads.{workload}.{path.stem}", attribute, path)
+    return read_component(kind, name, f"workloads.{workload}.{path.stem}", attribute, path)
 
 
-def read_component(name: str, module: str, attribute: str, path: Path) -> Component:
+def read_component(kind: str, name: str, module: str, attribute: str, path: Path) -> Component:
     """Read the signature of `attribute` in the file from its syntax tree. Raises ValueError with the line."""
-    return read_version(name, module, attribute, path, path.stat().st_mtime_ns)
+    return read_version(kind, name, module, attribute, path, path.stat().st_mtime_ns)
 
 
 @cache
-def read_version(name: str, module: str, attribute: str, path: Path, modified: int) -> Component:
+def read_version(kind: str, name: str, module: str, attribute: str, path: Path, modified: int) -> Component:
     """The component in the file as it was at that time: equal parts have one class."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -217,23 +236,26 @@ def read_version(name: str, module: str, attribute: str, path: Path, modified: i
     methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
     where = f"{relative(path)}, line {node.lineno}: {attribute}"
-    if called is None:
+    num_passed = KINDS[kind].num_passed
+    if num_passed is not None and called is None:
         raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
-    num_given = 1 if isinstance(node, ast.FunctionDef) else 2  # self, and what Tandem passes
+    parameters: Iterator[tuple[str, Any, Any]] = iter(())
+    if num_passed is not None and called is not None:
+        num_passed += isinstance(node, ast.ClassDef)  # self
+        parameters = parameters_of(called, num_passed, f"{relative(path)}, line {called.lineno}: {attribute}")
     return Component(
+        kind,
         name,
         module,
         attribute,
         path,
-        tuple(parameters_of(called, num_given, known, f"{relative(path)}, line {called.lineno}: {attribute}")),
+        tuple(parameters),
         dict(constants_of(node)),
         methods.get("check") if isinstance(node, ast.ClassDef) else None,
     )
 
 
-def parameters_of(
-    called: ast.FunctionDef, num_given: int, known: dict[str, Any], where: str
-) -> Iterator[tuple[str, Any, Any]]:
+def parameters_of(called: ast.FunctionDef, num_given: int, where: str) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, type, default) of each parameter after those that Tandem passes."""
     arguments = called.args
     if arguments.vararg or arguments.kwarg:

@@ -59,7 +59,7 @@ def use_cache() -> None:
 
 
 def fingerprints() -> None:
-    named = closure.named_by(load_workload("tiny"))
+    named = closure.named_by("tiny", load_workload("tiny"))
     assert closure.closure("train", named) == EXPECTED_CODE
 
 
@@ -192,5 +192,5 @@ def main(seed: int, seconds: float) -> int:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    EXPECTED_CODE = closure.closure("train", closure.named_by(load_workload("tiny")))
+    EXPECTED_CODE = closure.closure("train", closure.named_by("tiny", load_workload("tiny")))
     sys.exit(main(int(sys.argv[1]), float(sys.argv[2])))

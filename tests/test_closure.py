@@ -31,7 +31,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def codes() -> dict[str, dict[str, str]]:
     """Stage -> what `hardware` writes of its code, which dvc.yaml depends on."""
     code = Code()
-    named = {name: named_by(load_workload(name)) for name in WORKLOADS}
+    named = {name: named_by(name, load_workload(name)) for name in WORKLOADS}
     found = {f"{stage}@{name}": closure(stage, named[name], code) for stage in STAGES for name in WORKLOADS}
     return {**found, "compare": closure("compare", {}, code)}
 

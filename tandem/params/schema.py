@@ -25,7 +25,7 @@ from pydantic import (
 
 from tandem.params.devices import split_device
 from tandem.params.intervals import parse_interval
-from tandem.params.parsing import MAX_WHOLE, InvalidParams, check_name, nearest, shown
+from tandem.params.parsing import MAX_WHOLE, InvalidParams, check_name, dotted, nearest, shown
 from tandem.parts import Component, Fraction, Part, Positive, Real, Section, Share, Whole, built_in, find
 
 Entry = TypeVar("Entry")
@@ -375,32 +375,56 @@ class Workload(Section):
         return self
 
 
+# Where a block names a component.
+REFERENCES = {
+    ("task",): "task",
+    ("preprocess", "source"): "source",
+    ("train", "model", "name"): "model",
+    ("train", "loop"): "loop",
+    ("evaluate", "metrics"): "metric",  # a list
+}
+
+
+def own_components(workload: str, block: Any) -> dict[str, list[Component]]:
+    """The components in the workload's directory that its block names, by kind. `block` may be invalid.
+
+    Raises InvalidParams about the first that does not exist or whose signature cannot be read.
+    """
+    found: dict[str, list[Component]] = {}
+    for keys, kind in REFERENCES.items():
+        value: Any = block
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        for index, name in enumerate(value if isinstance(value, list) else [value]):
+            if not isinstance(name, str) or ":" not in name:
+                continue
+            place = [workload, *keys, *([index] if isinstance(value, list) else [])]
+            try:
+                found.setdefault(kind, []).append(find(kind, name, workload))
+            except ValueError as error:
+                raise InvalidParams(f"{dotted('', place)} {error}", place) from None
+    return found
+
+
 def model_type(model: Any, workload: str) -> Any:
     """The type of `train.model`: the union of the built-in networks, or that of a network in the workload's directory.
 
     Raises InvalidParams about the name of the network.
     """
-    name = model.get("name") if isinstance(model, dict) else None
-    if not isinstance(name, str) or ":" not in name:
-        return Model
-    try:
-        return find("model", name, workload).schema
-    except ValueError as error:
-        keys = [workload, "train", "model", "name"]
-        raise InvalidParams(f"{'.'.join(keys)} {error}", keys) from None
+    own = own_components(workload, {"train": {"model": model}})
+    return own["model"][0].schema if own else Model
 
 
 def workload_type(name: str, block: Any) -> type[Workload]:
-    """The type of a workload's block: `Workload`, or a subclass for a network in the workload's directory.
+    """The type of a workload's block: `Workload`, or a subclass for components in the workload's directory.
 
-    Raises InvalidParams about the name of the network.
+    Raises InvalidParams about the name of a component.
     """
-    train = block.get("train") if isinstance(block, dict) else None
-    kind = model_type(train.get("model") if isinstance(train, dict) else None, name)
-    if kind is Model:
-        return Workload
-    train = make_dataclass("Train", [("model", kind)], bases=(Train,), frozen=True)
-    return make_dataclass("Workload", [("train", train)], bases=(Workload,), frozen=True)
+    own = own_components(name, block)
+    fields: list[tuple[str, Any]] = []
+    if model := own.get("model"):
+        fields.append(("train", make_dataclass("Train", [("model", model[0].schema)], bases=(Train,), frozen=True)))
+    return make_dataclass("Workload", fields, bases=(Workload,), frozen=True) if fields else Workload
 
 
 def params_type(raw: Any) -> type["Params"]:

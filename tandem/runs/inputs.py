@@ -32,7 +32,7 @@ def read_inputs(workload: str, device: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         "parameters": flatten(block.train),
         "data": files.read_json(files.packed_dir(workload, device) / "plan.json")["sha256"],
-        "code": closure("train", named_by(block)),
+        "code": closure("train", named_by(workload, block)),
         "hardware": files.read_json(files.hardware_file(device)),
     }
 
