@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, StrictBool, StrictStr
 
 from tandem.files import ROOT, relative, workload_dir
-from tandem.params.parsing import MAX_WHOLE, nearest, one_line
+from tandem.messages import nearest, one_line
 
 CHECK_SECONDS = 10.0
+MAX_WHOLE = 2**63 - 1  # the largest value that tensors and databases can store
 
 # Annotations for the signature of a component: types with limits.
 Whole = Annotated[int, Field(strict=True, ge=0, le=MAX_WHOLE)]

@@ -3,12 +3,10 @@ dataclasses to dotted names.
 """
 
 import copy
-import difflib
 import json
 import re
-import reprlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -16,8 +14,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-MAX_LETTERS = 1000  # of a message, which may quote a whole file
-MAX_WHOLE = 2**63 - 1  # the largest value that tensors and databases can store
+from tandem.messages import nearest, one_line, shown
+from tandem.parts import MAX_WHOLE
+
 # Keys of older versions, with their replacements.
 MOVED = {
     "train.seed": "; write `seeds: [0]` at the top of params.yaml, a training with each",
@@ -44,27 +43,6 @@ def prefixed(prefix: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise InvalidParams(f"{prefix}: {error}", getattr(error, "keys", ())) from None
-
-
-def one_line(text: object) -> str:
-    """Return `text` as one printable line of limited length."""
-    line = " ".join(str(text).split())
-    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
-    return line if len(line) <= MAX_LETTERS else f"{line[:MAX_LETTERS]} ..."
-
-
-def shown(value: Any) -> str:
-    """Return a shortened repr of `value`: a few lines of YAML can stand for gigabytes (`*aliases`)."""
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = short.maxlong = 200
-    return short.repr(value)
-
-
-def nearest(name: Any, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'? accepted: x, y`, without the question if no known name is similar."""
-    known = sorted(known)
-    similar = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), known, n=1)
-    return (f"; did you mean '{similar[0]}'?" if similar else ";") + f" accepted: {', '.join(known)}"
 
 
 def parse(kind: Any, value: Any, where: str = "") -> Any:

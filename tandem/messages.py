@@ -1,0 +1,29 @@
+"""The words of error messages: values in one short line, and the nearest accepted name."""
+
+import difflib
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+MAX_LETTERS = 1000  # of a message, which may quote a whole file
+
+
+def one_line(text: object) -> str:
+    """Return `text` as one printable line of limited length."""
+    line = " ".join(str(text).split())
+    line = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+    return line if len(line) <= MAX_LETTERS else f"{line[:MAX_LETTERS]} ..."
+
+
+def shown(value: Any) -> str:
+    """Return a shortened repr of `value`: a few lines of YAML can stand for gigabytes (`*aliases`)."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = 200
+    return short.repr(value)
+
+
+def nearest(name: Any, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'? accepted: x, y`, without the question if no known name is similar."""
+    known = sorted(known)
+    similar = difflib.get_close_matches(name[:100] if isinstance(name, str) else shown(name), known, n=1)
+    return (f"; did you mean '{similar[0]}'?" if similar else ";") + f" accepted: {', '.join(known)}"
