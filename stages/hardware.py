@@ -14,6 +14,7 @@ take 0.3 s, most of it pydantic. It has its own stages/dvc.yaml: DVC rewrites th
 this lock is short.
 """
 
+import json
 from functools import partial
 
 from tandem import files
@@ -21,8 +22,9 @@ from tandem.closure import Code, closure, named_by
 from tandem.files import code_file, hardware_file, preset_file
 from tandem.machine.identity import identify
 from tandem.params.loading import PARAMS, choose_preset, line_of, load_params, load_workload, overrides_of
-from tandem.params.parsing import prefixed
+from tandem.params.parsing import literal, prefixed
 from tandem.params.schema import BUILT_IN
+from tandem.parts import Part
 
 write_json = partial(files.write_json, is_durable=False)  # not durable: the next run writes all of it again
 PER_WORKLOAD = ("preprocess", "preload", "train", "evaluate", "speed")
@@ -42,10 +44,20 @@ def main() -> None:
     for name in params.workloads:
         block = load_workload(name)
         if block.train.model.name not in BUILT_IN:  # the schema has checked the others
-            with prefixed(f"params.yaml, line {line_of(PARAMS, [name, 'train', 'model'])}: {name}.train.model"):
-                block.train.model.component.run_check(block.train.model.parameters)
+            check_network(name, block.train.model)
         named = named_by(name, block)
         for stage in PER_WORKLOAD:
             write_json(code_file(stage, name), closure(stage, named, code))
     beside = {"docs/published.json": files.sha256_file(files.PUBLISHED)} if files.PUBLISHED.exists() else {}
     write_json(code_file("compare"), closure("compare", {}, code) | beside)
+
+
+def check_network(workload: str, model: Part) -> None:
+    """Run the network's own `check` if its file or its parameters have changed since it last passed."""
+    passed = files.STATE / "checked" / f"{workload}.json"
+    now = {"sha256": files.sha256_file(model.component.path), "parameters": literal(model)}
+    if passed.exists() and passed.read_text(encoding="utf-8") == json.dumps(now):
+        return
+    with prefixed(f"params.yaml, line {line_of(PARAMS, [workload, 'train', 'model'])}: {workload}.train.model"):
+        model.component.run_check(model.parameters)
+    files.write_text(passed, json.dumps(now))

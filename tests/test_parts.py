@@ -136,3 +136,18 @@ def test_an_import_that_is_not_installed_gets_one_sentence(tmp_path: Path):
     done = tandem(project, "repro")
     assert done.returncode != 0 and "Traceback" not in done.stdout
     assert "workloads/tiny/net.py imports 'not_there', which is not installed; add it to requirements" in done.stdout
+
+
+def test_a_check_runs_again_only_after_its_file_or_its_parameters_have_changed(tmp_path: Path):
+    project = with_network(tmp_path / "project")
+    net, params, ran = project / "workloads/tiny/net.py", project / "params.yaml", project / "ran"
+    net.write_text(
+        NET.replace("        if channels <", f"        print(file=open({str(ran)!r}, 'a'))\n        if channels <")
+    )
+    runs = []
+    for edit in (None, None, params, None, net):
+        if edit:
+            edit.write_text(edit.read_text().replace("channels: 8", "channels: 9") + "\n")
+        run(project, sys.executable, "-m", "tandem.stage", "hardware")
+        runs.append(len(ran.read_text()))
+    assert runs == [1, 1, 2, 2, 3]
