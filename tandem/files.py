@@ -22,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 HOME = Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
 STATE = HOME / ".tandem"
+HARDWARE = ROOT / "results" / "hardware"  # what the stage `hardware` writes
 MLRUNS = HOME / "mlruns"
 PUBLISHED = ROOT / "docs" / "published.json"  # tandem/comparing/published.py reads it
 
@@ -58,17 +59,17 @@ def preload_file(workload: str, device: str) -> Path:
 
 
 def hardware_file(device: str) -> Path:
-    return ROOT / "results" / "hardware" / "devices" / f"{device}.json"
+    return HARDWARE / "devices" / f"{device}.json"
 
 
 def code_file(stage: str, workload: str = "") -> Path:
     """The stage's code dependencies for this workload (tandem/closure.py)."""
-    return ROOT / "results" / "hardware" / "code" / workload / f"{stage}.json"
+    return HARDWARE / "code" / workload / f"{stage}.json"
 
 
 def preset_file(workload: str) -> Path:
     """The active preset and its changes to the workload's block."""
-    return ROOT / "results" / "hardware" / "presets" / f"{workload}.json"
+    return HARDWARE / "presets" / f"{workload}.json"
 
 
 def compare_dir() -> Path:

@@ -279,6 +279,22 @@ def test_cuda_without_a_gpu_is_an_error(project: Path, saw: Callable[[str], None
     assert not (project / "results/hardware/devices/cuda.json").exists()
 
 
+@pytest.mark.case(14)
+def test_an_experiment_on_a_missing_gpu_names_the_commands_that_restore_everything(trained: Path, tmp_path: Path):
+    """`dvc exp run -S devices=[cuda]`, in a clone without DVC's run cache"""
+    project = copy_of(trained, tmp_path / "project")
+    shutil.rmtree(project / ".dvc/cache/runs")
+    tracked = run(project, "git", "ls-files").stdout.split()
+    done = dvc(project, "exp", "run", "-S", "devices=[cuda]", check=False, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode != 0
+    command = re.search(r"to restore them, run `(.*?)`", done.stdout)
+    assert command, done.stdout
+    assert all((project / name).exists() for name in tracked)
+    run(project, "sh", "-c", command[1])
+    again = dvc(project, "repro")
+    assert "Running stage 'train" not in again.stdout and "Running stage 'evaluate" not in again.stdout, again.stdout
+
+
 @pytest.mark.case(7)
 def test_an_altered_file_is_found(prepared: Path, tmp_path: Path, saw: Callable[[str], None]):
     """a bit of a packed file flips; a prepared file is cut"""

@@ -107,9 +107,14 @@ def load_workload(name: str) -> Workload:
     if params.preset == "none":
         return params.blocks[name]
     chosen = read_json(preset_file(name))
-    with prefixed(f"params.yaml: preset {chosen['preset']}"):
-        block = read_yaml(ROOT / "params.yaml")[name]
-        return parse_workload(name, block, applicable(block, chosen["overrides"]))
+    return with_preset(name, chosen["preset"], chosen["overrides"])
+
+
+def with_preset(name: str, preset: str, overrides: dict[str, Any]) -> Workload:
+    """Return the block of one workload with the changes of a preset."""
+    with prefixed(f"params.yaml: preset {preset}"):
+        block = read_yaml(PARAMS)[name]
+        return parse_workload(name, block, applicable(block, overrides))
 
 
 def overrides_of(presets: dict[str, dict[str, dict[str, Any]]], preset: str, workload: str) -> dict[str, Any]:
