@@ -158,6 +158,7 @@ def test_a_loop_ends_when_tandem_stops_it_whatever_it_catches(tmp_path: Path):
 
 def with_loop(folder: Path, params: str = OWN, example: str = "plain_torch") -> Path:
     project = make_project(folder, params)
+    assert (EXAMPLES / "plain_torch/loop.py").read_text() in (ROOT / "docs/extending.md").read_text()
     shutil.copy(EXAMPLES / example / "loop.py", project / "workloads/tiny/loop.py")
     shutil.copy(ROOT / "tests/loops.py", project / "workloads/tiny/loops.py")
     commit(project)
@@ -197,7 +198,7 @@ def tandem(project: Path, *words: str, **extra: str):
         (
             "devices: [cpu]",
             "devices: [2xcpu]",
-            ["devices names '2xcpu', but tiny.train.loop is 'loop.py:train', which runs in one process; accepted: cpu"],
+            ["device '2xcpu' has several workers, and tiny.train.loop is 'loop.py:train', which runs in one process"],
         ),
     ],
 )
@@ -270,6 +271,20 @@ def test_an_edit_of_the_loop_trains_again_and_a_comment_does_not(project: Path):
         run(project, sys.executable, "-m", "tandem.stage", "hardware")
     assert "train@tiny-cpu-0" in outdated
     assert not any(name in outdated for name in ("preprocess@", "preload@", "speed@")), outdated
+
+
+def test_what_measures_tandems_own_steps_says_so(project: Path, tmp_path: Path):
+    project = copy_of(project, tmp_path / "copy", OWN)
+    code = """
+from stages import speed
+speed.sides_of = lambda devices: [speed.TimedSide(name, "cpu") for name in ("cpu", "two")]
+speed.main("tiny")
+"""
+    assert "tiny: loop.py:train takes the steps of tiny" in run(project, sys.executable, "-c", code).stdout
+    swept = tandem(project, "sweep", "tiny", "--devices", "cpu", "--largest", "2", "--seconds", "0.01").stdout
+    assert "the steps were Tandem's own, not those of loop.py:train" in swept
+    scaled = tandem(project, "scaling", "tiny", "--device", "cpu", "--workers", "1", "2")
+    assert scaled.returncode == 1 and "which runs in one process; accepted: cpu" in scaled.stdout
 
 
 @pytest.mark.parametrize("words", [[], ["--quick"]])

@@ -352,8 +352,8 @@ def check_workers(device: str, workload: str, train: Train) -> None:
     num_workers, kind = split_device(device)
     if num_workers > 1 and train.loop:
         raise ValueError(
-            f"devices names {device!r}, but {workload}.train.loop is {train.loop!r}, which runs in one process; "
-            f"accepted: {kind}"
+            f"device {device!r} has several workers, and {workload}.train.loop is {train.loop!r}, which runs in one "
+            f"process; accepted: {kind}"
         )
 
 
