@@ -32,6 +32,8 @@ COMPUTING = ("data", "tasks", "models", "training", "machine")
 SHOWING = {"evaluate": ("report",), "compare": ("report", "comparing"), "speed": ("comparing",)}
 # Packages that import their modules by name. Only the module that the workload names is a dependency.
 REGISTRIES = {"tandem.models": "model", "tandem.tasks": "task", "tandem.data": "source"}
+# Components that a stage imports by name, in addition to what its modules import.
+NAMED_BY_STAGE = {"train": ("loop",)}
 # Directories with code.
 PLACES = ("stages", "tandem", "workloads")
 # Cache of {sha256 of a file: its fingerprint and imports}: parsing everything takes a third of a second.
@@ -47,6 +49,7 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
     code = code or Code()
     found: dict[str, str] = {}
     waiting, seen = [f"stages.{stage}"], set()
+    waiting += [named[kind] for kind in NAMED_BY_STAGE.get(stage, ()) if kind in named]
     while waiting:
         module = waiting.pop()
         if module in seen or module not in code.files:
@@ -67,8 +70,10 @@ def closure(stage: str, named: Mapping[str, str], code: Code | None = None) -> d
 
 
 def named_by(workload: str, block: Workload) -> dict[str, str]:
-    """The module of each component that the block of a workload names, by its package in REGISTRIES."""
+    """The module of each component that the block of a workload names, by its kind (tandem/parts.py)."""
+    loop = block.train.loop
     return {
+        **({"loop": find("loop", loop, workload).module} if loop else {}),
         "model": block.train.model.component.module,
         "task": find("task", block.task, workload).module,
         "source": f"tandem.data.{block.preprocess.source}",

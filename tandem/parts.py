@@ -42,6 +42,7 @@ class Kind:
     package: str = ""  # without one, there is no built-in component
     attribute: str = ""
     num_passed: int | None = 1  # the number of parameters that Tandem passes; None: all, and there are no keys
+    arguments: tuple[str, ...] = ()  # the names of all parameters of a function
 
 
 KINDS = {
@@ -49,7 +50,7 @@ KINDS = {
     "task": Kind("tasks", "Task", num_passed=None),  # Task(summary)
     "source": Kind(),  # read(folder, ...)
     "metric": Kind(num_passed=None),  # metric(predictions, targets, mask)
-    "loop": Kind(num_passed=None),  # train(run, model, train, val)
+    "loop": Kind(num_passed=None, arguments=("run", "model", "train", "val")),
 }
 
 
@@ -237,6 +238,8 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
     methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
     called: ast.FunctionDef | None = node if isinstance(node, ast.FunctionDef) else methods.get("__init__")
     where = f"{relative(path)}, line {node.lineno}: {attribute}"
+    if expected := KINDS[kind].arguments:
+        check_arguments(node, expected, f"is {name!r}; {where}")
     num_passed = KINDS[kind].num_passed
     if num_passed is not None and called is None:
         raise ValueError(f"is {name!r}; {where} has no __init__ of its own, whose parameters would be the keys")
@@ -254,6 +257,18 @@ def read_version(kind: str, name: str, module: str, attribute: str, path: Path, 
         dict(constants_of(node)),
         methods.get("check") if isinstance(node, ast.ClassDef) else None,
     )
+
+
+def check_arguments(node: ast.ClassDef | ast.FunctionDef, expected: tuple[str, ...], told: str) -> None:
+    """Raises ValueError, whose message begins with `told`, unless the node is a function with these parameters."""
+    signature = f"def {node.name}({', '.join(expected)})"
+    if isinstance(node, ast.ClassDef):
+        raise ValueError(f"{told} is a class; accepted: a function, {signature}")
+    arguments = ast.unparse(node.args)
+    each = node.args
+    names = tuple(argument.arg for argument in (*each.posonlyargs, *each.args))
+    if names != expected or each.vararg or each.kwarg or each.kwonlyargs:
+        raise ValueError(f"{told} has the parameters ({arguments}); accepted: {signature}")
 
 
 def parameters_of(called: ast.FunctionDef, num_given: int, where: str) -> Iterator[tuple[str, Any, Any]]:
