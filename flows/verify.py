@@ -1,12 +1,28 @@
-"""Rerun a recorded training and report whether it is the same: `tandem verify RUN [--quick] [--threads N]`.
+"""Rerun a recorded training, and report whether the result is the same.
 
-Needs a run as tandem/runs/recorded.py finds it (its records are enough), the manifest's commit in this repository,
-and the raw table from git, workloads/ or DVC. Prints the verdict (tandem/comparing/rerun.py) with its reasons and
-sets it as the tag `verified` of the run in MLflow.
+RUN is one of
 
-Training runs in a temporary git worktree of the manifest's commit with its patch, so it uses that code, with the
-realized settings of the run. The project's results, dvc.lock, checkpoints and MLflow store do not change. Times are
-not verified: they are measured again and shown next to the recorded ones.
+    sign@cpu, sign@cpu-0    the latest run of a workload on a device of params.yaml, with a seed
+    3f1c...                 an MLflow run id
+    results/runs/sign/cpu/0 the folder of a run, including one from another machine
+    published               the results in results/ against those published with the project; trains nothing
+
+The training runs in a temporary git worktree of the run's commit and patch, with that code and the run's realized
+settings. It needs the commit in this repository, the same requirements.txt, and the raw table from git, workloads/ or
+DVC. The project's results, dvc.lock, checkpoints and history do not change, except that the run in MLflow gets the tag
+`verified`. Times are not verified: they are measured again and shown next to the recorded ones.
+
+    tandem verify sign@cpu
+    tandem verify published
+
+Exit status and verdict:
+
+    0  bit-equal                 every loss, weight, draw and prediction is the recorded one, to the bit
+    0  within rounding           on other hardware, environment or threads: no further off than rounding leads
+    0  statistically compatible  rounding leads further, and the test's scores differ by less than seeds do
+    1  different: <first cause>  data, environment, initial weights, draws, epoch N, tensor or predictions
+    2  not verifiable: <why>     the run, its code, its environment or its data is not available
+    3  inconclusive              the test split is too small to tell
 """
 
 from __future__ import annotations
@@ -21,7 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +46,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import processes
+from tandem.command import NO_ANSWER, CommandError, Result, describe
 from tandem.comparing import rerun
 from tandem.comparing.rerun import Verdict
 from tandem.files import ROOT, raw_dir, read_json, sha256_file, write_json
@@ -43,20 +60,6 @@ OLD = {STAGE: "flows.stage", RETRAIN: "stages.tools.retrace"}
 # The caller's environment variables that describe the project and must not reach the copy.
 FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
-HELP = """RUN is one of
-  sign@cpu, sign@cpu-0    the latest run of a workload on a device as params.yaml asks for it, with a seed
-  3f1c...                 an MLflow run id
-  results/runs/sign/cpu/0 the folder of a run: also one from another machine
-  published               the results in results/ against those published with the project; trains nothing
-
-verdict                    exit  what it means
-  bit-equal                   0  every loss, weight, draw and prediction is the recorded one, to the bit
-  within rounding             0  on other hardware, environment or threads: no further off than rounding leads
-  statistically compatible    0  rounding leads further, and the test's scores differ by less than seeds do
-  different: <first cause>    1  data, environment, initial weights, draws, epoch N, tensor or predictions
-  not verifiable: <why>       2  the code, the environment or the data of the run is not to be had
-  inconclusive                3  the test split is too small to tell
-"""
 
 
 class NotVerifiable(Exception):
@@ -67,57 +70,58 @@ class NotVerifiable(Exception):
         super().__init__(f"{why}: {sentence}")
 
 
-def main(arguments: list[str]) -> int:
-    options = parse(arguments)
+@dataclass(frozen=True)
+class Verified:
+    """The result of `verify`."""
+
+    run: str
+    verdict: Verdict
+    notes: tuple[str, ...]  # what was compared, the source of the data, the times
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.run}: {self.verdict}"
+
+    @property
+    def text(self) -> str:
+        return "\n  ".join([self.sentence, *filter(None, (self.verdict.sentence, *self.notes))])
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run to repeat")
+    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
+    parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
+    parser.add_argument("--device", help="instead of the recorded one, as params.yaml's devices: cpu, cuda, auto")
+    parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
+
+
+def main(options: Namespace) -> Result:
     # Signals raise, so that the worktree is removed; Ctrl+C too if a shell makes background jobs ignore it.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, interrupted)
+        signal.signal(number, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
-        signal.signal(signal.SIGHUP, interrupted)
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         if options.run == "published":
             from flows import published
 
             return published.write() if options.write else published.check()
-        return verify(options.run, options.quick, options.threads, options.device).status
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return rerun.STATUS["not verifiable"]
-    except KeyboardInterrupt:
-        print("interrupted; the temporary worktree is removed", file=sys.stderr)
-        return 130
+        found = verify(options.run, options.quick, options.threads, options.device)
+    except OSError as error:
+        raise CommandError(describe(error), NO_ANSWER) from error
+    except ValueError as error:  # no such run
+        raise CommandError(str(error), NO_ANSWER) from error
+    about = {"verdict": found.verdict.name, "cause": found.verdict.cause, "sentence": found.verdict.sentence}
+    return Result(found.text, {"run": found.run, **about, "notes": found.notes}, found.verdict.status)
 
 
-def interrupted(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
-def parse(arguments: list[str]) -> Namespace:
-    parser = ArgumentParser(
-        "tandem verify",
-        description="Make a recorded run again, in a temporary copy of its code, and say whether it is the same.",
-        epilog=HELP,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--quick", action="store_true", help=f"the first {QUICK_EPOCHS} epochs alone, no predictions")
-    parser.add_argument("--threads", type=int, metavar="N", help="instead of the recorded number")
-    parser.add_argument("--device", help="instead of the recorded one, as params.yaml's devices: cpu, cuda, auto")
-    parser.add_argument("--write", action="store_true", help="with `published`: publish the results in results/")
-    return parser.parse_args(arguments)
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
-
-
-def verify(run: str, quick: bool, threads: int | None, device: str | None) -> Verdict:
-    """Print the verdict with its reasons. If MLflow has the run, the verdict becomes its tag `verified`.
+def verify(run: str, quick: bool, threads: int | None = None, device: str | None = None) -> Verified:
+    """Rerun a training. If MLflow has the run, the verdict becomes its tag `verified`.
 
     Raises ValueError if `run` names no recorded run.
     """
     found, start = recorded.find(run), time.monotonic()
-    notes: list[str] = []  # comparisons, source of the data, times
+    notes: list[str] = []
     try:
         verdict = judge(found, quick, threads, device, notes)
     except NotVerifiable as error:
@@ -126,10 +130,11 @@ def verify(run: str, quick: bool, threads: int | None, device: str | None) -> Ve
         verdict = Verdict("different", "data", str(error))
     if found.run_id is not None:
         recorded.tag(found, {"verified": str(verdict), "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    say(f"{found.name}: {verdict}")
-    for line in filter(None, (verdict.sentence, *notes, f"took {time.monotonic() - start:.0f} s")):
-        say(f"  {line}")
-    return verdict
+    return Verified(found.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
 
 
 def judge(found: Run, quick: bool, threads: int | None, device: str | None, notes: list[str]) -> Verdict:
