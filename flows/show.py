@@ -10,12 +10,11 @@ Exit status: 0 done, 1 failed.
 """
 
 import json
-import subprocess
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tandem import files
+from flows.status import output_of
 from tandem.command import Result
 from tandem.comparing.comparability import flat
 from tandem.params.loading import load_params
@@ -65,12 +64,8 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def recorded(num_commits: int) -> Iterator[Experiment]:
-    """The workspace, each commit, and each commit's experiments. Raises ValueError with DVC's message."""
-    command = ["dvc", "exp", "show", "--json", "--num", str(num_commits)]
-    done = subprocess.run(command, cwd=files.ROOT, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ValueError(f"`{' '.join(command)}` failed: {(done.stderr.strip().splitlines() or ['killed'])[-1]}")
-    for baseline in json.loads(done.stdout):
+    """The workspace, each commit, and each commit's experiments. Raises CommandError with DVC's message."""
+    for baseline in json.loads(output_of("dvc", "exp", "show", "--json", "--num", str(num_commits))):
         yield baseline
         for branch in baseline["experiments"] or ():
             yield from branch["revs"]

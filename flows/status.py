@@ -9,7 +9,6 @@ Exit status: 0 up to date, 1 outdated.
 """
 
 import json
-import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -22,18 +21,17 @@ ALWAYS_RUNS = "stages/dvc.yaml:hardware"
 
 
 def main(options: Namespace) -> Result:
-    os.chdir(files.ROOT)
-    run("tandem.stage", "hardware")
-    found = json.loads(run("dvc", "status", "--json"))
+    output_of("tandem.stage", "hardware")
+    found = json.loads(output_of("dvc", "status", "--json"))
     outdated = {name: changes for name, changes in found.items() if name != ALWAYS_RUNS}
     lines = [f"{name}: {', '.join(changed_in(changes))}" for name, changes in outdated.items()]
     lines.append(f"{len(outdated)} stages are outdated; `tandem repro` runs them" if outdated else "up to date")
     return Result("\n".join(lines), {"outdated": outdated}, FAILED if outdated else DONE)
 
 
-def run(*command: str) -> str:
-    """The output of `python -m <command>`."""
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+def output_of(*command: str) -> str:
+    """The output of `python -m <command>`. Raises CommandError with its last line if it fails."""
+    done = subprocess.run([sys.executable, "-m", *command], cwd=files.ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"{' '.join(command)} failed"])[-1]
         raise CommandError(reason.removeprefix("error: ").removeprefix("ERROR: "), NO_ANSWER)

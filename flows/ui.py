@@ -100,25 +100,14 @@ def start_all(servers: list[Server], prefect_port: int, mlflow_port: int) -> Non
     }
     os.environ.pop("PREFECT_PROFILES_PATH", None)
     print("starting Prefect, MLflow and the deployments ...", flush=True)
-    command = ["flows.server", "--host", HOST, "--port", str(prefect_port)]
+    command = ["flows.server", HOST, str(prefect_port)]
     servers.append(start("Prefect's server", command, f"{prefect}/api/health"))
-    # The server would create the schema in place, without the lock that trainings use.
+    # MLflow's server would create the schema in place, without the lock that trainings use.
     making = subprocess.run(
-        [sys.executable, "-m", "tandem.runs.publish"],
-        cwd=files.ROOT,
-        env={name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "tandem.runs.publish"], cwd=files.ROOT, capture_output=True, text=True
     )
     if making.returncode != 0:
         raise CommandError(f"MLflow's store cannot be opened: {(making.stderr.strip().splitlines() or ['killed'])[-1]}")
-    # Send the run directories: runs that ended with the machine would otherwise show as RUNNING.
-    subprocess.run(
-        [sys.executable, "-m", "tandem.cli", "sync"],
-        cwd=files.ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
     database = ["--backend-store-uri", f"sqlite:///{files.MLRUNS}/mlflow.db"]
     artifacts = ["--default-artifact-root", f"{files.MLRUNS.as_uri()}/artifacts"]
     command = ["mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1", *database, *artifacts]

@@ -62,12 +62,17 @@ FOREIGN = ("DVC_", "TANDEM_", "GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT
 NUM_LAST_LINES = 20  # of a step that failed without a one-sentence reason
 
 
-class NotVerifiable(Exception):
-    """This machine cannot rerun the training. `why` in a few words, and a sentence with the next step."""
+class Stopped(ValueError):
+    """Ends a verification with `verdict` before its training."""
 
-    def __init__(self, why: str, sentence: str) -> None:
-        self.why, self.sentence = why, sentence
-        super().__init__(f"{why}: {sentence}")
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        super().__init__(f"{verdict}: {verdict.sentence}")
+
+
+def not_verifiable(why: str, sentence: str) -> Stopped:
+    """`why` in a few words, and a sentence with the next step."""
+    return Stopped(Verdict("not verifiable", why, sentence))
 
 
 @dataclass(frozen=True)
@@ -124,10 +129,8 @@ def verify(run: str, quick: bool, threads: int | None = None, device: str | None
     notes: list[str] = []
     try:
         verdict = judge(found, quick, threads, device, notes)
-    except NotVerifiable as error:
-        verdict = Verdict("not verifiable", error.why, error.sentence)
-    except OtherTable as error:
-        verdict = Verdict("different", "data", str(error))
+    except Stopped as error:
+        verdict = error.verdict
     if found.run_id is not None:
         recorded.tag(found, {"verified": str(verdict), "verified.at": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
     return Verified(found.name, verdict, (*notes, f"took {time.monotonic() - start:.0f} s"))
@@ -192,7 +195,7 @@ def refuse_other_environment(manifest: dict[str, Any]) -> None:
     wanted, here = manifest["environment"]["requirements_sha256"], provenance.environment()["requirements_sha256"]
     if wanted == here:
         return
-    raise NotVerifiable(
+    raise not_verifiable(
         "another environment",
         f"requirements.txt has sha256 {str(here)[:12]} here, and the run was made with {str(wanted)[:12]}; clone the "
         f"project, check out {manifest['tree']['commit']} and `make setup` there, and verify the run there, by its "
@@ -220,30 +223,30 @@ def own_environment() -> dict[str, str]:
 def checkout(tree: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
     """(the project with the run's code, its temporary parent folder). Both are removed at the end.
 
-    Raises NotVerifiable if the commit or the patch is unavailable.
+    Raises Stopped if the commit or the patch is unavailable.
     """
     commit, patch = tree["commit"], tree["patch"]
     if commit is None:
-        raise NotVerifiable("no commit was recorded", tree["missing_reason"])
+        raise not_verifiable("no commit was recorded", tree["missing_reason"])
     if patch is None:
-        raise NotVerifiable("edited tree without its patch", tree["missing_reason"])
+        raise not_verifiable("edited tree without its patch", tree["missing_reason"])
     content = provenance.patch_bytes(tree)
     if patch and hashlib.sha256(content).hexdigest() != tree["patch_sha256"]:
-        raise NotVerifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
+        raise not_verifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
     if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:
         why = f"commit {commit[:12]} is not in this repository"
-        raise NotVerifiable(why, "`git fetch` from where the run was made brings it, if it was pushed there")
+        raise not_verifiable(why, "`git fetch` from where the run was made brings it, if it was pushed there")
     folder = Path(tempfile.mkdtemp(prefix="tandem-verify-"))
     copy = folder / "project"
     try:
         say(f"commit {commit[:12]}{' with its patch' if patch else ''}, in a temporary worktree")
         added = git("worktree", "add", "--detach", str(copy), commit)
         if added.returncode:
-            raise NotVerifiable("git makes no worktree", one_line(added.stderr))
+            raise not_verifiable("git makes no worktree", one_line(added.stderr))
         if patch:
             applied = git("apply", "--binary", "--index", "--whitespace=nowarn", cwd=copy, content=content)
             if applied.returncode:
-                raise NotVerifiable("the patch does not apply", one_line(applied.stderr))
+                raise not_verifiable("the patch does not apply", one_line(applied.stderr))
         prefix = git("rev-parse", "--show-prefix").stdout.decode().strip()  # of a project in a subfolder
         yield copy / prefix, folder
     finally:
@@ -277,7 +280,7 @@ class Copy:
     def place_table(self) -> str:
         """Copy the raw table into the worktree; return its source.
 
-        Raises OtherTable if the available table has another digest, and NotVerifiable if there is none.
+        Raises Stopped: "different" if the available table has another digest, "not verifiable" if there is none.
         """
         sha256 = self.manifest["digests"]["data"]["table"]
         if sha256 is None:
@@ -296,8 +299,9 @@ class Copy:
         if self.pull(relative, target) and sha256_file(target) == sha256:
             return f"{relative} by DVC"
         if present.is_file():
-            raise OtherTable(f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded")
-        raise NotVerifiable(
+            found = f"{relative} has sha256 {sha256_file(present)[:12]} here, {sha256[:12]} recorded"
+            raise Stopped(Verdict("different", "data", found))
+        raise not_verifiable(
             "its data is gone",
             f"no {relative} with sha256 {sha256[:12]} is in the commit, here or with DVC; put the table of that time "
             "there",
@@ -327,7 +331,7 @@ class Copy:
             self.run(STAGE, *stage)
         code = read_json(self.project / f"results/hardware/code/{workload}/train.json")
         if changed := [name for name, sha256 in self.manifest["digests"]["code"].items() if code.get(name) != sha256]:
-            raise NotVerifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
+            raise not_verifiable("its code is not what the commit and the patch hold", f"{', '.join(changed)} differ")
 
     def other_data(self) -> list[str]:
         """The outputs of preprocess and preload that differ from the run's training data."""
@@ -369,7 +373,7 @@ class Copy:
     def run(self, module: str, *words: str) -> None:
         """Run `python -m <module> <words>` in the worktree and wait. It ends when this process ends.
 
-        Raises NotVerifiable if it fails. On a terminal, one line shows the current epoch.
+        Raises Stopped if it fails. On a terminal, one line shows the current epoch.
         """
         last: list[str] = []
 
@@ -383,11 +387,7 @@ class Copy:
         show("")
         if status:
             reason = next((line for line in reversed(last) if line.startswith("error: ")), " | ".join(last))
-            raise NotVerifiable(f"{module.rpartition('.')[2]} fails", reason.removeprefix("error: "))
-
-
-class OtherTable(Exception):
-    """The raw table exists, but with another content."""
+            raise not_verifiable(f"{module.rpartition('.')[2]} fails", reason.removeprefix("error: "))
 
 
 def show(line: str) -> None:
