@@ -11,7 +11,7 @@ from typing import Any
 
 from flows import verify
 from tandem import files
-from tandem.command import Result
+from tandem.command import Result, aligned
 from tandem.comparing import published, rerun
 from tandem.comparing.published import FILE, SCHEMA, read
 from tandem.comparing.rerun import Verdict
@@ -22,11 +22,12 @@ from tandem.runs.run import Run, open_folder
 def check() -> Result:
     """The verdicts. The exit status is that of the worst: different, not verifiable, inconclusive, 0."""
     verdicts = {workload: verdict_of(workload, entries) for workload, entries in read().items()}
-    width = max(map(len, verdicts))
-    lines = [
-        f"  {workload:<{width}}  {verdict}{f' ({verdict.sentence})' if verdict.sentence else ''}"
-        for workload, verdict in verdicts.items()
-    ]
+    lines = aligned(
+        [
+            (workload, f"{verdict}{f' ({verdict.sentence})' if verdict.sentence else ''}")
+            for workload, verdict in verdicts.items()
+        ]
+    )
     document = {
         workload: {"verdict": verdict.name, "cause": verdict.cause, "sentence": verdict.sentence}
         for workload, verdict in verdicts.items()

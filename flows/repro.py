@@ -20,7 +20,7 @@ from typing import Any
 
 from flows.processes import Event
 from tandem import files
-from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result
+from tandem.command import DONE, FAILED, INTERRUPTED, NO_ANSWER, Result, aligned
 
 UI_STATE = files.STATE / "ui.json"  # written by flows/ui.py while it runs
 NUM_LONGEST = 6  # slowest stages whose time is printed
@@ -96,8 +96,7 @@ def table_of(rows: list[dict[str, Any]], stages: Mapping[str, Event]) -> list[st
         device = f"{row['device']} ({row['device_name']})"
         epoch = f"{row['epoch_seconds']:.3f} s"
         table.append((row["workload"], device, f"{row['score_name']} {row['score']:.4f}", epoch, age))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
+    return aligned(table)
 
 
 def next_lines() -> list[str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.status import output_of
-from tandem.command import Result
+from tandem.command import Result, aligned
 from tandem.comparing.comparability import flat
 from tandem.params.loading import load_params
 from tandem.params.parsing import nearest
@@ -59,8 +59,7 @@ def table(workload: str, rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(TITLES, *lines, strict=True)]
-    return "\n".join([workload, *("  ".join(map(str.ljust, line, widths)).rstrip() for line in (TITLES, *lines)), ""])
+    return "\n".join([workload, *aligned([TITLES, *lines], indent=""), ""])
 
 
 def recorded(num_commits: int) -> Iterator[Experiment]:

@@ -230,7 +230,7 @@ def checkout(tree: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
         raise not_verifiable("no commit was recorded", tree["missing_reason"])
     if patch is None:
         raise not_verifiable("edited tree without its patch", tree["missing_reason"])
-    content = provenance.patch_bytes(tree)
+    content = patch.encode()
     if patch and hashlib.sha256(content).hexdigest() != tree["patch_sha256"]:
         raise not_verifiable("the recorded patch is altered", "its sha256 is not the one beside it in the manifest")
     if git("cat-file", "-e", f"{commit}^{{commit}}").returncode:

@@ -17,7 +17,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple, NoReturn
 
-from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, describe
+from tandem.command import FAILED, INTERRUPTED, NO_ANSWER, CommandError, Result, aligned, describe
 
 
 class Command(NamedTuple):
@@ -70,8 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def overview() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {command.purpose}" for name, command in COMMANDS.items()]
+    lines = aligned([(name, command.purpose) for name, command in COMMANDS.items()])
     explained = "`tandem COMMAND --help` explains a command, `--json` prints its result as JSON."
     return "\n".join(["usage: tandem COMMAND [arguments]\n", *lines, "", explained])
 

@@ -8,6 +8,7 @@ A command's module has
 """
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,12 @@ class CommandError(Exception):
     def __init__(self, sentence: str, status: int = FAILED) -> None:
         self.status = status
         super().__init__(sentence)
+
+
+def aligned(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+    """The rows as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [indent + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def describe(error: OSError) -> str:

@@ -28,14 +28,13 @@ import re
 import shlex
 import shutil
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tandem import files
-from tandem.command import CommandError, Result, describe
+from tandem.command import CommandError, Result, aligned, describe
 from tandem.files import relative, replacing, sha256_file, write_text
 from tandem.importing import shapes, trial
 from tandem.importing.columns import shortened
@@ -264,8 +263,3 @@ def next_steps(plan: WorkloadPlan) -> list[str]:
         f"Add the source and the licence of the data to workloads/{plan.name}/README.md.",
         *aligned(commands),
     ]
-
-
-def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
-    width = max(len(left) for left, _ in rows)
-    return [f"  {left:<{width}}  {right}" for left, right in rows]
