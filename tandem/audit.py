@@ -4,7 +4,7 @@ Asks the database for every package of requirements.txt; nothing is installed or
 
     tandem audit
 
-Exit status: 0 none is known, 1 some are, or there is no answer.
+Exit status: 0 none is known, 1 some are, 2 the database gave no answer.
 """
 
 import json
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from argparse import Namespace
 
-from tandem.command import CommandError, Result
+from tandem.command import NO_ANSWER, CommandError, Result
 from tandem.files import ROOT
 
 PIP_AUDIT = "pip-audit==2.10.1"
@@ -28,7 +28,7 @@ def main(options: Namespace) -> Result:
         packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError, TypeError):
         reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise CommandError(f"{PIP_AUDIT} gave no answer: {reason}") from None
+        raise CommandError(f"{PIP_AUDIT} gave no answer: {reason}", NO_ANSWER) from None
     lines = [
         f"{package['name']} {package['version']}: {found['id']}, fixed in {', '.join(found['fix_versions']) or 'none'}"
         for package in packages
